@@ -93,7 +93,7 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
         saving.save(8)
 
     gate.set()
-    flight = saving._flight  # pyright: ignore[reportPrivateUsage]
+    flight = saving._last  # pyright: ignore[reportPrivateUsage]
     assert flight is not None
     flight._done.result(60)  # pyright: ignore[reportPrivateUsage]
     saving.close()

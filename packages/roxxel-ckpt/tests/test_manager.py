@@ -82,8 +82,8 @@ def test_newest_step_comes_back_bit_for_bit_and_says_who_wrote_it(
     assert reading.report.is_exact
     (message,) = caplog.messages
     assert message == (
-        f"{folder}: step 300 was written by an Orbax manager and carries no digests, "
-        "so a changed value in its files would not be found"
+        f"{folder}: step 300 was written by an Orbax manager and has no digests, "
+        "so a changed value in its files would not be detected"
     )
 
 

@@ -77,7 +77,7 @@ def test_run_of_the_documented_trainer_gives_its_weights(
     assert one.run().start_step == 0
     log = (tmp_path / "run" / "system.log").read_text()
     assert log.count("WARNING ") == 1
-    assert "step 4 was written by an Orbax manager and carries no digests" in log
+    assert "step 4 was written by an Orbax manager and has no digests" in log
 
     with pytest.raises(RunMismatchError, match=f"save_path, and init_from='{old}' to "):
         trainer(tmp_path, PHASES, save_path=old)

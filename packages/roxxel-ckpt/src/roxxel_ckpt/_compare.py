@@ -78,6 +78,12 @@ class Options:
     on_mismatch: Literal["error", "keep"] = "error"
     rename: Mapping[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        if self.on_mismatch not in {"error", "keep"}:
+            raise ValueError(
+                f'on_mismatch must be "error" or "keep", got {self.on_mismatch!r}'
+            )
+
 
 def plan_restore(
     step: int,

@@ -1,9 +1,10 @@
 """The description of a checkpoint: JSON that needs neither JAX nor Orbax to read.
 
-`checkpoint.json` holds step, metrics, `extra`, versions and best rule; name, shape and
-dtype of every leaf; and the CRC-32 of each process's file of digests. Process 0 writes
-`checkpoint.json` last, so this file commits the step. Version 0.1 wrote `meta/metadata`
-and `tree/metadata` instead. `_manager` reads the steps of an Orbax manager.
+`checkpoint.json` holds step, metrics, `extra`, versions and the rule that ranks
+checkpoints; name, shape and dtype of every leaf; and the CRC-32 of each process's file
+of digests. Process 0 writes `checkpoint.json` last, so this file commits the step.
+Version 0.1 wrote `meta/metadata` and `tree/metadata` instead. `_manager` reads the
+steps of an Orbax manager.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import math
 import re
 from collections.abc import Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_ckpt._integrity import (
     FileDigest,
@@ -34,8 +35,9 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
+    listed,
 )
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,8 +47,9 @@ if TYPE_CHECKING:
 
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
-# The best rule's default metrics, most preferred first. `loss_mean` is less noisy than
-# `loss`, the loss of one batch. Version 0.1 and hand-written loops record only `loss`.
+# Metrics that rank checkpoints by default, most preferred first. `loss_mean` is less
+# noisy than `loss`, the loss of one batch. Version 0.1 and hand-written loops record
+# only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
@@ -291,11 +294,27 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
         ) from error
 
 
+def description_of(folder: Folder, step: SupportsIndex) -> Description:
+    """Read the description of a step; CheckpointNotFoundError if there is none."""
+    number = checked_step(step)
+    directory = folder.described().get(number)
+    if directory is None:
+        raise not_found(folder, number)
+    return read_description(directory)
+
+
+def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
+    """Return the error for a step that does not exist; lists the existing steps."""
+    return CheckpointNotFoundError(
+        f"{folder}: has no step {step}; it holds {listed(folder.steps())}"
+    )
+
+
 def descriptions(folder: Folder) -> dict[int, Description]:
     """Return the description of every step.
 
-    A step with a damaged description gets a description without metrics and best rule,
-    whose `saved_at` is minus infinity.
+    A step with a damaged description gets a description without metrics and without a
+    rule, whose `saved_at` is minus infinity.
     """
     found: dict[int, Description] = {}
     for step, directory in folder.described().items():

@@ -18,14 +18,16 @@ from roxxel_ckpt import _orbax
 from roxxel_ckpt._compare import check_restorable, plan_restore
 from roxxel_ckpt._description import (
     FORMAT,
+    checked_step,
     is_version_1,
+    not_found,
     read_description,
     read_digests,
     read_leaves,
 )
 from roxxel_ckpt._integrity import FileDigest, Verifier
 from roxxel_ckpt._leaves import LiveState, from_stored, target_of
-from roxxel_ckpt._names import METADATA_FILE, STATE, listed
+from roxxel_ckpt._names import METADATA_FILE, STATE
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,
@@ -36,15 +38,15 @@ from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
     CheckpointMismatchError,
-    CheckpointNotFoundError,
     CheckpointStateLostError,
     CheckpointWriteError,
     brief,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import SupportsIndex
 
     from roxxel_ckpt._compare import Options, RestoreReport
     from roxxel_ckpt._description import Description
@@ -61,9 +63,10 @@ class Candidate:
     `source` and `targets` have an entry for each leaf that the restore reads. `source`
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy.
-    `location` names the step in messages.
+    `location` names the step in messages. `live` are the objects to read into.
     """
 
+    live: LiveState
     directory: Path
     location: str
     description: Description
@@ -73,67 +76,69 @@ class Candidate:
 
 
 class Restorer:
-    """Chooses, verifies and reads checkpoints of a folder."""
+    """Chooses, verifies and reads checkpoints of a folder into live objects."""
 
-    def __init__(self, folder: Folder, channel: Channel, timeout_s: float) -> None:
-        self._folder, self._channel, self._timeout_s = folder, channel, timeout_s
+    def __init__(
+        self,
+        folder: Folder,
+        live: Callable[[], LiveState],
+        channel: Channel,
+        timeout_s: float,
+        *,
+        is_read_only: bool,
+    ) -> None:
+        self._folder, self._live = folder, live
+        self._channel, self._timeout_s = channel, timeout_s
+        self._is_read_only = is_read_only
         self._verifier = Verifier()
 
     def choose(
         self,
-        live: LiveState,
-        steps: list[int],
-        step: int | None,
+        call: str,
+        step: SupportsIndex | None,
         options: Options | None,
+        wait: Callable[[], None],
     ) -> Candidate | None:
         """Choose `step`, or else the newest sound checkpoint; None if none exists.
 
-        The choice is the same on all processes. `steps` lists the steps with a
-        directory, oldest first. A damaged `step` raises CheckpointDamagedError. The
-        shardings of `live` decide which files each process verifies. Without `options`,
-        the checkpoint need not fit the live objects.
+        The choice is the same on all processes. `call` names the method in errors.
+        `wait` waits for the save in flight. Without `options`, the folder does not
+        change, and the checkpoint need not fit the live objects.
         """
-        if step is not None and step not in steps:
-            raise not_found(self._folder, step)
-        skipped: list[tuple[str, str]] = []
-        for number in [step] if step is not None else reversed(steps):
-            candidate, problem = self._verified(live, number, options)
-            if problem is None:
-                return candidate
-            location = self._folder.location(number)
-            if step is not None:
-                raise CheckpointDamagedError(
-                    f"{location}: cannot be used because {problem}; restore() without "
-                    "a step uses the newest sound checkpoint"
-                )
-            skipped.append((location, problem))
-            # After a successful `peek`, the `restore` that follows logs the damage. The
-            # trainer calls `peek` before it opens the log of the run.
-            if options is not None:
-                _log_damage(skipped[-1:])
-        if steps:
-            if options is None:
-                _log_damage(skipped)
-            raise CheckpointDamagedError(
-                f"{self._folder}: none of its {len(steps)} steps can be used; "
-                "give another folder to start anew, or repair this one"
+
+        def list_steps(_: list[None]) -> list[int]:
+            if options is not None and not self._is_read_only:
+                self._folder.tidy()
+            return self._folder.numbered()
+
+        steps = self._channel.agree(call, wait, list_steps, self._timeout_s)
+        live = self._live()
+        wanted = None if step is None else checked_step(step)
+        try:
+            chosen = self._choose_from(steps, live, wanted, options)
+        except CheckpointDamagedError:
+            if wanted is not None:
+                raise
+            # A program that saves here may have deleted the steps listed above.
+            now = self._channel.agree(
+                f"{call} again", lambda: None, list_steps, self._timeout_s
             )
-        return None
+            if now == steps:
+                raise
+            chosen = self._choose_from(now, live, wanted, options)
+        if chosen is None:
+            self._folder.check_has_no_misplaced_step()
+        return chosen
 
-    def forget(self) -> None:
-        """Forget verified files, so that the next restore verifies every file."""
-        self._verifier.forget()
-
-    def read(
-        self, live: LiveState, candidate: Candidate, *, release: bool
-    ) -> RestoreReport:
-        """Read the checkpoint that `choose` returned into the same live objects.
+    def read(self, candidate: Candidate, *, release: bool) -> RestoreReport:
+        """Read the checkpoint that `choose` returned into the live objects.
 
         The objects change only after every process has read its arrays. `release`
         deletes the live arrays before reading; a failure then loses their values and
         raises CheckpointStateLostError.
         """
-        values: dict[str, Any] = {}
+        self._verifier.forget()  # The next restore verifies every file again.
+        live, values = candidate.live, dict[str, Any]()
 
         def read() -> None:
             if release:
@@ -163,7 +168,56 @@ class Restorer:
             ) from error
         live.update(values)
         self._folder.drop(candidate.directory, keep=True)
+        if process_index() == 0:
+            if not candidate.description.has_digests:
+                _logger.warning(
+                    "%s: step %d was written by an Orbax manager and has no "
+                    "digests, so a changed value in its files would not be detected",
+                    self._folder,
+                    candidate.description.step,
+                )
+            if not candidate.report.is_exact:
+                _logger.warning("%s: %s", self._folder, candidate.report)
         return candidate.report
+
+    def _choose_from(
+        self,
+        steps: list[int],
+        live: LiveState,
+        step: int | None,
+        options: Options | None,
+    ) -> Candidate | None:
+        """Choose from `steps`, which have a directory, oldest first.
+
+        A damaged `step` raises CheckpointDamagedError. The shardings of `live` decide
+        which files each process verifies.
+        """
+        if step is not None and step not in steps:
+            raise not_found(self._folder, step)
+        skipped: list[tuple[str, str]] = []
+        for number in [step] if step is not None else reversed(steps):
+            candidate, problem = self._verified(live, number, options)
+            if problem is None:
+                return candidate
+            location = self._folder.location(number)
+            if step is not None:
+                raise CheckpointDamagedError(
+                    f"{location}: cannot be used because {problem}; restore() without "
+                    "a step uses the newest sound checkpoint"
+                )
+            skipped.append((location, problem))
+            # After a successful `peek`, the `restore` that follows logs the damage. The
+            # trainer calls `peek` before it opens the log of the run.
+            if options is not None:
+                _log_damage(skipped[-1:])
+        if steps:
+            if options is None:
+                _log_damage(skipped)
+            raise CheckpointDamagedError(
+                f"{self._folder}: none of its {len(steps)} steps can be used; "
+                "give another folder to start anew, or repair this one"
+            )
+        return None
 
     def _verified(
         self, live: LiveState, step: int, options: Options | None
@@ -230,6 +284,7 @@ class Restorer:
             stored: target_of(live.leaves[name]) for name, stored in source.items()
         }
         return Candidate(
+            live,
             directory,
             self._folder.location(step),
             description,
@@ -284,13 +339,6 @@ def _log_damage(skipped: list[tuple[str, str]]) -> None:
                 location,
                 problem,
             )
-
-
-def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
-    """Return the error for a step that does not exist; lists the existing steps."""
-    return CheckpointNotFoundError(
-        f"{folder}: has no step {step}; it holds {listed(folder.steps())}"
-    )
 
 
 def _identity(found: list[Candidate]) -> list[float]:

@@ -1,6 +1,6 @@
 """One save: prepare the folder, then write, digest and commit on a thread.
 
-`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. Its
+`begin_save` prepares the folder on process 0. A `Save` runs on every process. Its
 thread copies arrays to the host, writes and digests files in the staging of this
 process, then delivers the files to the folder: by renames on a shared disk, by uploads
 in a bucket. After all processes have delivered their files, process 0 commits the step.
@@ -29,7 +29,7 @@ from roxxel_ckpt._integrity import (
     write_synced,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
-from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -70,7 +70,68 @@ class SaveRecord:
     total_s: float | None
 
 
-def prepare_folder(
+def begin_save(
+    folder: Folder,
+    channel: Channel,
+    step: int,
+    base: int | None,
+    is_ready: Callable[[], bool],
+    held: contextlib.ExitStack,
+    *,
+    force: bool,
+    timeout_s: float,
+) -> str | None:
+    """Return the name of this attempt to save a step; None if no process saves it.
+
+    Every process makes this call. The result is None if `is_ready` is False on a
+    process, or if the step exists. `base` is the step that the run continues from, if
+    known. On process 0, closing `held` releases the folder's lock.
+    """
+
+    def admit(ready: list[bool]) -> str | None:
+        if all(ready) and _prepare(folder, step, base, held, force=force):
+            return folder.new_attempt()
+        return None
+
+    return channel.agree(f"save step {step}", is_ready, admit, timeout_s)
+
+
+def check_shared(
+    folder: Folder, channel: Channel, held: contextlib.ExitStack, timeout_s: float
+) -> None:
+    """Take over the folder, and check that every process sees what process 0 writes.
+
+    Every process makes this call. If one process does not see the file, all processes
+    raise a CheckpointWriteError. On process 0, closing `held` releases the folder's
+    lock.
+    """
+    if process_count() == 1:
+        folder.take_over()
+        return
+
+    def write(_: list[None]) -> str:
+        _lock(folder, held)
+        return folder.mark()
+
+    mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
+    try:
+        blind: Sequence[int] = channel.agree(
+            "read the folder",
+            lambda: folder.sees(mark),
+            lambda sees: [index for index, ok in enumerate(sees) if not ok],
+            timeout_s,
+        )
+    finally:
+        if process_index() == 0:
+            folder.unmark(mark)
+    if blind:
+        raise CheckpointWriteError(
+            f"{folder}: process {blind[0]} does not see the file that process 0 wrote "
+            f"here, so no checkpoint could be restored; {folder.not_shared_remedy}"
+        )
+
+
+def _prepare(
     folder: Folder,
     step: int,
     base: int | None,
@@ -80,9 +141,8 @@ def prepare_folder(
 ) -> bool:
     """Lock the folder and prepare it for a step; return False if the step exists.
 
-    `base` is the step that the run continues from, if known. Steps after `base` are
-    from a run that this run replaces, so they move to `abandoned/`. Closing `held`
-    releases the folder's lock.
+    Steps after `base` are from a run that this run replaces, so they move to
+    `abandoned/`.
     """
     _lock(folder, held)
     if base is None or step < base:
@@ -114,38 +174,6 @@ def prepare_folder(
             f"{folder}/{ABANDONED}",
         )
     return True
-
-
-def check_shared(
-    folder: Folder, channel: Channel, held: contextlib.ExitStack, timeout_s: float
-) -> None:
-    """Check that every process sees a file that process 0 writes.
-
-    Every process makes this call. If one process does not see the file, all processes
-    raise a CheckpointWriteError. On process 0, closing `held` releases the folder's
-    lock.
-    """
-
-    def write(_: list[None]) -> str:
-        _lock(folder, held)
-        return folder.mark()
-
-    mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
-    try:
-        blind: Sequence[int] = channel.agree(
-            "read the folder",
-            lambda: folder.sees(mark),
-            lambda sees: [index for index, ok in enumerate(sees) if not ok],
-            timeout_s,
-        )
-    finally:
-        if process_index() == 0:
-            folder.unmark(mark)
-    if blind:
-        raise CheckpointWriteError(
-            f"{folder}: process {blind[0]} does not see the file that process 0 wrote "
-            f"here, so no checkpoint could be restored; {folder.not_shared_remedy}"
-        )
 
 
 def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
@@ -318,7 +346,7 @@ class Save:
         )
 
     def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
-        """Log a failure: the step is committed, and the next save deletes again."""
+        """Call `delete`; log a failure, because the next save tries again."""
         try:
             delete()
         except OSError as error:

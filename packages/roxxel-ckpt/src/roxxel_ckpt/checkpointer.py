@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
@@ -16,25 +17,23 @@ from roxxel_ckpt._description import (
     checked_json,
     checked_metrics,
     checked_step,
+    description_of,
     descriptions,
-    read_description,
 )
 from roxxel_ckpt._leaves import LiveState
 from roxxel_ckpt._orbax import versions
-from roxxel_ckpt._restore import Restorer, not_found
+from roxxel_ckpt._restore import Restorer
 from roxxel_ckpt._retention import Retention
-from roxxel_ckpt._save import Save, SaveRecord, check_shared, prepare_folder
-from roxxel_ckpt.coordination import Channel, process_count, process_index
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointError
+from roxxel_ckpt._save import Save, SaveRecord, begin_save, check_shared
+from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
-    from types import TracebackType
 
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule
-    from roxxel_ckpt._restore import Candidate
 
 _logger = logging.getLogger("roxxel_ckpt")
 # All checkpointers of a process share one channel, so that processes may construct
@@ -46,12 +45,12 @@ class Checkpointer:
     """Saves a model and its optimizer in the background and restores both bit for bit.
 
     On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
-    object `<k>.<attempt>.json` makes the objects below `<k>.<attempt>/` step `k`. A
-    checkpoint holds everything that the NNX objects hold: parameters, optimizer state,
-    RNG keys and counts, batch statistics and every other Variable. A checkpoint appears
-    only when it is complete, with digests of its files. Each process writes and digests
-    its own arrays, and verifies every file before it uses the file. A checkpoint is
-    sound if its files match their digests.
+    objects below `<k>.<attempt>/` hold step `k`, which exists once the object
+    `<k>.<attempt>.json` exists. A checkpoint holds everything that the NNX objects
+    hold: parameters, optimizer state, RNG keys and counts, batch statistics and every
+    other Variable. A checkpoint appears only when it is complete, with digests of its
+    files. Each process writes and digests its own arrays, and verifies every file
+    before it uses the file. A checkpoint is sound if its files match their digests.
 
     With several processes, every process must make the same calls in the same order,
     and `checkpoint_path` must be a folder that all processes share, or a URL. The
@@ -135,17 +134,18 @@ class Checkpointer:
             max_to_keep, keep_best, keep_every, best_metric, best_mode
         )
         if local is not None:
-            # Several processes of one host may have the same argument.
+            # Several processes of one host may pass the same `local`.
             local = Path(local) / f"process-{process_index()}"
         self._folder = open_folder(checkpoint_path, local, timeout)
         self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
-        self._timeout_s, self._on_busy = timeout, on_busy
-        self._is_read_only = read_only
-        self._restorer = Restorer(self._folder, _channel, timeout)
+        self._timeout_s, self._on_busy, self._is_read_only = timeout, on_busy, read_only
+        self._live = partial(LiveState, model, optimizer)
+        self._restorer = Restorer(
+            self._folder, self._live, _channel, timeout, is_read_only=read_only
+        )
         self._lock = threading.RLock()
         self._is_shared = False
-        self._flight: Save | None = None
         # The save that started last, even after it has ended.
         self._last: Save | None = None
         # The step last saved or restored; None before the first save or restore.
@@ -201,26 +201,22 @@ class Checkpointer:
         with self._lock, contextlib.ExitStack() as held:
             self.check_shared()
             found: list[tuple[LiveState, dict[str, Any]]] = []
-
-            def admit(ready: list[bool]) -> str | None:
-                if all(ready) and prepare_folder(
-                    self._folder, number, self._position, held, force=force
-                ):
-                    return self._folder.new_attempt()
-                return None
-
-            attempt: str | None = _channel.agree(
-                f"save step {number}",
+            attempt = begin_save(
+                self._folder,
+                _channel,
+                number,
+                self._position,
                 lambda: self._is_ready(found),
-                admit,
-                self._timeout_s,
+                held,
+                force=force,
+                timeout_s=self._timeout_s,
             )
             if attempt is None:
                 return False
             [(live, arrays)] = found
             if self._last is not None:
                 self._last.channel.close()
-            self._flight = self._last = Save(
+            self._last = Save(
                 self._folder,
                 Description(number, metrics, kept, versions(), saved_at=0),
                 live.specs,
@@ -229,7 +225,7 @@ class Checkpointer:
                 self._timeout_s,
                 held.pop_all(),
             )
-            self._flight.start(arrays, started_at)
+            self._last.start(arrays, started_at)
             self._position = number
             return True
 
@@ -248,13 +244,9 @@ class Checkpointer:
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
         with self._lock, contextlib.ExitStack() as held:
-            if self._is_shared:
-                return
-            if process_count() > 1:
+            if not self._is_shared:
                 check_shared(self._folder, _channel, held, self._timeout_s)
-            else:
-                self._folder.take_over()
-            self._is_shared = True
+                self._is_shared = True
 
     def restore(
         self,
@@ -303,28 +295,14 @@ class Checkpointer:
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
         """
-        if on_mismatch not in {"error", "keep"}:
-            raise ValueError(
-                f'on_mismatch must be "error" or "keep", got {on_mismatch!r}'
-            )
         options = Options(strict, on_mismatch, rename)
         with self._lock:
-            live, chosen = self._choose("restore", step, options)
-            self._restorer.forget()
+            chosen = self._restorer.choose("restore", step, options, self.wait)
             if chosen is None:
                 return 0
-            report = self._report = self._restorer.read(live, chosen, release=release)
+            self._report = self._restorer.read(chosen, release=release)
             self._extra = chosen.description.extra
             self._position = chosen.description.step
-            if not chosen.description.has_digests and process_index() == 0:
-                _logger.warning(
-                    "%s: step %d was written by an Orbax manager and carries no "
-                    "digests, so a changed value in its files would not be found",
-                    self._folder,
-                    self._position,
-                )
-            if not report.is_exact and process_index() == 0:
-                _logger.warning("%s: %s", self._folder, report)
             return self._position
 
     def peek(
@@ -343,15 +321,11 @@ class Checkpointer:
             None if the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: As for `restore`.
-            CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
-            CheckpointWriteError: The previous save failed in the background, or the
-                local disk refuses the copies of files of a bucket.
-            CheckpointTimeoutError: The previous save, or another process, needs more
-                than `timeout` seconds.
+            CheckpointNotFoundError, CheckpointDamagedError: As for `restore`.
+            CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
         """
         with self._lock:
-            _, chosen = self._choose("peek", step, None)
+            chosen = self._restorer.choose("peek", step, None, self.wait)
             return chosen and (chosen.description.step, chosen.description.extra)
 
     @property
@@ -396,8 +370,7 @@ class Checkpointer:
     @property
     def best_step(self) -> int | None:
         """The step with the best metric; None if no checkpoint has a finite value."""
-        ranked = self._retention.ranked(descriptions(self._folder))
-        return next(iter(ranked), None)
+        return next(iter(self._retention.ranked(descriptions(self._folder))), None)
 
     @property
     def best_rule(self) -> BestRule:
@@ -420,7 +393,7 @@ class Checkpointer:
             CheckpointNotFoundError: The step does not exist.
             CheckpointDamagedError: The step's description cannot be read.
         """
-        return dict(self._description(step).metrics)
+        return dict(description_of(self._folder, step).metrics)
 
     def digest(self, step: SupportsIndex) -> str | None:
         """Return a digest of all files of a step, as 16 hexadecimal digits.
@@ -431,7 +404,7 @@ class Checkpointer:
         Raises:
             CheckpointNotFoundError, CheckpointDamagedError: As in `metrics`.
         """
-        return self._description(step).digest
+        return description_of(self._folder, step).digest
 
     def wait(self) -> None:
         """Wait until the save in flight is complete.
@@ -442,26 +415,17 @@ class Checkpointer:
                 save continues, so `wait` may be called again.
         """
         with self._lock:
-            self._wait()
+            if self._last is not None:
+                self._last.wait()
 
     def close(self) -> None:
-        """Wait for the save in flight; all methods may still be called afterwards.
-
-        Raises:
-            CheckpointWriteError: The save in flight failed.
-            CheckpointTimeoutError: The save is not done after `timeout` seconds.
-        """
+        """Call `wait`, with its errors; all methods may still be called afterwards."""
         self.wait()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _type: object, exc: object, _traceback: object) -> None:
         try:
             self.close()
         except CheckpointError as error:
@@ -470,28 +434,13 @@ class Checkpointer:
             # Raising this error would hide the error that ended the block.
             _logger.error("%s", error)  # noqa: TRY400
 
-    def _description(self, step: SupportsIndex) -> Description:
-        number = checked_step(step)
-        directory = self._folder.described().get(number)
-        if directory is None:
-            raise not_found(self._folder, number)
-        return read_description(directory)
-
-    def _wait(self) -> None:
-        if self._flight is not None:
-            try:
-                self._flight.wait()
-            finally:
-                if self._flight.has_ended:
-                    self._flight = None
-
     def _is_ready(self, found: list[tuple[LiveState, dict[str, Any]]]) -> bool:
         """Append the live state to `found`; return False to skip this save."""
-        flight = self._flight
-        if self._on_busy == "skip" and flight and not flight.has_ended:
+        last = self._last
+        if self._on_busy == "skip" and last and not last.has_ended:
             return False
-        self._wait()
-        live = LiveState(self._model, self._optimizer)
+        self.wait()
+        live = self._live()
         found.append((live, live.to_stored()))
         if not found[0][1]:
             raise CheckpointError(
@@ -499,32 +448,3 @@ class Checkpointer:
                 "saved; give a model with a Variable"
             )
         return True
-
-    def _choose(
-        self, call: str, step: SupportsIndex | None, options: Options | None
-    ) -> tuple[LiveState, Candidate | None]:
-        """Wait for the save in flight on every process, then choose a checkpoint."""
-
-        def list_steps(_: list[None]) -> list[int]:
-            if options is not None and not self._is_read_only:
-                self._folder.tidy()
-            return self._folder.numbered()
-
-        steps = _channel.agree(call, self._wait, list_steps, self._timeout_s)
-        live = LiveState(self._model, self._optimizer)
-        wanted = None if step is None else checked_step(step)
-        try:
-            chosen = self._restorer.choose(live, steps, wanted, options)
-        except CheckpointDamagedError:
-            if wanted is not None:
-                raise
-            # A program that saves here may have deleted the steps listed above.
-            now = _channel.agree(
-                f"{call} again", lambda: None, list_steps, self._timeout_s
-            )
-            if now == steps:
-                raise
-            chosen = self._restorer.choose(live, now, wanted, options)
-        if chosen is None:
-            self._folder.check_has_no_misplaced_step()
-        return live, chosen
