@@ -193,7 +193,7 @@ def _show_masked(
 
 
 def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
-    """Print where a range of tokens is read, if given only before step `until`."""
+    """Print where a range of tokens is read; only before step `until`, if not None."""
     is_read = False
     for place in places:
         is_read = True

@@ -100,8 +100,8 @@ def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any
     Args:
         config: The config.
         state: State of a sampler at the last step of the run, from which the function
-            gets `total_steps` and `phases`. None plans the run, which opens its corpora
-            if the function has such a parameter.
+            gets `total_steps` and `phases`. If None, and if the function has such a
+            parameter, this function opens the corpora and plans the run.
 
     Raises:
         ConfigError: The config has no `model`, or the function does not fit.
