@@ -98,7 +98,16 @@ def constant(model: Any, batch: Any) -> Any:
     return (model.out.bias[...] ** 2).sum() + 0.0 * batch.sum()
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"version": 1}',
+        '{"version": 1, "sources": {}, "state": {}, "primary": 3}',
+        '{"version": 1, "sources": {}, "state": {}, "primary": ""}',
+    ],
+)
 def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     trainer(tmp_path).run()
     (tmp_path / "run" / "data.json").write_text(content)

@@ -60,7 +60,8 @@ def read_data_record(folder: Path) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         version, _, _ = (content[key] for key in ("version", "sources", "state"))
-        if not isinstance(primary := content.get("primary", "self"), str):
+        primary = content.get("primary", "self")
+        if not isinstance(primary, str) or not primary:
             raise TypeError(f"primary is {primary!r}")  # noqa: TRY301 - as a missing key
     except (ValueError, KeyError, TypeError) as error:
         raise RunMismatchError(
