@@ -3,6 +3,9 @@
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from sphinx.domains.python import PythonDomain
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -46,3 +49,9 @@ napoleon_use_ivar = True
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 72
+
+# Sphinx calls the attributes of a class "Variables".
+_class: Any = PythonDomain.directives["class"]
+for _field in _class.doc_field_types:
+    if _field.name == "variable":
+        _field.label = "Attributes"

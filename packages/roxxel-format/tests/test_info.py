@@ -112,7 +112,8 @@ def test_info_lists_the_inputs_with_most_tokens(
 
     drawn = capsys.readouterr().out
     assert "inputs       12 input files, 0.93 bytes of text per token\n" in drawn
-    rows = [line.split() for line in drawn.splitlines() if "tokens, " in line]
+    lines = drawn.partition("inputs  ")[2].splitlines()[1:]
+    rows = [line.split() for line in lines]
     assert rows[0][:4] == ["12.jsonl", "25", "tokens,", "12.5%,"]
     assert len(rows) == 12
     assert rows[10][:5] == ["and", "2", "more", "8", "tokens,"]

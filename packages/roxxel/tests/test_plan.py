@@ -60,12 +60,17 @@ def test_a_plan_is_json_for_programs(
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(plan.to_dict()))
 
 
-def test_a_plan_is_a_picture(tmp_path: Path) -> None:
-    config = write_project(tmp_path)
+def test_a_plan_is_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, picture = write_project(tmp_path), tmp_path / "plan.svg"
 
-    assert main(["plan", str(config), "--plot", str(tmp_path / "plan.svg")]) == 0
+    assert main(["plan", str(config), "--plot", str(picture)]) == 0
 
-    assert (tmp_path / "plan.svg").read_text().startswith("<?xml")
+    assert picture.read_text().startswith("<?xml")
+    assert capsys.readouterr().out.endswith(f"\nwrote {picture}\n")
+    assert main(["plan", str(config), "--plot", str(picture), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
 
 
 def test_an_ending_that_is_no_picture_is_one_sentence(
@@ -77,6 +82,7 @@ def test_an_ending_that_is_no_picture_is_one_sentence(
 
     error = capsys.readouterr().err
     assert error.startswith(f"roxxel: --plot {tmp_path / 'plan.doc'}: ")
+    assert error.endswith("; name a .png, .svg or .pdf file\n")
     assert error.count("\n") == 1
 
 

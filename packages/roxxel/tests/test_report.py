@@ -181,12 +181,16 @@ def test_source_that_is_not_read_yet_is_not_drawn(tmp_path: Path) -> None:
     assert list(numbers_of(html)["tokens"]) == ["self"]
 
 
-def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
-    rows = [train_row(s, tokens_by_source={"self": 9 * s}) for s in range(1, 5)]
+def test_run_of_one_source_has_no_charts_by_source(tmp_path: Path) -> None:
+    rows = [
+        train_row(s, tokens_by_source={"self": 9 * s}, **{"loss/self": 6.0 - s})
+        for s in range(1, 5)
+    ]
 
     _, html = facts_and_page(write_run(tmp_path / "run", rows))
 
     assert "shares" not in numbers_of(html)
+    assert "loss-by-source" not in numbers_of(html)  # it is the chart of the loss
 
 
 @pytest.fixture

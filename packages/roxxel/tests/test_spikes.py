@@ -38,7 +38,9 @@ def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
     assert (spike.usual, spike.num_rows, spike.is_mean) == (3.02, 3, False)
     html = page(facts)
     checked(html)
-    command = f"roxxel show &#x27;{tmp_path}/my run&#x27; --step 71"
+    command = (
+        f"roxxel show &#x27;{tmp_path}/my run&#x27; <span class=option>--step</span> 71"
+    )
     assert f"<td class=left><code>{command}</code></td>" in html
     assert "<title>step 72: loss 5, usually 3.02</title>" in figure(html, "loss")
     assert "exceeds the median of the 64 rows before by more than 8 times" in html
@@ -96,7 +98,7 @@ def test_spike_between_two_rows_is_in_the_mean(tmp_path: Path) -> None:
     [spike] = facts.spikes
     assert (spike.row, spike.steps, spike.is_mean) == (400, range(390, 400), True)
     assert "<td>390 to 399</td>" in html
-    assert "--step 390</code>" in html
+    assert "--step</span> 390</code>" in html
 
 
 def test_only_the_highest_spikes_are_listed(tmp_path: Path) -> None:

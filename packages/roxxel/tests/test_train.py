@@ -67,6 +67,26 @@ def test_preflight_compiles_and_ends(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_a_loss_that_reads_a_field_of_no_config_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    model = tmp_path / "tiny.py"
+    reads = model.read_text().replace("model(batch)", 'model(batch["tokens"])')
+    model.write_text(reads)
+
+    assert main(["train", str(config)]) == 1
+
+    line = reads[: reads.index('batch["tokens"]')].count("\n") + 1
+    error = capsys.readouterr().err
+    assert error == (
+        f"roxxel: {model}:{line} reads batch['tokens'], but a batch of this run is one "
+        'array of tokens; pass fields=("tokens", "segment_ids") to get a dict of '
+        'arrays, or fields = ["tokens", "segment_ids"] under [trainer]\n'
+    )
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 def test_a_run_in_whose_folder_another_trains_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,6 @@ or a missing file; 2 for a wrong command line.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import datetime as dt
 import json
@@ -16,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_ckpt._arguments import parser
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
     Description,
@@ -40,6 +40,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_ckpt._folder import Folder
@@ -58,18 +59,18 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also contains, by name, from the folder
-            of the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns further texts for an export, by name. Its arguments are the
+            folder of the checkpoints, the step, and the `extra` of the step.
 
     Returns:
         The exit code.
     """
-    options = _parser(prog).parse_args(arguments)
+    options = parser(prog).parse_args(arguments)
     options.describe = describe
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:
-        return options.run(options)
+        return _COMMANDS[options.command](options)
     except BrokenPipeError:
         # A program such as `head` closed the pipe before it read all output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -84,101 +85,6 @@ def main(
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 130
-
-
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=prog,
-        description="List, show, compare, verify and export checkpoints, without an "
-        "accelerator.",
-        epilog="exit codes: 0 for success; 1 for damage, a difference or a missing "
-        "file; 2 for a wrong command line",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    step_help = (
-        "directory of a step, or a folder of steps or of a run: its newest step, or "
-        "FOLDER@STEP"
-    )
-
-    ls = commands.add_parser(
-        "ls",
-        help="list the steps of a folder",
-        description="List the steps of a folder: size, time, which is the newest and "
-        "which the best, and metrics.",
-    )
-    ls.add_argument(
-        "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
-    )
-    ls.add_argument(
-        "--metric",
-        help="metric that ranks the steps (default: the recorded metric, "
-        "else eval_loss, loss_mean or loss)",
-    )
-    ls.add_argument(
-        "--mode",
-        choices=["min", "max"],
-        help="whether lower or higher is better (default: as recorded, else min)",
-    )
-    ls.add_argument(
-        "--json", action="store_true", help="print one JSON object per step"
-    )
-    ls.set_defaults(run=_ls)
-
-    show = commands.add_parser(
-        "show",
-        help="show the contents of a step",
-        description="Show the contents of a step: metrics, versions, and every array "
-        "with dtype, shape and size.",
-    )
-    show.add_argument("step", help=step_help)
-    show.add_argument(
-        "--json",
-        action="store_true",
-        help="print one JSON object, with all that was saved as `extra`",
-    )
-    show.set_defaults(run=_show)
-
-    diff = commands.add_parser(
-        "diff",
-        help="compare two steps, leaf by leaf",
-        description="Compare two steps: their arrays by name, shape and dtype, their "
-        "metrics, and what else was saved. A line begins with - for an array of A "
-        "alone, + for an array of B alone, and ! for a difference. Exit code 1 means "
-        "that the steps differ.",
-    )
-    diff.add_argument("a", help=step_help)
-    diff.add_argument("b", help=step_help)
-    diff.add_argument(
-        "--values", action="store_true", help="also compare the values of the arrays"
-    )
-    diff.set_defaults(run=_diff)
-
-    verify = commands.add_parser(
-        "verify",
-        help="check every file against its digest",
-        description="Check every file of the steps against its digest. Exit code 1 "
-        "means damage.",
-    )
-    verify.add_argument(
-        "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
-    )
-    verify.set_defaults(run=_verify)
-
-    export = commands.add_parser(
-        "export",
-        help="write a step's model to one file",
-        description="Write the arrays of a step's model to one file, which other "
-        "programs read.",
-    )
-    export.add_argument("step", help=step_help)
-    export.add_argument(
-        "--safetensors", metavar="FILE", required=True, help="the file to write"
-    )
-    export.add_argument(
-        "--all", action="store_true", help="add the optimizer; keep full leaf names"
-    )
-    export.set_defaults(run=_export)
-    return parser
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -467,6 +373,15 @@ def _print_table(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> None:
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
+
+
+_COMMANDS = {
+    "ls": _ls,
+    "show": _show,
+    "diff": _diff,
+    "verify": _verify,
+    "export": _export,
+}
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def checked_without(
 
 
 def check_documents(documents: Any, source: str) -> None:
-    """Raise TypeError or CurriculumError unless a table may hold these documents.
+    """Raise TypeError or CurriculumError unless `documents` is of a valid form.
 
     The files that paths name are not read.
     """

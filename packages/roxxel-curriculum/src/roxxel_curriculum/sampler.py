@@ -267,7 +267,7 @@ class Sampler:
         return masked_steps(self.withdrawals, source, number, self.total_steps)
 
     def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
-        """Return the damaged block of an error, for `with_damaged`.
+        """Return the damaged block that an error reports, to pass to `with_damaged`.
 
         Args:
             error: Error of reading a batch with `check="blocks"`.
@@ -351,9 +351,10 @@ class Sampler:
     def epochs(self, step: int) -> dict[str, float]:
         """Return the number of passes over each source in the first `step` steps.
 
-        1.25 means a quarter of the second pass. Skipped data counts as read. So do the
-        last tokens of an epoch, if they are too few for a sequence: a later phase with
-        shorter sequences may still read these tokens, and then the number falls.
+        1.25 means a quarter of the second pass. Skipped data counts as read. The
+        last tokens of an epoch also count as read if they are too few for a sequence: a
+        later phase with shorter sequences may still read these tokens, and then the
+        number falls.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.

@@ -75,8 +75,8 @@ class Parent:
     """The checkpoint of another run from which a run started.
 
     Attributes:
-        path: Folder of the other run, or its URL; the folder of its checkpoints if they
-            were not in the folder of a run.
+        path: Folder or URL of the other run. If the checkpoint was not in a run's
+            folder, the folder of checkpoints that held it.
         step: Step of the checkpoint.
         is_branch: Whether the run continues the other run from `step` on. If not, the
             run took only the weights, and began at step 0.

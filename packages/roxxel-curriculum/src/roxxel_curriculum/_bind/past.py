@@ -358,10 +358,10 @@ class _Past:
         )
 
     def _add_recorded(self, phase: Phase, index: int, rest: Phase) -> Phase | None:
-        """Add the part of `rest`, the end of `phase`, that the next entry records.
+        """Add the part of `phase` that the next recorded entry describes.
 
-        Returns the remaining part of `rest`. Returns None if no steps remain, or if
-        `phase` differs from the entry.
+        `rest` is the part of `phase` that is not added yet. Returns what remains of
+        `rest`; None if no steps remain, or if `phase` differs from the entry.
         """
         entry = self._next_entry()
         self._compare_shape(phase, index, entry)

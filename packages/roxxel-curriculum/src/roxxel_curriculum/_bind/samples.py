@@ -105,7 +105,7 @@ class _SampleRange(NamedTuple):
 class BlockCache:
     """The windows of the steps read last; the cache does not affect results.
 
-    `source_keys` has the keys of all sources by name, in the order of their indices.
+    `source_keys` maps the name of each source to its `make_key`, in index order.
     """
 
     def __init__(self, source_keys: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ def make_block(
     """Compute the source and the window of every row of some steps of `phase`.
 
     `steps` counts from the start of the run, is not empty, and no skip interrupts it.
-    `source_keys` has the keys of all sources by name, in the order of their indices.
+    `source_keys` maps the name of each source to its `make_key`, in index order.
     """
     indices = {name: index for index, name in enumerate(source_keys)}
     shape = len(steps), phase.batch_size

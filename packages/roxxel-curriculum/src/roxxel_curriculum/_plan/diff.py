@@ -244,10 +244,10 @@ def _parts_of_phases(plan: PlanFigures) -> list[list[PhasePlan]]:
 def _aligned(
     old: list[PhasePlan], new: list[PhasePlan]
 ) -> Iterator[tuple[int, PhasePlan, PhasePlan]]:
-    """Yield the entries of one phase that have the same steps of this phase.
+    """Yield an offset, and the entries of one phase in two plans at this offset.
 
-    The offset counts steps from the start of the phase. An entry begins there in at
-    least one of the two plans.
+    Offsets count steps from the start of the phase. An entry of at least one plan
+    begins at each offset.
     """
     offsets = {part.start - parts[0].start for parts in (old, new) for part in parts}
     for offset in sorted(offsets):

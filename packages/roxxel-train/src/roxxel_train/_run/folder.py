@@ -1,10 +1,10 @@
 """The folder of a run: the lock, `run.json`, and the recorded state of the data.
 
-`run.json` records the data and the model with which the run started, and `data.json`
-what the last start reads. The folder also holds `checkpoints/`, `metrics.jsonl` and
-`system.log`. If the folder is in a bucket, a local folder has these files too, except
-the checkpoints. This module does not import JAX, so programs without an accelerator can
-read the data state.
+`run.json` records the data and the model with which the run started. `data.json`
+records the corpora and the planned data of the last start. The folder also holds
+`checkpoints/`, `metrics.jsonl` and `system.log`. If the folder is in a bucket, a local
+folder has these files too, except the checkpoints. This module does not import JAX, so
+programs without an accelerator can read the data state.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class RunState:
         if self.checkpointer is not None and not self._is_lost:
             done = self.step
             try:
-                # `release` deletes the live arrays before the others are created.
+                # `release` deletes the live arrays before it creates the restored ones.
                 self.step = self._saved_step = self.checkpointer.restore(release=True)
             except CheckpointStateLostError:
                 self._is_lost = True

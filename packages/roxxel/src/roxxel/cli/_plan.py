@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)
-    # A config without save_path counts as an edit of the other config's run.
+    # A config without save_path is compared as an edit of the other config's run.
     folder = folder or other_folder
     other_folder = other_folder or folder
     if folder and other_folder and _resolved(folder) == _resolved(other_folder):
@@ -84,6 +84,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{each}: {number} of this run are done.")
     if options.plot is not None:
         _draw(plan, options.plot)
+        if not options.json:
+            print(f"\nwrote {options.plot}")
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
@@ -135,4 +137,6 @@ def _draw(plan: Plan, file: Path) -> None:
             f'--plot {file}: needs matplotlib; pip install "roxxel[plot]"'
         ) from error
     except ValueError as error:
-        raise ConfigError(f"--plot {file}: {error}") from error
+        raise ConfigError(
+            f"--plot {file}: {error}; name a .png, .svg or .pdf file"
+        ) from error

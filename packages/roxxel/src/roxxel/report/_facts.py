@@ -42,7 +42,7 @@ _START = re.compile(
     r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row with the loss of one source."""
+"""Prefix of the fields of a training row that hold the loss of one source."""
 
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),

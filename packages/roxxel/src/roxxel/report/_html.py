@@ -48,8 +48,9 @@ def table(
         left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
-        kind: Class of the table in the style: `runs` has a column for each run, and
-            `checkpoints` may break a long name in its last column.
+        kind: CSS class of the table. With `runs`, the cells may wrap, because the table
+            has a column for each run. With `checkpoints`, a long name in the last
+            column may wrap.
     """
     if not rows:
         return ""
@@ -60,7 +61,7 @@ def table(
         return "".join(
             f"<{tag}{' class=left' if index in left else ''}>"
             + (
-                f"<code>{escape(text)}</code>"
+                f"<code>{_command(text)}</code>"
                 if index == code and tag == "td"
                 else shown(text)
             )
@@ -76,6 +77,11 @@ def table(
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
+
+
+def _command(text: str) -> str:
+    """Return a command line as HTML that never breaks inside an option."""
+    return re.sub(r"--[\w-]+", r"<span class=option>\g<0></span>", escape(text))
 
 
 def _breakable(text: str) -> str:

@@ -45,7 +45,7 @@ def _head(facts: RunFacts) -> str:
     total = facts.total_steps
     steps = f"{facts.step:,}" + ("" if total is None else f" of {total:,}")
     if total:
-        steps += f" ({facts.step / total:.0%})"
+        steps += f" ({100 * facts.step / total:.0f} %)"
     parent, rate = facts.parent, facts.rate
     items = [
         ("Steps", steps),
@@ -123,7 +123,7 @@ def _alerts(facts: RunFacts) -> str:
     items += [f"<li>{escape(path)} cannot be read</li>" for path in facts.damaged]
     if not items:
         return ""
-    return f"<section><h2>Warnings</h2><ul>{''.join(items)}</ul></section>"
+    return f"<section><h2>Warnings and errors</h2><ul>{''.join(items)}</ul></section>"
 
 
 def _entry(text: str) -> str:

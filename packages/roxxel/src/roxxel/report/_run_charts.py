@@ -138,7 +138,7 @@ def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
         for name, series in facts.losses_by_source.items()
         if series.finite
     ]
-    if losses:
+    if len(losses) > 1:  # the loss of the only source is the loss
         yield Chart(
             "loss-by-source",
             "Mean loss by source",

@@ -1,0 +1,96 @@
+"""The arguments of the command `roxxel-ckpt`, and their help."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+
+def parser(prog: str) -> ArgumentParser:
+    """Return the parser, which stores the name of the command as `command`."""
+    found = ArgumentParser(
+        prog=prog,
+        description="List, show, compare, verify and export checkpoints, without an "
+        "accelerator.",
+        epilog="exit codes: 0 for success; 1 for damage, a difference or a missing "
+        "file; 2 for a wrong command line",
+    )
+    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    step_help = (
+        "directory of a step, or a folder of steps or of a run: its newest step, or "
+        "FOLDER@STEP"
+    )
+
+    ls = commands.add_parser(
+        "ls",
+        help="list the steps of a folder",
+        description="List the steps of a folder: size, time, which is the newest and "
+        "which the best, and metrics.",
+    )
+    ls.add_argument(
+        "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
+    )
+    ls.add_argument(
+        "--metric",
+        help="metric that ranks the steps (default: the recorded metric, "
+        "else eval_loss, loss_mean or loss)",
+    )
+    ls.add_argument(
+        "--mode",
+        choices=["min", "max"],
+        help="whether lower or higher is better (default: as recorded, else min)",
+    )
+    ls.add_argument(
+        "--json", action="store_true", help="print one JSON object per step"
+    )
+
+    show = commands.add_parser(
+        "show",
+        help="show the contents of a step",
+        description="Show the contents of a step: metrics, versions, and every array "
+        "with dtype, shape and size.",
+    )
+    show.add_argument("step", help=step_help)
+    show.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object, with all that was saved as `extra`",
+    )
+
+    diff = commands.add_parser(
+        "diff",
+        help="compare two steps, leaf by leaf",
+        description="Compare two steps: their arrays by name, shape and dtype, their "
+        "metrics, and what else was saved. A line begins with - for an array of A "
+        "alone, + for an array of B alone, and ! for a difference. Exit code 1 means "
+        "that the steps differ.",
+    )
+    diff.add_argument("a", help=step_help)
+    diff.add_argument("b", help=step_help)
+    diff.add_argument(
+        "--values", action="store_true", help="also compare the values of the arrays"
+    )
+
+    verify = commands.add_parser(
+        "verify",
+        help="check every file against its digest",
+        description="Check every file of the steps against its digest. Exit code 1 "
+        "means damage.",
+    )
+    verify.add_argument(
+        "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
+    )
+
+    export = commands.add_parser(
+        "export",
+        help="write a step's model to one file",
+        description="Write the arrays of a step's model to one file, which other "
+        "programs read.",
+    )
+    export.add_argument("step", help=step_help)
+    export.add_argument(
+        "--safetensors", metavar="FILE", required=True, help="the file to write"
+    )
+    export.add_argument(
+        "--all", action="store_true", help="add the optimizer; keep full leaf names"
+    )
+    return found
