@@ -148,7 +148,7 @@ class BucketFolder:
         parent = self._copies.temporary() / "descriptions"
         directories = {step: parent / str(a) for step, a in newest.items()}
         unknown = [d for d in directories.values() if not (d / COMMIT_FILE).exists()]
-        # A step without a description, deleted meanwhile, does not exist.
+        # A step is left out if its commit was deleted after `contents` listed it.
         for_each(self._read_commit, unknown)
         return {s: d for s, d in directories.items() if (d / COMMIT_FILE).exists()}
 
@@ -163,7 +163,7 @@ class BucketFolder:
         directory = self._copies.directory() / str(attempt)
         with storing(directory):
             if not self._copies.claim(directory):
-                # Another process uploads these copies, or downloads to them.
+                # Another process uploads from this directory, or downloads to it.
                 directory = self._copies.temporary() / str(attempt)
         if directory not in self._opened:
             # Copies of an earlier program are not trusted.
@@ -206,10 +206,10 @@ class BucketFolder:
         return sum(self._files.sizes(f"{attempt}/").values()) if attempt else 0
 
     def drop(self, directory: Path, *, keep: bool) -> None:
-        """Remove the local copies of a step.
+        """Remove the local copy `directory` of a step.
 
-        With `keep` and a directory `local=`, the copies of this step stay, and the
-        copies of all other steps are removed, unless another process uses them.
+        With `keep` and a copy in `local`, keep this copy instead, and remove the copies
+        of all other steps that no other process uses.
         """
         if keep and directory.parent == self._copies.local:
             self._copies.remove(
@@ -313,7 +313,7 @@ class BucketFolder:
         try:
             self._bucket.create(commit, text.encode())
         except CheckpointBucketError:
-            # The request may still arrive, and the step must then be whole.
+            # The commit request may still arrive, so the files of the step must stay.
             _in_doubt.add(parsed(staging.name))
             raise
         now = self._commits.contents()
@@ -434,7 +434,7 @@ def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]
         ValueError: The URL cannot be used.
         CheckpointBucketError: The bucket cannot be read.
     """
-    # The temporary directory exists as long as its folder.
+    # Keep the folder object: its temporary directory is removed with it.
     folder = BucketFolder(checked_url(url), None, _READ_TIMEOUT_S)
     described = folder.described()
     target = Path(directory)

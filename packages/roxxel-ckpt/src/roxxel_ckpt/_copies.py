@@ -184,7 +184,7 @@ def _lock(descriptor: int) -> bool | None:
 
 def _unlock(descriptor: int) -> None:
     if fcntl is not None:
-        # Closing alone leaves the lock to a fork of this process.
+        # Closing alone would not release a lock that a forked child shares.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)

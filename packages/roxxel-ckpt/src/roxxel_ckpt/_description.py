@@ -1,9 +1,10 @@
 """The description of a checkpoint: JSON that needs neither JAX nor Orbax to read.
 
-`checkpoint.json` holds step, metrics, `extra`, versions and best rule; name, shape and
-dtype of every leaf; and the CRC-32 of each process's file of digests. Process 0 writes
-`checkpoint.json` last, so this file commits the step. Version 0.1 wrote `meta/metadata`
-and `tree/metadata` instead. `_manager` reads the steps of an Orbax manager.
+`checkpoint.json` holds step, metrics, `extra`, versions and the rule that ranks
+checkpoints; name, shape and dtype of every leaf; and the CRC-32 of each process's file
+of digests. Process 0 writes `checkpoint.json` last, so this file commits the step.
+Version 0.1 wrote `meta/metadata` and `tree/metadata` instead. `_manager` reads the
+steps of an Orbax manager.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ if TYPE_CHECKING:
 
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
-# The best rule's default metrics, most preferred first. `loss_mean` is less noisy than
-# `loss`, the loss of one batch. Version 0.1 and hand-written loops record only `loss`.
+# Metrics that rank checkpoints by default, most preferred first. `loss_mean` is less
+# noisy than `loss`, the loss of one batch. Version 0.1 and hand-written loops record
+# only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
@@ -311,8 +313,8 @@ def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
 def descriptions(folder: Folder) -> dict[int, Description]:
     """Return the description of every step.
 
-    A step with a damaged description gets a description without metrics and best rule,
-    whose `saved_at` is minus infinity.
+    A step with a damaged description gets a description without metrics and without a
+    rule, whose `saved_at` is minus infinity.
     """
     found: dict[int, Description] = {}
     for step, directory in folder.described().items():

@@ -51,7 +51,7 @@ class Folder(Protocol):
         ...
 
     def numbered(self) -> list[int]:
-        """Return every step, including those of other programs, oldest first."""
+        """Return every step, whichever program wrote it, oldest first."""
         ...
 
     def steps(self) -> list[int]:
@@ -94,7 +94,10 @@ class Folder(Protocol):
         ...
 
     def drop(self, directory: Path, *, keep: bool) -> None:
-        """Remove local copies of steps, except the one of `directory` if `keep`."""
+        """Remove the local copy `directory` of a step.
+
+        With `keep`, a folder that keeps copies instead removes all other copies.
+        """
         ...
 
     def tidy(self) -> None:
@@ -146,7 +149,7 @@ class Folder(Protocol):
         ...
 
     def commit(self, staging: Path, step: int, text: str) -> None:
-        """Make a step of the files of all processes; replace an existing step.
+        """Commit the files of all processes as a step; replace an existing step.
 
         `text` is the description of the step.
         """
@@ -165,5 +168,5 @@ class Folder(Protocol):
         ...
 
     def discard(self, staging: Path, *, is_first: bool) -> None:
-        """After a failed save, remove its files; `is_first` on process 0."""
+        """Remove the files of a failed save; `is_first` is True on process 0."""
         ...

@@ -131,7 +131,7 @@ class LocalFolder:
         return aside if not numbered.exists() and aside.exists() else numbered
 
     def numbered(self) -> list[int]:
-        """Return every step that has a directory, of any program, oldest first."""
+        """Return every step with a directory, whichever program wrote it, in order."""
         if not self.path.is_dir():
             return []
         found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())

@@ -1,7 +1,7 @@
-"""The steps that a text names on the command line.
+"""Finds the steps that an argument of the command line names.
 
-A text is a step, a folder of steps or of a run, or their URL; `@STEP` after a folder
-names one of its steps.
+An argument is a step, a folder of steps or of a run, or their URL; `@STEP` after a
+folder names one of its steps.
 """
 
 from __future__ import annotations

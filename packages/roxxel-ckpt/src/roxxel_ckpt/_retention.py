@@ -1,8 +1,8 @@
 """Which finished checkpoints are kept: the newest, the best, and permanent ones.
 
-Every checkpoint records the best rule (metric and mode) of the program that saved it.
-Without `best_metric`, a program uses the rule that was recorded last, so all programs
-agree on the best checkpoint.
+Every checkpoint records the rule (metric and mode) by which the program that saved it
+ranks checkpoints. Without `best_metric`, a program uses the rule that was recorded
+last, so all programs agree on the best checkpoint.
 """
 
 from __future__ import annotations

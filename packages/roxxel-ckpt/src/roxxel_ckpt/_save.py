@@ -346,7 +346,7 @@ class Save:
         )
 
     def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
-        """Log a failure: the step is committed, and the next save deletes again."""
+        """Call `delete`; log a failure, because the next save tries again."""
         try:
             delete()
         except OSError as error:

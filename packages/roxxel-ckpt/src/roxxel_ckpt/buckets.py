@@ -343,7 +343,7 @@ def _store(
 ) -> ObjectStore:
     from obstore import store as stores
 
-    del process  # Only part of the key of the cache.
+    del process  # only a part of the cache key
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=min(_REQUEST_S, timeout_s / 6)),
         "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 6)),

@@ -45,12 +45,12 @@ class Checkpointer:
     """Saves a model and its optimizer in the background and restores both bit for bit.
 
     On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
-    object `<k>.<attempt>.json` makes the objects below `<k>.<attempt>/` step `k`. A
-    checkpoint holds everything that the NNX objects hold: parameters, optimizer state,
-    RNG keys and counts, batch statistics and every other Variable. A checkpoint appears
-    only when it is complete, with digests of its files. Each process writes and digests
-    its own arrays, and verifies every file before it uses the file. A checkpoint is
-    sound if its files match their digests.
+    objects below `<k>.<attempt>/` hold step `k`, which exists once the object
+    `<k>.<attempt>.json` exists. A checkpoint holds everything that the NNX objects
+    hold: parameters, optimizer state, RNG keys and counts, batch statistics and every
+    other Variable. A checkpoint appears only when it is complete, with digests of its
+    files. Each process writes and digests its own arrays, and verifies every file
+    before it uses the file. A checkpoint is sound if its files match their digests.
 
     With several processes, every process must make the same calls in the same order,
     and `checkpoint_path` must be a folder that all processes share, or a URL. The

@@ -59,8 +59,8 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also contains, by name, from the folder
-            of the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns further texts for an export, by name. Its arguments are the
+            folder of the checkpoints, the step, and the `extra` of the step.
 
     Returns:
         The exit code.
@@ -117,6 +117,7 @@ def _ls(options: argparse.Namespace) -> int:
         for row in rows:
             print(json.dumps(row))
         return 0
+    ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
     table = [("step", "size", "saved", "marks", "metrics")]
     table += [
         (
@@ -124,12 +125,18 @@ def _ls(options: argparse.Namespace) -> int:
             _human(row["num_bytes"]),
             row["saved_at"],
             ", ".join(row["marks"]),
-            " ".join(f"{name}={value:g}" for name, value in row["metrics"].items()),
+            _metrics_text(row["metrics"], ranking),
         )
         for row in rows
     ]
     _print_table(table, right=2)
     return 0
+
+
+def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
+    """Return metrics in one line, first the one that ranks the steps."""
+    names = sorted(metrics, key=lambda name: name != ranking)
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
 def _is_whole(folder: Folder, step: int) -> bool:

@@ -64,8 +64,8 @@ class RowSource(Protocol):
         Returns:
             An array of the requested rows and columns, or a pytree of such arrays. Each
             thread copies the arrays of a step before it calls `rows` for its next step.
-            A source may reuse their memory then, but not within a step or across
-            threads.
+            So a source may overwrite these arrays at the thread's next step, but not
+            during the step, and not for another thread.
         """
         ...
 
@@ -86,7 +86,7 @@ def device_stream(
             to the whole global batch, a pytree of numpy arrays. Every process calls the
             function, so every process builds the whole batch. The loader copies the
             values of a step before the same thread makes its next batch, so a function
-            may reuse its memory, but not across threads.
+            may return the same arrays at every step if each thread has its own.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;

@@ -61,8 +61,9 @@ def initialize(
       `sbatch` and the shell of `salloc` are a single process: use `srun`.
     - The program runs on a slice of TPUs of several hosts, or on several slices.
     - The program runs in a pod of an indexed Job or a JobSet of Kubernetes. JAX needs
-      the package `kubernetes` (`jax[k8s]`) and the permission to read pods and jobs;
-      without the package, set the variables of the first rule in the template.
+      the package `kubernetes` (`jax[k8s]`) and the permission to read pods and jobs.
+      Without the package, set `JAX_NUM_PROCESSES`, `JAX_COORDINATOR_ADDRESS` and
+      `JAX_PROCESS_ID` in the template of the pods.
 
     Under Slurm and Open MPI, JAX restricts each process to the GPU of its index on the
     host. A process that is alone on its host, or to which Slurm has bound GPUs

@@ -98,7 +98,10 @@ class Damage:
                 mask[row, slice(*span)] = 0
 
     def _columns(self) -> Iterator[tuple[int, _Integers]]:
-        """Yield first token, one past the last token and step of the blocks."""
+        """Yield the index of each source, and three rows of values of its blocks.
+
+        The rows are the first tokens, one past the last tokens, and the first steps.
+        """
         for index, blocks in self._blocks.items():
             yield index, blocks.T
 
@@ -119,7 +122,7 @@ def find_damage(
     sources: Sequence[tuple[str, TokenReader]],
     windows: Mapping[int, Windows],
 ) -> list[DamagedBlock]:
-    """Return the damaged block of an error, as a block to mask.
+    """Return the block that a checksum error reports, for each source that reads it.
 
     The first step of the block is the first step in `windows` that reads the block. If
     several sources read the same file, the result has one block for each of these

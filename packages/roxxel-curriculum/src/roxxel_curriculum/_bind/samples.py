@@ -74,7 +74,7 @@ class Location:
     """The source, the window and the documents of one row of a batch.
 
     Attributes:
-        source: Name of the source; `"self"` is the primary.
+        source: Name of the source; `"self"` is the primary, unless it has a name.
         start: Index of the first token in the source.
         stop: One past the last token.
         documents: Indices of the documents that have tokens in the row, in order.
@@ -97,7 +97,7 @@ class _SampleRange(NamedTuple):
     """Consecutive samples of one stream."""
 
     stream: SampleStream
-    key: int  # `make_key(ARITHMETIC_VERSION, seed, name)`
+    key: int  # `make_key(ARITHMETIC_VERSION, seed, order_name)`
     first: int  # index of the first sample in the stream
     size: int  # number of samples
 
@@ -105,7 +105,7 @@ class _SampleRange(NamedTuple):
 class BlockCache:
     """The windows of the steps read last; the cache does not affect results.
 
-    `source_keys` has the keys of all sources by name, in the order of their indices.
+    `source_keys` maps the name of each source to its `make_key`, in index order.
     """
 
     def __init__(self, source_keys: Mapping[str, int]) -> None:
@@ -147,7 +147,7 @@ def make_block(
     """Compute the source and the window of every row of some steps of `phase`.
 
     `steps` counts from the start of the run, is not empty, and no skip interrupts it.
-    `source_keys` has the keys of all sources by name, in the order of their indices.
+    `source_keys` maps the name of each source to its `make_key`, in index order.
     """
     indices = {name: index for index, name in enumerate(source_keys)}
     shape = len(steps), phase.batch_size

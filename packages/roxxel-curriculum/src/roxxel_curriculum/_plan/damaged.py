@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DamagedBlock:
-    """A block whose tokens a run masks from some step on, because it is damaged.
+    """A damaged block of tokens, which a run masks from `step` on.
 
     From this step on, the tokens of the block are 0 in every batch, whatever bytes the
     block has, and their `loss_mask` is 0. A block that is repaired later stays masked.

@@ -153,7 +153,7 @@ class CorpusPlan:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnPlan:
-    """The documents of a source that the run does not learn from some step on.
+    """Documents of one source that the run stops learning at a step.
 
     Attributes:
         step: First step that masks the documents.

@@ -58,7 +58,7 @@ def draw(plan: PlanFigures) -> Figure:
             if source.exhausted_step is not None:
                 color = colors.get(source.name, "0.3")
                 _annotate_exhaustion(below, source.exhausted_step, source.name, color)
-    # Reversed, the legend has the order of the stack.
+    # Reverse the legend: the stacked areas begin at the bottom, the legend at the top.
     handles, labels = above.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
     return figure

@@ -27,7 +27,7 @@ _WIDTH = 80
 _RICH_GAP = 2
 """Number of characters between two columns of a table of `rich`."""
 _NARROWEST_NAME = 6
-"""Least width of the column of names, that of its head."""
+"""Minimum width of the column of source names: the width of its heading."""
 
 
 class _Table(NamedTuple):
@@ -106,8 +106,9 @@ def _side(column: str) -> Literal["left", "right"]:
 class RichTables:
     """The tables and notes of a plan for `rich`, as wide as the console at most.
 
-    If a table is too wide, long names of sources break over lines. A console that is
-    too narrow even so gets plain text: `rich` would drop the last columns.
+    If a table is too wide, long names of sources break over lines. If the
+    console is still too narrow, the tables are plain text, because `rich` would drop
+    the last columns.
     """
 
     def __init__(self, plan: PlanFigures) -> None:

@@ -1,4 +1,4 @@
-"""Documents that a run no longer learns, each from some step on.
+"""Documents that a run stops learning, each at its own step.
 
 A set of documents is sorted ranges of their numbers. A membership test is a binary
 search, so a set of a million documents costs a batch no more than a set of one. In a
@@ -134,7 +134,7 @@ NO_DOCUMENTS = DocumentSet((), ())
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """The documents of a source that a run does not learn from some step on.
+    """Documents of one source that a run stops learning at a step.
 
     A withdrawal applies until the next withdrawal of the same source. The next one may
     be empty: then the run learns all documents of the source again.

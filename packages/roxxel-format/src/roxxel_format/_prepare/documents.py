@@ -51,10 +51,10 @@ class Documents(RecordedDocuments):
     With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
     documents `line_of(paths)` returns. `old_dtype` is the item type of those shards
     that do not record one. `side` chooses documents. `shuffle` is the key of a random
-    order; without it, documents are in the order of the files. Documents
-    that keep the path of their file keep it relative to `folder`. If it `skips_bad`,
-    damaged documents, and files from the damage on, are left out; `num_bad` counts
-    these, and `bad` has the errors of the first 100.
+    order; without it, documents are in the order of the files. The path of a file that
+    a document keeps is relative to `folder`. `skips_bad` leaves out damaged documents,
+    and files from the damage on; `num_bad` counts these, and `bad` has the errors of
+    the first 100.
     """
 
     parts: Sequence[Part]
@@ -69,8 +69,8 @@ class Documents(RecordedDocuments):
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
     _order: list[int] | None = dataclasses.field(default=None, init=False)
-    # Of each file: its name, its counts, and the number of its first document that is
-    # yielded.
+    # For each file: its name, its counts, and the number of its first document.
+    # Numbers count the documents that were yielded.
     _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
     _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
     _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
@@ -140,7 +140,7 @@ class Documents(RecordedDocuments):
         return self.side is None or self.side.has(*parts)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
-        """Yield documents, and if it `skips_bad`, errors in place of documents."""
+        """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
         if self.line_of is not None and self._is_cut(parts[0]):
             yield from self.line_of([part.path for part in parts])
             return

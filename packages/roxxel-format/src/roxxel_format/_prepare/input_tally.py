@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _MAX_NAMED = 256
-"""Inputs that one shard names: its metadata has at most 1 MiB."""
+"""Maximum number of inputs that a shard names: its metadata has at most 1 MiB."""
 
 
 @dataclass(slots=True)

@@ -116,7 +116,7 @@ def _located_lines(
             yield f"{path}:{number}", line
         return
     start, stop = span
-    if start:  # The line that holds the byte before belongs to an earlier part.
+    if start:  # The line with byte `start - 1` belongs to an earlier part.
         start -= 1
         file.seek(start)
         rest = b" "

@@ -33,10 +33,10 @@ def with_old_separator(
     """Return options for the new corpus, and a function that splits the old shards.
 
     The function returns the documents of shards of the first Roxxel, which it splits at
-    the separator. If it is None, no input is such a shard, or there is no separator;
-    then each shard is one document, and if the user did not choose this, a notice is
-    printed. Bytes as a separator mean items in the dtype of the old shards; the
-    returned options have the same items in the dtype of the new corpus.
+    the separator. The function is None if no input is such a shard, or if there is no
+    separator; then each shard is one document, and if the user did not choose this, a
+    notice is printed. Bytes as a separator mean items in the dtype of the old shards;
+    the returned options have the same items in the dtype of the new corpus.
     """
     shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
     path = next(shards, None)

@@ -73,7 +73,7 @@ class Plan:
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
-        # Put it where a plan has it that skips damage from its beginning: same bytes.
+        # Order the arguments as in a plan that began with it, so that the bytes agree.
         names = [name for name in {**arguments, **found} if name in found]
         return replace(self, arguments={name: found[name] for name in names})
 

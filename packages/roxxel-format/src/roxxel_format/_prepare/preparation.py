@@ -291,7 +291,7 @@ class _Preparation:
             plan, self._inputs, self._arguments, self._exist, units, self._corpus
         )
         if plan != found_plan:
-            # Without a plan, the same command would make this plan again.
+            # A kill between both lines is safe: the same command makes this plan again.
             place.discard([file_name])
             place.create(file_name, plan.pack())
         return plan
@@ -325,7 +325,7 @@ class _Preparation:
         base, dtype = found.fingerprint, str(intake.dtype)
         cuts = [row[1:] for row in rows]
         arguments = {**self._arguments}
-        arguments.pop(SKIP_BAD, None)  # Shards of units without damage are the same.
+        arguments.pop(SKIP_BAD, None)  # It does not change units without damage.
         facts: list[Any] = [
             arguments,
             options.metadata,

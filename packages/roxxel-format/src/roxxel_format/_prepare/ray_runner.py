@@ -56,7 +56,7 @@ class RayRunner:
             raise ModuleNotFoundError(
                 '--ray needs ray: pip install "roxxel-format[ray]"', name="ray"
             ) from error
-        if ray.is_initialized():  # By the program that calls this package.
+        if ray.is_initialized():  # The calling program has connected to its cluster.
             yield from _outcomes(ray, writer, numbers)
             return
         self._connect(ray)
@@ -127,7 +127,7 @@ def _work(shared: list[Any], folder: str, number: int) -> Outcome:
     [reference] = shared
     if reference not in _writers:
         # Inputs may be relative to the folder of the driver.
-        with contextlib.suppress(OSError):  # The error for a missing input is clearer.
+        with contextlib.suppress(OSError):  # A missing input gives a clearer error.
             os.chdir(folder)
         os.environ.update(ONE_THREAD)
         ray: Any = importlib.import_module("ray")

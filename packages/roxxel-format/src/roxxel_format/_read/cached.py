@@ -3,8 +3,8 @@
 A run starts at once and reads ranges. Meanwhile one background thread of the process
 copies the shards to the cache folder, one after the other. A copy is verified before it
 gets its final name. `CachedFiles.open` then opens the copy instead of the object.
-`take_moved` names shards whose objects may still be open, so that their reader opens
-the copies.
+`take_moved` returns the shards whose copies were added or removed, so that the reader
+opens these shards again.
 
 Processes that share a folder take turns: one holds the lock of the folder and copies,
 and the others check for its copies every second.
@@ -417,7 +417,7 @@ _copies = _Copies()
 
 
 def _renew() -> None:
-    """Replace the copies of the parent: its thread does not exist in a forked child."""
+    """Replace `_copies` in a forked child, which does not have the parent's thread."""
     global _copies  # noqa: PLW0603 - one for each process
     _copies = _Copies()
 

@@ -170,7 +170,7 @@ def _check_manifests(filepath: str, found: Sequence[str]) -> None:
     named = _numbered_name(filepath)
     for name, shards in manifests.items():
         path = name.manifest
-        if path is None or name == named:  # Just committed: `_open_one` opens again.
+        if path is None or name == named:  # Just committed: the caller reads it.
             continue
         listed = parse_manifest(
             read_file(path, MAX_MANIFEST_SIZE), str(path)

@@ -82,7 +82,7 @@ def _open_on_disk(filepath: str, version: str | None) -> Contents:
     if Path(filepath).is_dir() and contents.manifest is not None:
         check_only_corpus(corpus_name(filepath), contents.manifest.shards.names)
     for number, num_tokens in enumerate(contents.shards.num_tokens):
-        if not num_tokens:  # No read opens a shard without tokens, so check it now.
+        if not num_tokens:  # Opening verifies; no read will open this empty shard.
             contents.open_shard(number)
     return contents
 

@@ -405,7 +405,7 @@ _fetcher = _Fetcher()
 
 
 def _renew() -> None:
-    """Replace the fetcher of the parent: its threads do not exist in a forked child."""
+    """Replace `_fetcher` in a forked child, which lacks the parent's threads."""
     global _fetcher  # noqa: PLW0603 - one for each process
     _fetcher = _Fetcher()
 

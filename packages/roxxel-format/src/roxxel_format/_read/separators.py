@@ -68,7 +68,7 @@ def separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> Document
         for at, item in enumerate(end):
             is_found &= items[at : at + is_found.size] == item
         for begin in (np.flatnonzero(is_found) + start).tolist():
-            if found_stops and begin < found_stops[-1]:  # It overlaps the one before.
+            if found_stops and begin < found_stops[-1]:  # It overlaps the last.
                 continue
             if found_stops and begin == found_stops[-1]:
                 found_stops[-1] += size

@@ -365,7 +365,7 @@ def _store(
     """Make a store; the client takes `endpoint` from the environment by itself."""
     from obstore import store as stores
 
-    del process  # Only part of the key of the cache.
+    del process  # only a part of the cache key
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=request_s),
         "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 4)),

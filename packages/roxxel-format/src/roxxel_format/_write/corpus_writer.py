@@ -82,7 +82,7 @@ def write_corpus(
 
 @contextlib.contextmanager
 def or_replace(name: CorpusName) -> Generator[None]:
-    """Add the remedy for a write to the error for a file that is not a shard."""
+    """Add what a writer can do to the error about a file that is not a shard."""
     try:
         yield
     except NotAShardError as error:

@@ -27,7 +27,7 @@ _WATCHED = {
 """Fields of a training row that the terminal shows, with short names and formats."""
 
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row with the loss of one source."""
+"""Prefix of the fields of a training row that hold the loss of one source."""
 
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
@@ -59,8 +59,8 @@ class Terminal:
         """Move the bar to `step`, and show short texts beside the bar.
 
         Without a bar, show a line with the previous step and its loss if no line has
-        shown a step for a minute. The line comes one step late: a metrics row, which
-        makes the line superfluous, arrives after the progress of its step.
+        shown a step for a minute. The line appears one step late: the metrics row of
+        a step arrives after its progress, and makes the line redundant.
         """
         now = time.monotonic()
         if self._bar_class is None and now >= self._line_at_s:

@@ -193,7 +193,11 @@ def check_is_branch(
 
 
 def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
-    """Return whether a reference may name the parent of a branch."""
+    """Return whether `found` may name the run from which a branch began.
+
+    `begun` is what the branch recorded about this run. The result is True for the same
+    path, for the same run id, and for a run without an id.
+    """
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:
         return True

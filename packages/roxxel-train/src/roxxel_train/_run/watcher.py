@@ -237,7 +237,7 @@ class Watcher:
         links.close()
 
     def _has_service(self) -> bool:
-        """Return whether the program has yet to shut `jax.distributed` down."""
+        """Return whether `jax.distributed` still runs in this program."""
         service = coordination_service()
         return service is not None and service.client is self.service.client
 

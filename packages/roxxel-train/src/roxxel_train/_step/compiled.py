@@ -120,7 +120,10 @@ class CompiledAhead:
         batches: Iterable[Any],
         done: Callable[[CompiledShape], None] | None = None,
     ) -> None:
-        """Compile for `batches` in order; the compiling thread also calls `done`."""
+        """Start one compilation per batch shape, in order.
+
+        The thread of `compiler` calls `done` after each compilation.
+        """
         for key in dict.fromkeys(map(_key, batches)):
             known = self._compiled.get(key)
             if known is None or known.cancelled():

@@ -91,8 +91,10 @@ def _colours(pieces: Sequence[int], num_colours: int) -> list[int]:
         if here & there:
             add(row, _lowest(here & there))
             continue
-        # Swap two colours along the path that starts in the piece. The path cannot end
-        # in the group, where `colour` is free, so `colour` becomes free in the piece.
+        # No colour is free in both: `colour` is free in the group, and `other` in the
+        # piece. From the piece, follow rows of `colour` and `other` in turn, and swap
+        # the two colours on this path. Then `colour` is free in the piece too: the path
+        # never enters the group, which has no row of `colour`.
         colour, other = _lowest(here), _lowest(there)
         rows = list(path(piece, colour, other))
         for swapped in rows:

@@ -87,9 +87,9 @@ def _show(result: Audit, *, is_json: bool) -> None:
 
 
 def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
-    """Return a difference that refers to errors which an earlier one has shown.
+    """Replace each error that was shown before by the step that showed it.
 
-    `first_steps` has the first step of each error so far; errors are added.
+    `first_steps` maps each error to the first step with it; new errors are added.
     """
     shown = dict(first_steps)
     damage: dict[int, str] = {}

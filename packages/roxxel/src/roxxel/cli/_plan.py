@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)
-    # A config without save_path counts as an edit of the other config's run.
+    # A config without save_path is compared as an edit of the other config's run.
     folder = folder or other_folder
     other_folder = other_folder or folder
     if folder and other_folder and _resolved(folder) == _resolved(other_folder):
@@ -121,7 +121,13 @@ def _show(
 ) -> None:
     if options.json:
         print(json.dumps(as_dict))
-    elif sys.stdout.isatty() and hasattr(what, "__rich__"):
+    else:
+        print_plan(what)
+
+
+def print_plan(what: Plan | PlanDiff) -> None:
+    """Print a plan or a difference; a terminal gets tables that fit its width."""
+    if sys.stdout.isatty() and hasattr(what, "__rich__"):
         import rich
 
         rich.print(what)

@@ -16,7 +16,9 @@ _Axes = tuple[str | None, str | None]
 
 
 class Matrix(nnx.Module):
-    """A float32 matrix of shape (outputs, inputs), which is also a table of rows.
+    """A float32 matrix of shape (outputs, inputs).
+
+    A layer calls the matrix to multiply; the embedding looks up its rows.
 
     Args:
         config: Gives the dtype of the products.

@@ -48,8 +48,9 @@ def table(
         left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
-        kind: Class of the table in the style: `runs` has a column for each run, and
-            `checkpoints` may break a long name in its last column.
+        kind: CSS class of the table. With `runs`, the cells may wrap, because the table
+            has a column for each run. With `checkpoints`, a long name in the last
+            column may wrap.
     """
     if not rows:
         return ""

@@ -26,7 +26,7 @@ LEAST_BEFORE = 16
 """A row with fewer earlier rows in its phase is not compared."""
 
 FACTOR = 8
-"""A loss is a spike above the median by more than this many deviations."""
+"""A loss is a spike if it exceeds the median by more than this many deviations."""
 
 LEAST_DEVIATION = 1e-3
 """Least deviation, as a part of the median: a loss that hardly varies has no spikes."""
