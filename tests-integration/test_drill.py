@@ -49,6 +49,9 @@ _EXACT = (
 
 TIMEOUT_S = 600.0
 
+# Small batches that a stream makes ahead of the step that is due.
+AHEAD = 8
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -243,15 +246,15 @@ def test_nothing_is_lost_that_could_be_saved(drilled: Drill, case: Case) -> None
 
     alone = PLACES[case.where][0] == 1
     if case.accident == "SIGTERM":
-        # The batch that was being read may be two ahead of the one that is due; several
-        # processes agree to train on for a while.
-        assert resumed >= case.step - 2
+        # The batch that was being read may be eight ahead of the one that is due;
+        # several processes agree to train on for a while.
+        assert resumed >= case.step - AHEAD
         assert resumed <= case.step + 1 or not alone
     elif case.accident == "OSError" and alone:
         assert resumed == case.step
     else:
         # A checkpoint every 5 steps; each settles the one before.
-        assert case.step - 11 <= resumed <= case.step
+        assert case.step - AHEAD - 9 <= resumed <= case.step
         assert resumed % 5 == 0
 
 

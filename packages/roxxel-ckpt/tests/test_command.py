@@ -114,6 +114,19 @@ def test_a_directory_in_place_of_a_file_is_damage_of_its_step_alone(
     assert "is not a regular file" in capsys.readouterr().out
 
 
+def test_ls_shows_first_the_metric_that_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        saving.save(1, {"grad_norm": 0.5, "loss": 3.123456, "eval_loss": 3.25})
+
+    assert main(["ls", str(tmp_path)]) == 0
+    first = capsys.readouterr().out.rstrip()
+    assert first.endswith("best  eval_loss=3.25 grad_norm=0.5 loss=3.123")
+    assert main(["ls", str(tmp_path), "--metric", "loss"]) == 0
+    assert "  loss=3.123 grad_norm=0.5 " in capsys.readouterr().out
+
+
 def test_show_prints_every_leaf(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,6 +193,13 @@ def test_run_of_one_source_has_no_charts_by_source(tmp_path: Path) -> None:
     assert "loss-by-source" not in numbers_of(html)  # it is the chart of the loss
 
 
+def test_script_shows_shares_as_the_axis_does(finished: Path) -> None:
+    _, html = facts_and_page(finished)
+
+    assert figure(html, "waiting").count(" data-share>") == 2
+    assert " data-share>" not in figure(html, "loss")
+
+
 @pytest.fixture
 def branch(finished: Path) -> Path:
     """Return a branch of step 5 of the run, in the second phase."""

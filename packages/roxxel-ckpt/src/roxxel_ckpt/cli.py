@@ -117,6 +117,7 @@ def _ls(options: argparse.Namespace) -> int:
         for row in rows:
             print(json.dumps(row))
         return 0
+    ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
     table = [("step", "size", "saved", "marks", "metrics")]
     table += [
         (
@@ -124,12 +125,18 @@ def _ls(options: argparse.Namespace) -> int:
             _human(row["num_bytes"]),
             row["saved_at"],
             ", ".join(row["marks"]),
-            " ".join(f"{name}={value:g}" for name, value in row["metrics"].items()),
+            _metrics_text(row["metrics"], ranking),
         )
         for row in rows
     ]
     _print_table(table, right=2)
     return 0
+
+
+def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
+    """Return metrics in one line, first the one that ranks the steps."""
+    names = sorted(metrics, key=lambda name: name != ranking)
+    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
 def _is_whole(folder: Folder, step: int) -> bool:

@@ -68,10 +68,10 @@ _MODULES = {
     "SQLiteDataset": "sqlite",
     "huggingface_stream": "huggingface",
 }
-"""Public name to the module of `datasets` that defines the name."""
+"""Maps a public name to the module of `datasets` that defines the name."""
 
 _LIBRARIES = {"arrow": "pyarrow", "huggingface": "datasets", "polars": "polars"}
-"""Module of `datasets` to the optional library that the module imports."""
+"""Maps a module of `datasets` to the optional library that the module imports."""
 
 __all__ = [
     "ArrowDataset",

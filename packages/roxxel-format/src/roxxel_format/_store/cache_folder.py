@@ -69,7 +69,7 @@ def cache_path(folder: str | os.PathLike[str]) -> str:
 
 
 class CacheFolder:
-    """Copies of shards, at most `most_bytes` with all other files of the folder.
+    """A folder of copies of shards, with at most `most_bytes` in all its files.
 
     With `most_bytes=None`, 5 % of the disk stays free. The constructor makes the
     folder.

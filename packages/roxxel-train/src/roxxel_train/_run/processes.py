@@ -147,11 +147,11 @@ class Processes:
     def failing_together(self) -> Generator[None]:
         """End all processes when the block raises in one of them.
 
-        Enter this context inside every context that waits for other processes when it
-        closes. The errors that all processes raise at the same point leave the block:
-        `Preempted`, `NonFiniteError` and the error of `check_same`. Any other error
-        ends all processes with exit code 1, without further clean-up. In a single
-        process every error leaves the block.
+        Some contexts wait for the other processes when they close: enter those first,
+        and then this one. The errors that all processes raise at the same point leave
+        the block: `Preempted`, `NonFiniteError` and the error of `check_same`. Any
+        other error ends all processes with exit code 1, without further clean-up. In a
+        single process every error leaves the block.
         """
         try:
             yield

@@ -121,7 +121,13 @@ def _show(
 ) -> None:
     if options.json:
         print(json.dumps(as_dict))
-    elif sys.stdout.isatty() and hasattr(what, "__rich__"):
+    else:
+        print_plan(what)
+
+
+def print_plan(what: Plan | PlanDiff) -> None:
+    """Print a plan or a difference; a terminal gets tables that fit its width."""
+    if sys.stdout.isatty() and hasattr(what, "__rich__"):
         import rich
 
         rich.print(what)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel.cli._plan import planned
+from roxxel.cli._plan import planned, print_plan
 from roxxel.cli._words import (
     BRANCH,
     CONFIG_EXAMPLE,
@@ -111,7 +111,8 @@ def run(options: argparse.Namespace) -> None:
         with claimed(folder):
             state = begun_state(config, folder)
             keep_config(config, folder, 0 if state is None else state["step"])
-        say(f"{planned(config, state)}\n")
+        print_plan(planned(config, state))
+        say("")
     try:
         summary = trainer.run()
     except Preempted as stop:

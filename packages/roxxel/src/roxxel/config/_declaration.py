@@ -125,13 +125,13 @@ class RunConfig:
 
     Attributes:
         file: Path of the config file.
-        sources: Corpora by name; `"self"` is the primary corpus.
+        sources: Corpora by name; the primary corpus is `"self"`, or `schedule.primary`.
         schedule: The curriculum without its corpora.
         model: `"module:function"`; the function returns model, optimizer and loss
-            function. None suffices for planning.
+            function. May be None for planning.
         model_args: Keywords of the function that `model` names.
         seed: Seed of the data order.
-        save_path: Folder of the run. None suffices for planning.
+        save_path: Folder of the run. May be None for planning.
         relative_to: Base folder of the file's relative paths; a relative `relative_to`
             starts from the folder of the file.
         trainer: Optional keywords of the trainer.

@@ -139,12 +139,15 @@ class _Drawing:
         parts.append(
             f'<line class="cross" y1="{self.top}" y2="{self.bottom}" x1="-9" x2="-9"/>'
         )
+        share = " data-share" if self.chart.shown(1.0).endswith("%") else ""
         return (
             f'<svg class="{self.name}" viewBox="0 0 {self.width} {self.height}" '
             f'role="img" aria-label="{escape(self.chart.title)}" '
             f'data-left="{self.left}" data-right="{self.right}" '
             f'data-low="{self.x.low}" data-high="{self.x.high}" '
-            f'data-name="{escape(self.chart.x_name)}">' + "".join(parts) + "</svg>"
+            f'data-name="{escape(self.chart.x_name)}"{share}>'
+            + "".join(parts)
+            + "</svg>"
         )
 
     def _at_x(self, x: float) -> float:

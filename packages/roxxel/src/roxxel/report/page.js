@@ -11,8 +11,9 @@ function nearest(steps, step) {
   return step - steps[low] <= steps[high] - step ? low : high;
 }
 
-function text(value) {
+function text(value, isShare) {
   if (value === null) return "not finite";
+  if (isShare) return Number((100 * value).toPrecision(3)) + " %";
   return Math.abs(value) >= 1e4 ? Math.round(value).toLocaleString("en")
     : String(Number(value.toPrecision(5)));
 }
@@ -21,6 +22,7 @@ for (const svg of document.querySelectorAll("figure svg")) {
   const series = numbers[svg.parentNode.id];
   const cross = svg.querySelector(".cross");
   const {left, right, low, high, name: axis} = svg.dataset;
+  const isShare = "share" in svg.dataset;
   const all = Object.values(series).reduce((a, b) => a.x.length >= b.x.length ? a : b).x;
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
@@ -34,7 +36,7 @@ for (const svg of document.querySelectorAll("figure svg")) {
     for (const [name, {x, y}] of Object.entries(series)) {
       const index = nearest(x, step);
       const other = x[index] === step ? "" : " at " + axis + " " + x[index].toLocaleString("en");
-      lines.push(name + ": " + text(y[index]) + other);
+      lines.push(name + ": " + text(y[index], isShare) + other);
     }
     tip.textContent = lines.join("\n");
     tip.hidden = false;
