@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
+import json
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ import optax
 import pytest
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
+from roxxel_train import Logger, run_data
 
 from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from roxxel_train import ModelState
 
+_PRIMARY = "primary_source"
 PHASES = (
     Phase(7, 16, 9, {"self": 0.7, "code": 0.3}),
     Phase(5, 8, 17, {"self": 1}),
@@ -28,7 +32,9 @@ PHASES = (
 )
 
 
-def curriculum(folder: Path, phases: Sequence[Phase] = PHASES) -> Curriculum:
+def curriculum(
+    folder: Path, phases: Sequence[Phase] = PHASES, primary: str = "self"
+) -> Curriculum:
     random = np.random.default_rng(1)
     code = Roxxel(folder / "code_*.rox")
     code.write(
@@ -42,7 +48,7 @@ def curriculum(folder: Path, phases: Sequence[Phase] = PHASES) -> Curriculum:
         vocab_size=VOCABULARY,
         exist="replace",
     )
-    return Curriculum(web, phases, {"code": code})
+    return Curriculum(web, phases, {"code": code}, primary=primary)
 
 
 def by_position(_: Any, batch: Any) -> Any:
@@ -163,6 +169,80 @@ def test_resumed_run_has_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
     ]
 
 
+def renamed(row: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return a row in which the primary has another name."""
+    text = json.dumps({n: x for n, x in row.items() if n not in {"time", _PRIMARY}})
+    return json.loads(text.replace(f'{old}"', f'{new}"'))
+
+
+def test_rows_and_lines_show_the_name_of_the_primary(tmp_path: Path) -> None:
+    shown: list[dict[str, Any]] = []
+    log = Logger(tmp_path / "web" / "run", [shown.append], terminal=False)
+    one = trainer(
+        tmp_path / "web",
+        curriculum=curriculum(tmp_path, primary="web"),
+        loss_fn=by_position,
+        logger=log,
+    )
+    one.run()
+    other = trainer(
+        tmp_path / "self", curriculum=curriculum(tmp_path), loss_fn=by_position
+    )
+    other.run()
+
+    ours, theirs = rows(tmp_path / "web"), rows(tmp_path / "self")
+    assert {row["primary_source"] for row in ours} == {"web"}
+    assert [*map(losses, ours)] == [*map(losses, shown)]
+    assert [renamed(row, "web", "self") for row in ours] == [
+        renamed(row, "self", "self") for row in theirs
+    ]
+    lines = (tmp_path / "web" / "run" / "system.log").read_text()
+    assert "web 70%, code 30%" in lines
+    assert "self" not in lines
+    assert one.sampler.state(18) == other.sampler.state(18)
+    data = run_data(tmp_path / "web" / "run")
+    assert (data.primary, [*data.sources]) == ("web", ["self", "code"])
+    assert run_data(tmp_path / "self" / "run").primary == "self"
+
+
+@pytest.mark.parametrize(("before", "after"), [("self", "web"), ("a", "self")])
+def test_a_run_may_change_the_name_of_the_primary_when_it_resumes(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    trips = True
+
+    def trip(state: ModelState) -> None:
+        nonlocal trips
+        if trips and int(state.step[...]) == 11:
+            trips = False
+            raise RuntimeError("it tripped")
+
+    options: dict[str, Any] = {
+        "loss_fn": by_position,
+        "eval_fn": trip,
+        "eval_every": 1,
+        "log_every": 4,
+        "checkpoint_every": 5,
+        "log_to": ["csv"],
+    }
+    data = curriculum(tmp_path, primary=before)
+    with pytest.raises(RuntimeError, match="it tripped"):
+        trainer(tmp_path / "a", curriculum=data, **options).run()
+    data = curriculum(tmp_path, primary=after)
+    trainer(tmp_path / "a", curriculum=data, **options).run()
+    trainer(tmp_path / "b", curriculum=curriculum(tmp_path), **options).run()
+
+    unbroken = [renamed(row, "self", after) for row in rows(tmp_path / "b")]
+    resumed = rows(tmp_path / "a")
+    assert [renamed(row, before, after) for row in resumed] == unbroken
+    names = [row.get("primary_source", "self") for row in resumed]
+    assert names == [before] * 3 + [after] * 3
+    with (tmp_path / "a" / "run" / "csv" / "train.csv").open() as lines:
+        table = [*csv.DictReader(lines)]
+    assert [(row[f"loss/{before}"] != "") for row in table] == [True] * 3 + [False] * 3
+    assert [(row[f"loss/{after}"] != "") for row in table] == [False] * 3 + [True] * 3
+
+
 def test_source_that_an_edit_adds_has_a_loss_from_then_on(tmp_path: Path) -> None:
     data = curriculum(tmp_path)
     first = Curriculum(data.primary_streamer, [Phase(8, 16, 9)])
@@ -220,6 +300,7 @@ def test_without_row_loss_the_parameters_are_the_same(tmp_path: Path) -> None:
         ({"row_loss": jnp.zeros(())}, r"return one value for each row"),
         ({"row_weight": jnp.zeros(4)}, "'row_weight' without 'row_loss'"),
         ({"row_loss": jnp.zeros(4), "loss/self": 1.0}, "metric named 'loss/self'"),
+        ({"row_loss": jnp.zeros(4), "loss/web": 1.0}, "metric named 'loss/web'"),
     ],
 )
 def test_wrong_values_of_rows_fail_at_construction(
@@ -228,5 +309,6 @@ def test_wrong_values_of_rows_fail_at_construction(
     def wrong(model: Any, batch: Any) -> Any:
         return loss_fn(model, batch), aux
 
+    data = Curriculum(corpus(tmp_path), [Phase(2, 4, 9)], primary="web")
     with pytest.raises(TypeError, match=words):
-        trainer(tmp_path, [Phase(2, 4, 9)], loss_fn=wrong, pair=pair())
+        trainer(tmp_path, curriculum=data, loss_fn=wrong, pair=pair())

@@ -16,6 +16,7 @@ from roxxel.config import (
     config_text,
     keep_config,
     load_config,
+    make_model,
     make_trainer,
     open_curriculum,
     open_eval_curriculum,
@@ -65,6 +66,7 @@ schedules = st.builds(
     max_epochs=st.none() | counts,
     overlap=st.integers(0, 1),
     skips=st.sampled_from([(), ((3, 1),), ((3, 1), (7, 2))]),
+    primary=st.sampled_from(["self", "the own web"]),
     without=st.dictionaries(
         texts, texts | st.lists(counts | st.just([3, 7]), min_size=1), max_size=2
     ),
@@ -246,7 +248,42 @@ weights = { self = 0.5, code = 0.5 }
         ("[sources]\nself = 'a'", "the file has no phases; write [[phases]]"),
         (
             SMALLEST.replace("self", "web"),
-            '[sources] names no primary corpus; write self = "path"',
+            (
+                '[sources] names no primary corpus; write self = "path", or name it by '
+                'primary = "web" above the first [table]'
+            ),
+        ),
+        (
+            'primary = "docs"' + SMALLEST.replace("self", "web"),
+            (
+                "[sources] names no primary corpus, but primary is 'docs'; write "
+                'docs = "path"'
+            ),
+        ),
+        (
+            'primary = "web"' + SMALLEST.replace("self", "web = 'b.rox', self"),
+            (
+                "[sources] names the primary corpus twice, as 'self' and as 'web'; "
+                "keep one of them"
+            ),
+        ),
+        (
+            "primary = 3" + SMALLEST,
+            "primary must be a non-empty string, got 3",
+        ),
+        (
+            "primary = ''" + SMALLEST,
+            "primary must be a non-empty string, got ''",
+        ),
+        (
+            SMALLEST + "[eval]\nprimary = 'web'\nsources = { docs = 'b' }\nphases = []",
+            "[eval] has no phases; write [[phases]]",
+        ),
+        (
+            SMALLEST
+            + "[eval.a]\nprimary = 'web'\nsources = { docs = 'b' }\n"
+            + "phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]",
+            "sources of [eval.a] names no primary corpus, but primary is 'web'",
         ),
         (
             SMALLEST.replace('"a.rox"', "7"),
@@ -386,6 +423,50 @@ def test_named_held_out_sets_have_their_own_corpora_and_phases(tmp_path: Path) -
     assert isinstance(opened, dict)
     steps = {name: curriculum.total_steps for name, curriculum in opened.items()}
     assert steps == {"web": 2, "the code": 3}
+
+
+def test_a_config_may_name_its_primary_source(tmp_path: Path) -> None:
+    named = CONFIG.replace("self =", "web =").replace("seed = 3", 'primary = "web"')
+    text = named.replace("[eval]", "[policies]\nself = 'stop'\n[eval]")
+    config = load_config(write_project(tmp_path, text))
+
+    curriculum = open_curriculum(config)
+    assert curriculum.source_names == ("web", "code")
+    assert [source.policy for source in curriculum.plan().sources] == [
+        "stop",
+        "repeat 2",
+    ]
+    # A held-out set has the primary of the training data, unless it has `self`.
+    held_out = open_eval_curriculum(config)
+    assert isinstance(held_out, Curriculum)
+    assert held_out.source_names == ("web",)
+    assert parse_config(config_text(config), config.file) == config
+    own = 'sources = { self = "held_out.rox", web = "web_*.rox" }'
+    config = load_config(
+        write_project(tmp_path, text.replace('sources = { web = "held_out.rox" }', own))
+    )
+    held_out = open_eval_curriculum(config)
+    assert isinstance(held_out, Curriculum)
+    assert held_out.source_names == ("self", "web")
+
+
+def test_a_policy_that_names_the_primary_twice_is_an_error(tmp_path: Path) -> None:
+    text = CONFIG.replace("self =", "web =").replace("seed = 3", 'primary = "web"')
+    text = text.replace("[eval]", "[policies]\nself = 2\nweb = 2\n[eval]")
+
+    with pytest.raises(ConfigError, match=r"first\.toml: policies name the primary "):
+        open_curriculum(load_config(write_project(tmp_path, text)))
+
+
+def test_phases_of_a_model_have_the_name_of_the_primary(tmp_path: Path) -> None:
+    text = CONFIG.replace("self =", "web =").replace("seed = 3", 'primary = "web"')
+    text = text.replace('"tiny:make"', '"phased:make"').replace("width = 2", "")
+    path = write_project(tmp_path, text)
+    (tmp_path / "phased.py").write_text(
+        "def make(phases):\n    return [dict(each.weights) for each in phases], 1, 1\n"
+    )
+
+    assert make_model(load_config(path)) == [{"web": 1, "code": 1}, {"web": 1}]
 
 
 def test_a_kept_config_means_what_the_original_means(tmp_path: Path) -> None:

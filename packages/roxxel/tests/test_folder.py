@@ -100,7 +100,8 @@ def test_a_start_that_was_interrupted_is_not_a_run(tmp_path: Path) -> None:
     [
         ("roxxel.models", "mine"),
         ("steps = 14", "tokens = 28784"),
-        ('self = "data/library.rox"', 'self = ["data/library.rox", "more.rox"]'),
+        ('library = "data/library.rox"', 'library = ["data/library.rox", "more.rox"]'),
+        ('docstrings = "data/', 'prose = "data/'),
     ],
 )
 def test_a_config_that_is_not_a_quickstarts_is_refused(
@@ -115,6 +116,19 @@ def test_a_config_that_is_not_a_quickstarts_is_refused(
 
     with pytest.raises(QuickstartError, match="is no longer a quickstart's config"):
         folder.config()
+
+
+def test_a_quickstart_that_does_not_name_its_primary_goes_on(tmp_path: Path) -> None:
+    folder = QuickstartFolder(tmp_path)
+    begin(folder)
+    file = tmp_path / "config.toml"
+    text = file.read_text().replace('primary = "library"\n', "")
+    file.write_text(text.replace("library = ", "self = "))
+
+    config = folder.config()
+    assert config is not None
+    assert config.schedule.primary == "self"
+    assert [*config.sources] == ["self", "docstrings"]
 
 
 def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._names import by_name
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Skip
 from roxxel_curriculum.phase import Phase
 
@@ -23,7 +26,10 @@ def checked_seed(seed: Any) -> int:
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the phases; raise if there are none, or weights name an unknown source."""
+    """Return the phases, with the primary's name, the first name, in their weights.
+
+    Raises if there are no phases, or if weights name an unknown source.
+    """
     if not _is_iterable(phases):
         raise TypeError(
             f"phases must be a list of Phase, got {type(phases).__name__}; "
@@ -38,8 +44,13 @@ def checked_phases(
                 f"phase {index} is a {type(phase).__name__}; "
                 "write Phase(steps, batch_size, seq_len)"
             )
+    primary = next(iter(source_names))
+    named = tuple(
+        _named(phase, primary, f"phase {index}") for index, phase in enumerate(checked)
+    )
+    for index, phase in enumerate(named):
         _check_weights(phase, f"phase {index}", source_names)
-    return checked
+    return named
 
 
 def checked_overlap(overlap: Any) -> int:
@@ -90,6 +101,14 @@ def _skip_pair(skip: Any) -> tuple[int, int]:
     except (TypeError, ValueError) as error:
         raise TypeError(f"{message}, got {skip!r}") from error
     return as_integer(at, message), as_integer(count, message)
+
+
+def _named(phase: Phase, primary: str, label: str) -> Phase:
+    """Return a phase whose weights name the primary by its name."""
+    if primary == PRIMARY:
+        return phase
+    weights = {PRIMARY: 1.0} if phase.weights is None else phase.weights
+    return replace(phase, weights=by_name(weights, primary, f"the weights of {label}"))
 
 
 def _check_weights(phase: Phase, label: str, source_names: Collection[str]) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._names import by_name
 from roxxel_curriculum._plan.withdrawn import DocumentSet
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def checked_without(
             f"{type(without).__name__}"
         )
     readers = {source.name: source.reader for source in sources}
+    without = by_name(without, sources[0].name, "the withdrawn documents")
     found: dict[str, DocumentSet] = {}
     for name, documents in without.items():
         if name not in readers:

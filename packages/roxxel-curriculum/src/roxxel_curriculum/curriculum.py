@@ -16,12 +16,13 @@ from roxxel_curriculum._bind.past import resume
 from roxxel_curriculum._bind.sources import checked_sources
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest
 from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
-from roxxel_curriculum.state import check_form
+from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,9 +43,9 @@ class Curriculum:
     The constructor reads no tokens.
 
     Args:
-        primary_streamer: The primary source, named `"self"` in weights. If a reader has
-            versions, the curriculum reads a copy at the current version, which later
-            changes to the reader do not affect.
+        primary_streamer: The primary source, named `"self"` unless `primary` names it.
+            If a reader has versions, the curriculum reads a copy at the current
+            version, which later changes to the reader do not affect.
         phases: The phases in training order.
         mix_streamers: Further sources by name.
         longest: Sequence length in tokens that determines how sources are cut into
@@ -70,6 +71,10 @@ class Curriculum:
             as the context of later tokens of their row. A change of `without` in a run
             holds from the step at which the run resumes, and the state of the run
             records each change.
+        primary: Name of the primary source in plans, errors and samplers. Weights and
+            other arguments may use this name and `"self"`. The name has no effect on
+            batches: the order and the state of a run use `"self"`, so a run may add,
+            change or drop the name when it resumes.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
@@ -99,8 +104,9 @@ class Curriculum:
         overlap: int = 0,
         skips: Iterable[Skip | tuple[int, int]] = (),
         without: Mapping[str, Documents] | None = None,
+        primary: str = PRIMARY,
     ) -> None:
-        sources = checked_sources(primary_streamer, mix_streamers, policies)
+        sources = checked_sources(primary_streamer, mix_streamers, policies, primary)
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
@@ -140,6 +146,11 @@ class Curriculum:
         return self._primary_streamer
 
     @property
+    def primary(self) -> str:
+        """Name of the primary source."""
+        return self._declaration.primary
+
+    @property
     def mix_streamers(self) -> dict[str, TokenReader]:
         """The further readers as passed, by name."""
         return dict(self._mix_streamers)
@@ -161,7 +172,7 @@ class Curriculum:
 
     @property
     def source_names(self) -> tuple[str, ...]:
-        """Names of the sources, the primary (`"self"`) first."""
+        """Names of the sources, the primary first."""
         return self._solution.source_names
 
     def plan(
@@ -247,7 +258,7 @@ class Curriculum:
     ) -> tuple[int, Solution]:
         """Return the seed and the solution of a new run, or of the run of `state`."""
         if state is not None:
-            check_form(state)
+            state = checked_state(state, self.primary)
             given = checked_seed(state["seed"] if seed is None else seed)
             return given, resume(self._declaration, given, state)
         if seed is None:

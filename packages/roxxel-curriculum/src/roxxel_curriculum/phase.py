@@ -12,10 +12,8 @@ from typing import Any, cast
 import numpy as np
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.blend import integer_weights
-
-PRIMARY = "self"
-"""Name of the primary source in weights, policies and batches."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,9 @@ class Phase:
         batch_size: Number of sequences in a step, over all processes.
         seq_len: Number of tokens in a sequence.
         weights: Share of the tokens by source name; non-negative, with any sum.
-            `"self"` is the primary. A source without a weight is not read. With None,
-            the phase reads only the primary.
+            `"self"` is the primary, which may also have a name; see `Curriculum`. A
+            source without a weight is not read. With None, the phase reads only the
+            primary.
         epochs: Alternative to `steps`: the phase has the whole steps that fit into this
             many epochs of the primary. May be a fraction. The skips of a `Curriculum`
             do not reduce the number of steps.

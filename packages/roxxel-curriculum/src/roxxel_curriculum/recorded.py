@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from roxxel_curriculum._bind.past import recorded_solution
 from roxxel_curriculum._bind.sources import recorded_sources
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._names import checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.sampler import Sampler
-from roxxel_curriculum.state import check_form
+from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,6 +30,8 @@ def recorded_sampler(
     sources: Mapping[str, TokenReader],
     fields: Iterable[Field] = ("tokens",),
     check: Literal["headers", "blocks"] = "headers",
+    *,
+    primary: str = PRIMARY,
 ) -> Sampler:
     """Return the sampler of the steps before the step of a state.
 
@@ -41,6 +45,7 @@ def recorded_sampler(
             that give no row before the state's step may be absent.
         fields: As for `Curriculum.sampler`.
         check: As for `Curriculum.sampler`.
+        primary: Name of the primary; see `Curriculum`. States do not record the name.
 
     Raises:
         StateMismatch: A reader holds other tokens than the recorded source.
@@ -55,11 +60,12 @@ def recorded_sampler(
         >>> past.total_steps, bool((past.batch(4) == sampler.batch(4)).all())
         (5, True)
     """
-    check_form(state)
+    primary = checked_primary(primary, ())
+    past = checked_state(state, primary)
     if not state["step"]:
         raise CurriculumError(
             "this state is at step 0, so it records no batches; "
             "give the state of a later step, or declare a Curriculum"
         )
-    solution = recorded_solution(recorded_sources(state, sources), state)
+    solution = recorded_solution(recorded_sources(past, sources, primary), past)
     return Sampler(solution, state["seed"], fields, check, state)

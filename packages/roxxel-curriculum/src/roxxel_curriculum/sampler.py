@@ -24,11 +24,12 @@ from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block_checks
 from roxxel_curriculum._errors import as_integer
+from roxxel_curriculum._names import as_name
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.damaged import in_order
 from roxxel_curriculum._plan.withdrawn import checked_document, masked_steps
-from roxxel_curriculum.state import state_of
+from roxxel_curriculum.state import checked_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +53,8 @@ class Sampler:
     Attributes:
         seed: Seed of the order.
         fields: Names of the fields of a batch.
-        source_names: Names of the sources, the primary (`"self"`) first.
+        source_names: Names of the sources, the primary first.
+        primary: Name of the primary source: `"self"` unless the curriculum names it.
         total_steps: Number of training steps of the run.
         longest: Sequence length that determines how sources are cut into spans. A
             resumed run keeps the value; see `Curriculum`.
@@ -92,6 +94,7 @@ class Sampler:
         )
         self.seed = seed
         self.source_names = solution.source_names
+        self.primary = solution.declaration.primary
         self.total_steps = solution.total_steps
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
@@ -104,9 +107,10 @@ class Sampler:
         has_mask = "loss_mask" in self.fields
         self._masks = Masks(solution, self._readers) if has_mask else None
         if self._masks is not None and past is not None:
-            check_columns(self._masks.digests, past)
+            check_columns(self._masks.digests, checked_state(past, self.primary))
         self._source_keys = {
-            name: make_key(ARITHMETIC_VERSION, seed, name) for name in self.source_names
+            source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
+            for source in solution.declaration.sources
         }
         self._blocks = BlockCache(self._source_keys)
 
@@ -245,7 +249,7 @@ class Sampler:
             IndexError: The tokens leave the source, or `until` is outside
                 `[0, total_steps]`.
         """
-        self._check_source(source)
+        source = self._source_name(source)
         num_tokens = self._solution.spans[source].num_tokens
         tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
@@ -261,7 +265,7 @@ class Sampler:
             KeyError: `source` is not the name of a source.
             IndexError: The source has no such document.
         """
-        self._check_source(source)
+        source = self._source_name(source)
         reader = self._readers[self.source_names.index(source)]
         number = checked_document(document, source, len(reader.documents))
         return masked_steps(self.withdrawals, source, number, self.total_steps)
@@ -283,7 +287,8 @@ class Sampler:
 
     def with_damaged(self, blocks: Iterable[DamagedBlock]) -> Sampler:
         """Return a sampler that also masks these blocks, and records them in states."""
-        other, damaged = copy(self), in_order([*self.damaged, *blocks])
+        new = [replace(b, source=as_name(b.source, self.primary)) for b in blocks]
+        other, damaged = copy(self), in_order([*self.damaged, *new])
         other.damaged = damaged
         other._solution = replace(self._solution, damaged=damaged)  # noqa: SLF001 - a copy
         other._damage = Damage(damaged, self.source_names)  # noqa: SLF001 - a copy
@@ -382,7 +387,7 @@ class Sampler:
             IndexError: The step is outside the run.
         """
         step = self._steps_done(step)
-        self._check_source(source)
+        source = self._source_name(source)
         return self._progress.next_epoch(source, step)
 
     def state(self, step: int) -> dict[str, Any]:
@@ -412,6 +417,7 @@ class Sampler:
             StateMismatch: The state and this sampler differ in data, seed or past
                 phases.
         """
+        state = checked_state(state, self.primary)
         check_past(self._solution, self.seed, state)
         if self._masks is not None:
             check_columns(self._masks.digests, state)
@@ -425,10 +431,13 @@ class Sampler:
         ranges = map(token_range, self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
-    def _check_source(self, source: str) -> None:
-        if source not in self.source_names:
+    def _source_name(self, source: str) -> str:
+        """Return the name of a source; raise KeyError if there is no such source."""
+        name = as_name(source, self.primary)
+        if name not in self.source_names:
             known = ", ".join(map(repr, self.source_names))
             raise KeyError(f"{source!r} is not a source; there are {known}")
+        return name
 
     def _steps_done(self, step: int) -> int:
         step = as_integer(step, "step must be an integer")

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._order import ARITHMETIC_VERSION
-from roxxel_curriculum._plan.damaged import order, recorded_damage
+from roxxel_curriculum._order import ARITHMETIC_VERSION, PRIMARY
+from roxxel_curriculum._plan.damaged import in_order, order, recorded_damage
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import recorded_withdrawals
 from roxxel_curriculum.policy import Policy
@@ -117,7 +118,53 @@ def state_of(
     damaged = [each.to_json() for each in solution.damaged if each.step < step]
     if damaged:
         state["damaged"] = damaged
+    state = _renamed(state, declaration.primary, PRIMARY)
     return state | {"digest": _digest(state)}
+
+
+def checked_state(state: Mapping[str, Any], primary: str) -> dict[str, Any]:
+    """Check a state; return it with the name of the primary in place of `"self"`.
+
+    Raises:
+        StateMismatch: `Sampler.state` did not write this state, or another source of
+            the run has the name.
+    """
+    check_form(state)
+    names = {source["name"] for source in state["sources"]} - {PRIMARY}
+    if primary in names:
+        found = f"the run has another source named {primary!r}"
+        raise StateMismatch([f"{found}; give the primary another name"])
+    return _renamed(state, PRIMARY, primary)
+
+
+def _renamed(state: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
+    """Return a state, without its digest, in which a source has another name."""
+
+    def name_of(name: str) -> str:
+        return new if name == old else name
+
+    def with_weights(phase: Mapping[str, Any]) -> dict[str, Any]:
+        weights = {name_of(name): each for name, each in phase["weights"].items()}
+        return {**phase, "weights": dict(sorted(weights.items()))}
+
+    found = {
+        **{name: value for name, value in state.items() if name != "digest"},
+        "sources": [
+            {**source, "name": name_of(source["name"])} for source in state["sources"]
+        ],
+        "phases": [with_weights(phase) for phase in state["phases"]],
+    }
+    if "without" in state:
+        found["without"] = [
+            {**entry, "source": name_of(entry["source"])} for entry in state["without"]
+        ]
+    if "damaged" in state:
+        blocks = [
+            replace(block, source=name_of(block.source))
+            for block in recorded_damage(state)
+        ]
+        found["damaged"] = [block.to_json() for block in in_order(blocks)]
+    return found
 
 
 def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:

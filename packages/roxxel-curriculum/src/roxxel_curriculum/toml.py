@@ -15,6 +15,8 @@ from roxxel_curriculum._arguments import (
 )
 from roxxel_curriculum._documents import check_documents
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._names import checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy, parse_policy
@@ -40,6 +42,7 @@ class Schedule:
         overlap: See `Curriculum`.
         skips: Pairs `(at, count)`; see `Curriculum`.
         without: Documents to withdraw by source; see `Curriculum`.
+        primary: Name of the primary source; see `Curriculum`.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -57,6 +60,7 @@ class Schedule:
     overlap: int = 0
     skips: tuple[tuple[int, int], ...] = ()
     without: Mapping[str, Documents] = field(default_factory=dict[str, "Documents"])
+    primary: str = PRIMARY
 
     def curriculum(
         self,
@@ -82,6 +86,7 @@ class Schedule:
             overlap=self.overlap,
             skips=self.skips,
             without=self.without,
+            primary=self.primary,
         )
 
     def relative_to(self, folder: Path) -> Schedule:
@@ -115,6 +120,7 @@ def parse_schedule(text: str) -> Schedule:
 
     For example::
 
+        primary = "web"                 # the name of the primary source; omit for self
         overlap = 1
         skips = [[1200, 3]]             # before step 1200, skip the data of 3 steps
 
@@ -130,7 +136,7 @@ def parse_schedule(text: str) -> Schedule:
         steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
         batch_size = 16
         seq_len = 1025
-        weights = { self = 0.7, code = 0.2, math = 0.1 }
+        weights = { web = 0.7, code = 0.2, math = 0.1 }
 
     Raises:
         CurriculumError: The text is not TOML, a key is unknown, or a value is out of
@@ -176,6 +182,7 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     checked_count("max_epochs", schedule.max_epochs)
     checked_overlap(schedule.overlap)
     merged_skips(schedule.skips)
+    checked_primary(schedule.primary, ())
     for name, documents in schedule.without.items():
         check_documents(documents, name)
     for name, policy in schedule.policies.items():

@@ -26,7 +26,9 @@ from roxxel.run_files import (
     local_folder,
     read_checkpoints,
     read_parent,
+    read_primary,
     read_rows,
+    shown_name,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +115,11 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The undamaged rows of `metrics.jsonl`, in order."""
+        """The undamaged rows of `metrics.jsonl`, in order.
+
+        If the name of the primary source changed during the run, all rows have the
+        newest name.
+        """
         return read_rows(self.folder)[0]
 
     @property
@@ -146,7 +152,10 @@ class Run:
         """
         data = self._data()
         try:
-            sampler = recorded_sampler(data.state, self._readers(data), fields, check)
+            readers = self._readers(data)
+            sampler = recorded_sampler(
+                data.state, readers, fields, check, primary=data.primary
+            )
             sampler.check(data.trained)
         except StateMismatch as error:
             raise RunFolderError(
@@ -157,6 +166,11 @@ class Run:
         except CurriculumError as error:
             raise RunFolderError(f"{self.path}: {error}") from error
         return sampler
+
+    @property
+    def primary(self) -> str:
+        """Name of the primary source at the last start; `"self"` without a name."""
+        return read_primary(self.folder)
 
     @property
     def trained_steps(self) -> int:
@@ -170,7 +184,10 @@ class Run:
             RunFolderError: A corpus cannot be opened.
         """
         data = self._data()
-        versions = {each["name"]: each["fingerprint"] for each in data.state["sources"]}
+        versions = {
+            shown_name(each["name"], data.primary): each["fingerprint"]
+            for each in data.state["sources"]
+        }
         readers = self._readers(data)
         for name, reader in readers.items():
             if isinstance(reader, Roxxel) and reader.fingerprint != versions[name]:
@@ -224,8 +241,16 @@ class Run:
 
     def _readers(self, data: RunData) -> dict[str, TokenReader]:
         """Open the sources of the run; omit unused sources of unknown location."""
-        names = [entry["name"] for entry in data.state["sources"]]
-        unknown = sorted(self.moved.keys() - set(names))
+        primary = data.primary
+        sources = [entry["name"] for entry in data.state["sources"]]
+        names = [shown_name(source, primary) for source in sources]
+        if len({"self", primary} & self.moved.keys()) > 1:
+            raise RunFolderError(
+                f"{self.path}: the primary source is given twice, as 'self' and as "
+                f"{primary!r}; give it once"
+            )
+        moved = {shown_name(name, primary): x for name, x in self.moved.items()}
+        unknown = sorted(moved.keys() - set(names))
         if unknown:
             raise RunFolderError(
                 f"{self.path}: the run has no source {unknown[0]!r}; "
@@ -234,11 +259,11 @@ class Run:
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
         recorded = data.sources or self._paths_of_config()
         readers: dict[str, TokenReader] = {}
-        for name in names:
-            where = self.moved.get(name, recorded.get(name))
+        for source, name in zip(sources, names, strict=True):
+            where = moved.get(name, recorded.get(source))
             if where is not None:
                 readers[name] = self._opened(name, where)
-            elif name in drawn:
+            elif source in drawn:
                 raise RunFolderError(
                     f"{self.path}: the folder does not record where source {name!r} "
                     f"is; pass sources={{{name!r}: path}}"

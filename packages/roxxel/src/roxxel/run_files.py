@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from roxxel_ckpt import BestRule
 
 METRICS, SYSTEM_LOG, RECORD = "metrics.jsonl", "system.log", "run.json"
+DATA = "data.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
+
+PRIMARY = "self"
+"""The primary source in states, and in the rows of a run that does not name it."""
+
+_BY_SOURCE = {"tokens_by_source", "planned_tokens_by_source", "rows_by_source"}
+"""Fields of a training row with a value for each source."""
 
 _GREATEST_COUNT = 2**63
 """Bound of plausible step and token counts; a larger count means a damaged file."""
@@ -162,6 +169,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 def read_parent(folder: Path) -> Parent | None:
     """Return the checkpoint from which a run started; None if `run.json` has none."""
     record = read_record(folder) or {}
+    primary = read_primary(folder)
     for option in ("branch_from", "init_from"):
         found: Any = record.get(option)
         try:
@@ -173,11 +181,30 @@ def read_parent(folder: Path) -> Parent | None:
                 found.get("run_id"),
                 found.get("digest"),
                 _tokens(record["data"]) if is_branch else 0,
-                _counts(found.get("tokens_by_source")),
+                {
+                    shown_name(name, primary): count
+                    for name, count in _counts(found.get("tokens_by_source")).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return None
+
+
+def read_primary(folder: Path) -> str:
+    """Return the name of the primary source at the last start of a run.
+
+    The name is `"self"` if the run gives it no name, or if `data.json` is damaged.
+    """
+    try:
+        return str(json.loads(_bytes_of(folder / DATA))["primary"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return PRIMARY
+
+
+def shown_name(source: str, primary: str) -> str:
+    """Return the shown name of a source; `"self"` stands for the primary."""
+    return primary if source == PRIMARY else source
 
 
 def _counts(value: Any) -> dict[str, int]:
@@ -228,15 +255,18 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
     A last line without a newline does not count as damaged: the trainer is still
     writing the line, or a crash has left it incomplete.
 
+    The rows of a run whose primary source had several names all have the newest name.
+
     Raises:
         RunFolderError: `metrics.jsonl` is not a regular file.
     """
     rows: list[dict[str, Any]] = []
     damaged = 0
+    primary = read_primary(folder)
     for line in _bytes_of(folder / METRICS).splitlines(keepends=True):
         row = _row(line)
         if row is not None:
-            rows.append(row)
+            rows.append(_with_primary(row, primary))
         elif line.endswith(b"\n"):
             damaged += 1
     return rows, damaged
@@ -337,6 +367,28 @@ def _checkpoint(path: Path, step: int) -> Checkpoint | None:
         return None
     finite = {name: value for name, value in metrics.items() if value is not None}
     return Checkpoint(step, finite, extra, description.best)
+
+
+def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
+    """Return a row in which the primary has this name, where a row has its name."""
+    known = row.get("primary_source", PRIMARY)
+    if row["kind"] != "train" or known == primary:
+        return row
+
+    def renamed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        old, new = f"{prefix}{known}", f"{prefix}{primary}"
+        if old not in values or new in values:
+            return dict(values)
+        return {new if name == old else name: x for name, x in values.items()}
+
+    found = {
+        name: renamed(cast("dict[str, Any]", value))
+        if name in _BY_SOURCE and isinstance(value, dict)
+        else value
+        for name, value in renamed(row, "loss/").items()
+        if name != "primary_source"
+    }
+    return found if primary == PRIMARY else {**found, "primary_source": primary}
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

@@ -78,7 +78,7 @@ def occurrences(
 ) -> Iterator[Occurrence]:
     """Yield where a phase reads some tokens before step `until`, in training order.
 
-    `key` is `make_key(ARITHMETIC_VERSION, seed, source)`.
+    `key` is `make_key(ARITHMETIC_VERSION, seed, order_name)` of the source.
     """
     steps = min(phase.stop, until) - phase.start
     if source not in phase.cursors or steps <= 0:

@@ -14,9 +14,9 @@ from roxxel_curriculum._plan.damaged import order, recorded_damage
 from roxxel_curriculum._plan.solution import Declaration, Skip
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
-from roxxel_curriculum.phase import PRIMARY, Phase
+from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
-from roxxel_curriculum.state import check_form, recorded_phases
+from roxxel_curriculum.state import recorded_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
     `longest` and the versions of the sources are those in the state. If the phase that
     contains the state's step has new weights, `resume` splits the phase at this step.
     If the state records that a phase was split, `resume` compares the one declared
-    phase with all its recorded parts. The caller must call `check_form` first.
+    phase with all its recorded parts. `state` is the result of `checked_state`.
     """
     fingerprints = {
         source["name"]: source["fingerprint"] for source in state["sources"]
@@ -79,7 +79,7 @@ def recorded_solution(
 ) -> Solution:
     """Solve the phases that a state records; raise if the sources are not the same.
 
-    The caller must call `check_form` first.
+    `state` is the result of `checked_state`.
     """
     declaration = _recorded_declaration(sources, state)
     found = _run_differences(declaration, state["seed"], state)
@@ -93,8 +93,10 @@ def recorded_solution(
 
 
 def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
-    """Raise `StateMismatch` if the solution differs from the steps in a state."""
-    check_form(state)
+    """Raise `StateMismatch` if the solution differs from the steps in a state.
+
+    `state` is the result of `checked_state`.
+    """
     step = state["step"]
     found = _run_differences(solution.declaration, seed, state)
     if step > solution.total_steps:
@@ -406,8 +408,9 @@ class _Past:
         if rest.declared_steps is not None:
             steps = rest.declared_steps - entry.steps
             return replace(rest, steps=steps, tokens=None) if steps > 0 else None
-        per_epoch = self._solver.spans[PRIMARY].windows_per_epoch(rest.seq_len)
-        given = solved.delivered(solved.steps).get(PRIMARY, 0)
+        primary = self._solver.primary
+        per_epoch = self._solver.spans[primary].windows_per_epoch(rest.seq_len)
+        given = solved.delivered(solved.steps).get(primary, 0)
         if int(rest.exact_epochs * per_epoch) <= given:
             return None
         return replace(rest, epochs=rest.exact_epochs - Fraction(given, per_epoch))

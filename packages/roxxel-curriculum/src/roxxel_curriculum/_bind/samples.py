@@ -74,7 +74,7 @@ class Location:
     """The source, the window and the documents of one row of a batch.
 
     Attributes:
-        source: Name of the source; `"self"` is the primary.
+        source: Name of the source; `"self"` is the primary, unless it has a name.
         start: Index of the first token in the source.
         stop: One past the last token.
         documents: Indices of the documents that have tokens in the row, in order.
@@ -97,7 +97,7 @@ class _SampleRange(NamedTuple):
     """Consecutive samples of one stream."""
 
     stream: SampleStream
-    key: int  # `make_key(ARITHMETIC_VERSION, seed, name)`
+    key: int  # `make_key(ARITHMETIC_VERSION, seed, order_name)`
     first: int  # index of the first sample in the stream
     size: int  # number of samples
 

@@ -16,8 +16,9 @@ import numpy as np
 from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._names import by_name, checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
-from roxxel_curriculum.phase import PRIMARY
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def checked_sources(
     primary: TokenReader,
     mix: Mapping[str, TokenReader] | None,
     policies: Mapping[str, Policy | str | int] | None,
+    primary_name: str,
 ) -> tuple[Source, ...]:
     """Return the sources with their policies, the primary first, at fixed versions."""
     mix = _checked_mapping(mix, "mix_streamers must map names to token readers")
@@ -47,8 +49,10 @@ def checked_sources(
     for name in mix:
         if not isinstance(cast("Any", name), str) or not name:
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
+    primary_name = checked_primary(primary_name, mix)
     policies = _checked_mapping(policies, "policies must map source names to policies")
-    names = [PRIMARY, *mix]
+    policies = by_name(policies, primary_name, "policies")
+    names = [primary_name, *mix]
     for name in policies:
         if name not in names:
             raise CurriculumError(
@@ -56,10 +60,10 @@ def checked_sources(
                 f"the sources are {', '.join(map(repr, names))}"
             )
     sources = tuple(
-        Source(name, reader, parse_policy(policies.get(name, default), name))
-        for name, reader, default in (
-            (PRIMARY, primary, REPEAT),
-            *((name, reader, DROP) for name, reader in mix.items()),
+        Source(name, reader, parse_policy(policies.get(name, default), name), order)
+        for name, reader, default, order in (
+            (primary_name, primary, REPEAT, PRIMARY),
+            *((name, reader, DROP, name) for name, reader in mix.items()),
         )
     )
     for source in sources:
@@ -69,12 +73,14 @@ def checked_sources(
 
 
 def recorded_sources(
-    state: Mapping[str, Any], readers: Mapping[str, TokenReader]
+    state: Mapping[str, Any], readers: Mapping[str, TokenReader], primary: str
 ) -> tuple[Source, ...]:
     """Return the sources of a state with their recorded policies, at their versions.
 
-    A source without a reader is left out if no recorded phase draws from it.
+    `state` is the result of `checked_state`. A source without a reader is left out if
+    no recorded phase draws from it.
     """
+    readers = by_name(readers, primary, "sources")
     drawn = {name for phase in state["phases"] for name in phase["weights"]}
     missing = sorted(drawn - readers.keys())
     if missing:
@@ -83,7 +89,12 @@ def recorded_sources(
             f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
         )
     sources = tuple(
-        Source(name, readers[name], Policy(**entry["policy"]))
+        Source(
+            name,
+            readers[name],
+            Policy(**entry["policy"]),
+            PRIMARY if name == primary else name,
+        )
         for entry in state["sources"]
         if (name := entry["name"]) in readers
     )

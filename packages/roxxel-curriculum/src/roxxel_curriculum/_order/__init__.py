@@ -5,3 +5,6 @@ Golden files pin the order of each version; `docs/arithmetic.md` derives the ord
 
 ARITHMETIC_VERSION = 1
 """Version of the order. Every key and every state contains this number."""
+
+PRIMARY = "self"
+"""The primary source in the order and in states; its name, unless it has another."""

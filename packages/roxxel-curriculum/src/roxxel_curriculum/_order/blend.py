@@ -84,15 +84,19 @@ def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
 class Blend:
     """An endless sequence of samples, each assigned to a source by weight.
 
-    `weights` are positive integers by source name, in any order.
+    `weights` are positive integers by source name, in any order. `order_names` has the
+    name by which a source breaks ties, if not by its own.
     """
 
     __slots__ = ("_paths", "_root")
 
-    def __init__(self, weights: Mapping[str, int]) -> None:
+    def __init__(
+        self, weights: Mapping[str, int], order_names: Mapping[str, str] | None = None
+    ) -> None:
         # The first name in a node breaks ties, so the order of `weights` has no effect.
+        names = order_names or {}
         nodes: list[tuple[int, str, _Node]] = [
-            (weight, name, name) for name, weight in weights.items()
+            (weight, names.get(name, name), name) for name, weight in weights.items()
         ]
         heapq.heapify(nodes)
         while len(nodes) > 1:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.damaged import order
 from roxxel_curriculum._plan.figures import short_count
@@ -61,7 +62,11 @@ class _Change(NamedTuple):
 
 
 def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
-    """Return the changes from `before` to `after`."""
+    """Return the changes from `before` to `after`.
+
+    The primaries are the same source, even if their names differ.
+    """
+    before, after = _with_one_primary(before, after)
     steps: list[int] = []
     changes: list[str] = []
     for step, change in (
@@ -79,6 +84,46 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
             steps.append(step)
         changes.append(change)
     return PlanDiff(min(steps, default=None), tuple(changes))
+
+
+def _with_one_primary(
+    before: PlanFigures, after: PlanFigures
+) -> tuple[PlanFigures, PlanFigures]:
+    """Return both plans with the same name for the primary: the later, if free."""
+    name = after.sources[0].name
+    if name in (source.name for source in before.sources[1:]):
+        name = PRIMARY
+    return _named(before, name), _named(after, name)
+
+
+def _named(plan: PlanFigures, primary: str) -> PlanFigures:
+    """Return a plan with another name for the primary, its first source."""
+    known = plan.sources[0].name
+
+    def name_of(name: str) -> str:
+        return primary if name == known else name
+
+    def named_phase(phase: PhasePlan) -> PhasePlan:
+        return replace(
+            phase,
+            sources=tuple(
+                replace(source, name=name_of(source.name)) for source in phase.sources
+            ),
+        )
+
+    return replace(
+        plan,
+        phases=tuple(map(named_phase, plan.phases)),
+        sources=tuple(
+            replace(source, name=name_of(source.name)) for source in plan.sources
+        ),
+        withdrawn=tuple(
+            replace(each, source=name_of(each.source)) for each in plan.withdrawn
+        ),
+        damaged=tuple(
+            replace(block, source=name_of(block.source)) for block in plan.damaged
+        ),
+    )
 
 
 def _run_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:

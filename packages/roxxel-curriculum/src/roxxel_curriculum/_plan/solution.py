@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from roxxel_curriculum._order import PRIMARY
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -34,11 +36,12 @@ class Skip:
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus that a curriculum draws from; the primary is named `"self"`."""
+    """A corpus that a curriculum draws from."""
 
     name: str
     reader: TokenReader
     policy: Policy
+    order_name: str  # the name in the order and in states; `"self"` for the primary
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,17 @@ class Declaration:
     def resolved_longest(self) -> int:
         """`longest` if declared, else the largest `seq_len` of the phases."""
         return self.longest or max(phase.seq_len for phase in self.phases)
+
+    @property
+    def primary(self) -> str:
+        """Name of the primary source."""
+        names = {order_name: name for name, order_name in self.order_names.items()}
+        return names.get(PRIMARY, PRIMARY)
+
+    @property
+    def order_names(self) -> dict[str, str]:
+        """The name of each source in the order and in states, by its name."""
+        return {source.name: source.order_name for source in self.sources}
 
 
 @dataclass(frozen=True, slots=True)

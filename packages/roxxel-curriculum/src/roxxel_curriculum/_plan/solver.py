@@ -24,7 +24,6 @@ from roxxel_curriculum._plan.solution import (
     Skip,
     Solution,
 )
-from roxxel_curriculum.phase import PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -68,6 +67,7 @@ class Solver:
         self.early_stop: EarlyStop | None = None
         self.step = 0  # training steps solved so far
         self._declaration = declaration
+        self.primary = declaration.primary
         self._longest = declaration.resolved_longest
         self.spans = {
             source.name: cut_spans(
@@ -78,6 +78,7 @@ class Solver:
             for source in declaration.sources
         }
         self._policies = {source.name: source.policy for source in declaration.sources}
+        self._order_names = declaration.order_names
         self._cursors: dict[str, Cursor] = {}
 
     def solve(
@@ -143,10 +144,10 @@ class Solver:
         """Return the solution of the added phases; raise if they have no steps."""
         declaration, early_stop = self._declaration, self.early_stop
         if not self.phases:
+            source = early_stop.source if early_stop else self.primary
             raise CurriculumError(
-                f"the run has no whole step: source "
-                f"{early_stop.source if early_stop else PRIMARY!r} runs out in the "
-                'first step; use another policy than "stop" or a smaller batch_size'
+                f"the run has no whole step: source {source!r} runs out in the first "
+                'step; use another policy than "stop" or a smaller batch_size'
             )
         for skip in declaration.skips:
             if skip.at >= self.step and early_stop is None:
@@ -184,7 +185,7 @@ class Solver:
         alive = {name: w for name, w in weights.items() if left[name] != 0}
         start = 0
         while alive and (needed is None or start < needed):
-            blend = Blend(alive)
+            blend = Blend(alive, self._order_names)
             ends = [
                 (blend.sample_index(name, limit - given[name] - 1) + 1, name)
                 for name in alive
@@ -206,9 +207,9 @@ class Solver:
         """Return the number of whole steps that fit into the phase's `epochs`."""
         epochs = phase.exact_epochs
         numerator, denominator = epochs.as_integer_ratio()
-        windows = self.spans[PRIMARY].windows_per_epoch(phase.seq_len)
+        windows = self.spans[self.primary].windows_per_epoch(phase.seq_len)
         wanted = numerator * windows // denominator
-        if PRIMARY not in draft.weights:
+        if self.primary not in draft.weights:
             raise CurriculumError(
                 f"{label} lasts epochs={float(epochs):g} of the primary, "
                 "which has no weight in the phase; declare steps or tokens instead"
@@ -216,14 +217,14 @@ class Solver:
         steps = 0
         if wanted:
             try:
-                samples = draft.sample_index(PRIMARY, wanted - 1) + 1
+                samples = draft.sample_index(self.primary, wanted - 1) + 1
             except LookupError:
                 if self._stopper(draft) is not None:
                     supply = draft.legs[-1].stop or 0 if draft.legs else 0
                     # One more step than fits, so the caller applies the "stop" policy.
                     return supply // phase.batch_size + 1
-                policy = self._policies[PRIMARY]
-                stream, before = draft.cursors[PRIMARY]
+                policy = self._policies[self.primary]
+                stream, before = draft.cursors[self.primary]
                 left = stream.samples_until(policy.epochs or 0) - before
                 raise CurriculumError(
                     f"{label} lasts epochs={float(epochs):g} of the primary, "

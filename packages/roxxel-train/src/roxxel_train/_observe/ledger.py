@@ -27,7 +27,8 @@ class Ledger:
             tokens.
         digest_from: First step of the digest: 0, or a later step if the run began with
             a version that computed no digest.
-        losses: Sum of loss times weight, and sum of weight, by source.
+        losses: Sum of loss times weight, and sum of weight, by source; the primary is
+            `"self"`, as in the state of the data.
     """
 
     digest: int | None = 0
@@ -49,16 +50,18 @@ class Ledger:
                 sums[0] += loss
                 sums[1] += weight
 
-    def fields(self, sources: Sequence[str]) -> dict[str, Any]:
+    def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the fields of a metrics row, and start the next interval of losses.
 
-        Losses are in the order of `sources`, whichever source the interval read first.
+        `names` has the shown name of each source. Losses are in its order, whichever
+        source the interval read first.
         """
         losses, self.losses = self.losses, {}
-        names = [name for name in sources if name in losses]
-        names += [name for name in losses if name not in sources]
+        sources = [source for source in names if source in losses]
+        sources += [source for source in losses if source not in names]
         row: dict[str, Any] = {
-            f"loss/{name}": losses[name][0] / losses[name][1] for name in names
+            f"loss/{names.get(source, source)}": losses[source][0] / losses[source][1]
+            for source in sources
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)

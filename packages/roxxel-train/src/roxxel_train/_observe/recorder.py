@@ -123,6 +123,13 @@ class Recorder:
         self._sampler = sampler
         self._log_every = log_every
         self._total_steps = sampler.total_steps
+        primary = sampler.primary
+        # Checkpoints call the primary "self", so that a run may change its name.
+        self._names = {
+            "self" if name == primary else name: name for name in sampler.source_names
+        }
+        # Readers of the rows then know under which names a run had its primary.
+        self._primary = {} if primary == "self" else {"primary_source": primary}
         self._losses = losses
         self._ledger = ledger
         self._machine = machine
@@ -218,7 +225,7 @@ class Recorder:
         self._losses.metrics_row.add(loss)
         self._losses.checkpoint.add(loss)
         of_update = read_tally(np.asarray(tally))
-        self._ledger.add(step - 1, of_update, self._sampler.source_names)
+        self._ledger.add(step - 1, of_update, [*self._names])
         self._step, self._last = step, scalars
         row = None
         if step % self._log_every == 0 or step in (1, self._total_steps):
@@ -239,6 +246,7 @@ class Recorder:
         loss_mean = self._losses.metrics_row.close()
         return {
             "phase": self._sampler.phase(step - 1),
+            **self._primary,
             **{name: float(value) for name, value in scalars.items()},
             "loss_mean": loss_mean,
             **perplexity("perplexity", loss_mean, scalars),
@@ -246,7 +254,7 @@ class Recorder:
             "tokens_by_source": by_source,
             "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
             "rows_by_source": rows_by_source(self._sampler, step),
-            **self._ledger.fields(self._sampler.source_names),
+            **self._ledger.fields(self._names),
             **rates,
             **self._machine.fields(rates["tokens_per_s"]),
         }

@@ -27,8 +27,10 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     """Return the content of `data.json`.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`.
+    the source is not a `Roxxel`. The primary is `"self"` here, as in the state;
+    `primary` is its name, if the curriculum names it.
     """
+    named = curriculum.primary != "self"
     readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
     return {
         "version": _VERSION,
@@ -36,6 +38,7 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
             name: reader.filepath if isinstance(reader, Roxxel) else None
             for name, reader in readers.items()
         },
+        **({"primary": curriculum.primary} if named else {}),
         "state": sampler.state(sampler.total_steps),
     }
 
@@ -57,6 +60,8 @@ def read_data_record(folder: Path) -> dict[str, Any] | None:
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
         version, _, _ = (content[key] for key in ("version", "sources", "state"))
+        if not isinstance(primary := content.get("primary", "self"), str):
+            raise TypeError(f"primary is {primary!r}")  # noqa: TRY301 - as a missing key
     except (ValueError, KeyError, TypeError) as error:
         raise RunMismatchError(
             f"{path}: is not the record of a run's data ({error!r}); restore the file, "

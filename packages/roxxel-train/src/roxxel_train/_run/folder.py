@@ -217,6 +217,8 @@ class RunData:
         state: `Sampler.state` at the last step of the plan of the last start. For a run
             of an earlier release, at the newest checkpoint.
         trained: `data_state` of the run, which determines the trained batches.
+        primary: Name of the primary source at the last start. `sources` and the states
+            call the primary `"self"`.
 
     Example:
         >>> data = RunData({"self": "web_*.rox"}, {"step": 8}, {"step": 6})
@@ -227,6 +229,7 @@ class RunData:
     sources: Mapping[str, str | list[str] | None]
     state: Mapping[str, Any]
     trained: Mapping[str, Any]
+    primary: str = "self"
 
 
 def run_data(path: str | os.PathLike[str]) -> RunData:
@@ -249,7 +252,8 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
     record = read_data_record(folder)
     if record is None:
         return RunData({}, trained, trained)
-    return RunData(record["sources"], record["state"], trained)
+    primary = record.get("primary", "self")
+    return RunData(record["sources"], record["state"], trained, primary)
 
 
 def run_id(path: Path | str) -> str | None:

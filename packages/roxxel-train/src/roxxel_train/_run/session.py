@@ -330,8 +330,10 @@ class Session:
         state = sampler.state(0)
         del state["digest"]  # differs if any other part differs
         of_sources = {
-            f"{what} of source {source['name']!r}": value
-            for source in state.pop("sources")
+            f"{what} of source {name!r}": value
+            for name, source in zip(
+                sampler.source_names, state.pop("sources"), strict=True
+            )
             for what, value in source.items()
         }
         of_phases: dict[str, object] = {}

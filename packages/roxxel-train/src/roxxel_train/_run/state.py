@@ -334,13 +334,18 @@ class RunState:
         """Return the record of the origin for `run.json`; None without this option.
 
         Metrics rows of a branch also count the tokens of its parent. The record has the
-        tokens of the parent, so that readers of the rows can subtract them.
+        tokens of the parent, so that readers of the rows can subtract them. The primary
+        is `"self"` in the record, as in the state of the data.
         """
         if self.origin is None or self.origin.option != option:
             return None
         if not self.origin.is_branch:
             return self.origin.record
-        tokens = self.sampler.delivered_tokens(self.first_step)
+        primary = self.sampler.primary
+        tokens = {
+            "self" if name == primary else name: count
+            for name, count in self.sampler.delivered_tokens(self.first_step).items()
+        }
         return {**self.origin.record, "tokens_by_source": tokens}
 
     def _continue(self, extra: Mapping[str, Any]) -> None:

@@ -47,6 +47,7 @@ ROW_FIELDS = TIMING_FIELDS | {
     "kind",
     "step",
     "phase",
+    "primary_source",
     "loss_mean",
     "tokens",
     "tokens_by_source",

@@ -64,8 +64,11 @@ def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
 
 
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
-    """Check that no metric of the user has the name of the loss of a source."""
-    for source in sources:
+    """Check that no metric of the user has the name of the loss of a source.
+
+    If the primary has a name, an earlier start of the run may have used `"self"`.
+    """
+    for source in ("self", *sources):
         if f"loss/{source}" in scalars:
             raise TypeError(
                 f"loss_fn returned {ROW_LOSS!r} and a metric named 'loss/{source}', "

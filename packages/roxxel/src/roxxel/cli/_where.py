@@ -13,11 +13,11 @@ from roxxel_format.naming import documents_at, names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
 from roxxel.cli._words import ShownProgress, say
-from roxxel.run_files import RunFolderError
+from roxxel.run_files import RunFolderError, shown_name
 from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_curriculum import DamagedBlock, Occurrence
     from roxxel_format import TokenReader
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
     corpora = opened_run.corpora()
     trained = opened_run.trained_steps
     num_found = 0
-    for found in _chosen(options, corpora):
+    for found in _chosen(options, corpora, opened_run.primary):
         num_found += 1
         try:
             places = sampler.where(*found, until=options.until)
@@ -121,12 +121,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _chosen(
-    options: argparse.Namespace, corpora: Mapping[str, TokenReader]
+    options: argparse.Namespace, corpora: Mapping[str, TokenReader], primary: str
 ) -> Iterator[_Range]:
     """Yield the ranges of tokens that the arguments name."""
     if options.document is not None:
-        name, document = _split(options.document, corpora)
-        corpus = _named(name, corpora, options)
+        name, document = _split(options.document, [*corpora, "self"])
+        name, corpus = _named(name, primary, corpora, options)
         if not isinstance(corpus, Roxxel):
             raise RunFolderError(
                 f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
@@ -141,7 +141,7 @@ def _chosen(
             yield _Range(name, start, stop)
     elif options.tokens is not None:
         name, start, stop = options.tokens
-        _named(name, corpora, options)
+        name, _ = _named(name, primary, corpora, options)
         yield _Range(name, start, stop)
     else:
         for name, corpus in corpora.items():
@@ -157,14 +157,19 @@ def _chosen(
 
 
 def _named(
-    name: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
-) -> TokenReader:
+    name: str,
+    primary: str,
+    corpora: Mapping[str, TokenReader],
+    options: argparse.Namespace,
+) -> tuple[str, TokenReader]:
+    """Return the shown name of a source, and its corpus."""
+    name = shown_name(name, primary)
     if name not in corpora:
         raise RunFolderError(
             f"{options.run}: the run has no source {name!r}; "
             f"its sources are {', '.join(map(repr, corpora))}"
         )
-    return corpora[name]
+    return name, corpora[name]
 
 
 def _show_masked(
@@ -221,9 +226,9 @@ def _share_of(progress: ShownProgress, num_tokens: int, num_searched: int) -> No
     progress(num_searched, num_tokens)
 
 
-def _split(text: str, corpora: Mapping[str, TokenReader]) -> tuple[str, str]:
+def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
     """Return source and document of `SOURCE:DOCUMENT`; either may hold colons."""
-    names = sorted(corpora, key=len, reverse=True)
+    names = sorted(sources, key=len, reverse=True)
     source = next((name for name in names if text.startswith(f"{name}:")), None)
     if source is None:
         source = text.partition(":")[0]

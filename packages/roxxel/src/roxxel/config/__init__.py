@@ -7,16 +7,17 @@ An example::
     seed = 0
     cache = "/local/ssd"            # folder for copies of corpora in buckets; optional
     cache_bytes = "200G"            # maximum size of this folder
+    primary = "web"                 # which source is the primary; omit if it is "self"
 
     [sources]
-    self = "data/web_*.rox"         # primary corpus: a file, folder, pattern or list
+    web = "data/web_*.rox"          # a file, folder, pattern or list
     code = { path = "data/code.rox", policy = 2 }
 
     [[phases]]                      # as `roxxel_curriculum.load_schedule` reads them
     steps = 1000
     batch_size = 16
     seq_len = 1025
-    weights = { self = 0.8, code = 0.2 }
+    weights = { web = 0.8, code = 0.2 }
 
     [model_args]                    # keywords of the function
     width = 256

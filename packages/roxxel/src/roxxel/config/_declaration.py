@@ -125,7 +125,7 @@ class RunConfig:
 
     Attributes:
         file: Path of the config file.
-        sources: Corpora by name; `"self"` is the primary corpus.
+        sources: Corpora by name; the primary corpus is `"self"`, or `schedule.primary`.
         schedule: The curriculum without its corpora.
         model: `"module:function"`; the function returns model, optimizer and loss
             function. May be None for planning.

@@ -115,7 +115,7 @@ def _curriculum(
             folder = config.path(config.cache)
             cached = {"cache": folder, "cache_bytes": config.cache_bytes}
         corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths, **cached)
-    primary = corpora.pop("self")
+    primary = corpora.pop("self" if "self" in corpora else schedule.primary)
     try:
         return schedule.relative_to(config.folder).curriculum(primary, corpora)
     except CurriculumError as error:

@@ -6,7 +6,7 @@ For each TOML table, a dict maps the keys to the checks of their values (`Kind`)
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -46,11 +46,15 @@ from roxxel.config._kinds import (
     one_of,
     unchanged,
 )
+from roxxel.run_files import PRIMARY
 
 if TYPE_CHECKING:
     import os
 
-_SCHEDULE: dict[str, Kind] = {entry.name: unchanged for entry in fields(Schedule)}
+_SCHEDULE: dict[str, Kind] = {
+    **{entry.name: unchanged for entry in fields(Schedule)},
+    "primary": TEXT,
+}
 
 _SOURCE: dict[str, Kind] = {"path": unchanged, "policy": unchanged}
 
@@ -223,7 +227,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     if "mesh" in given:
         given["mesh"] = _mesh(given["mesh"])
     if "eval" in given:
-        given["eval"] = _held_out(given["eval"])
+        given["eval"] = _held_out(given["eval"], schedule.primary)
     return RunConfig(
         file=file,
         sources=sources,
@@ -233,21 +237,28 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     )
 
 
-def _held_out(table: Mapping[str, Any]) -> EvalConfig | dict[str, EvalConfig]:
-    """Return the held-out set of `[eval]`, or the named sets of `[eval.NAME]`."""
+def _held_out(
+    table: Mapping[str, Any], primary: str
+) -> EvalConfig | dict[str, EvalConfig]:
+    """Return the held-out set of `[eval]`, or the named sets of `[eval.NAME]`.
+
+    `primary` is the name of the primary of the training data.
+    """
     if any(key in _EVAL or not isinstance(value, dict) for key, value in table.items()):
-        return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]"))
+        return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]", primary))
     if not table:
         raise ConfigError("[eval] has no sources; write [eval.NAME] for each set")
-    return {name: _held_out_set(name, of_set) for name, of_set in table.items()}
+    return {
+        name: _held_out_set(name, of_set, primary) for name, of_set in table.items()
+    }
 
 
-def _held_out_set(name: str, table: Mapping[str, Any]) -> EvalConfig:
+def _held_out_set(name: str, table: Mapping[str, Any], primary: str) -> EvalConfig:
     where = f"[eval.{name}]"
     if not name:
         raise ConfigError('[eval] has a set named ""; give the set a name')
     if "path" not in table:
-        return EvalConfig(*_data(_read(table, _EVAL, where), where))
+        return EvalConfig(*_data(_read(table, _EVAL, where), where, primary))
     given = _read(table, _EVAL_OF_ONE_CORPUS, where)
     for key in _EVAL_OF_ONE_CORPUS:
         if key not in given:
@@ -257,9 +268,12 @@ def _held_out_set(name: str, table: Mapping[str, Any]) -> EvalConfig:
 
 
 def _data(
-    given: dict[str, Any], where: str = ""
+    given: dict[str, Any], where: str = "", primary: str = PRIMARY
 ) -> tuple[dict[str, tuple[str, ...]], Schedule]:
-    """Remove the sources and the schedule from a table, and return both."""
+    """Remove the sources and the schedule from a table, and return both.
+
+    `primary` is the name of the primary, unless the table names it.
+    """
     for name in ("sources", "phases"):
         if not given.get(name):
             header = "[sources]" if name == "sources" else "[[phases]]"
@@ -267,6 +281,9 @@ def _data(
     named = "[sources]" if not where else f"sources of {where}"
     sources, policies = _sources(given.pop("sources"), named)
     schedule = {name: given.pop(name) for name in _SCHEDULE if name in given}
+    if PRIMARY not in sources:
+        schedule.setdefault("primary", primary)
+    _check_primary(sources, schedule.get("primary", PRIMARY), named)
     declared = schedule.get("policies", {})
     if isinstance(declared, Mapping):
         for name in policies:
@@ -302,12 +319,28 @@ def _sources(
             ) from None
         if "policy" in entry:
             policies[name] = entry["policy"]
-    if "self" not in sources:
-        raise ConfigError(
-            f'{where} names no primary corpus; write self = "path", and give '
-            "every other corpus a name"
-        )
     return sources, policies
+
+
+def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
+    """Raise ConfigError unless sources have the primary under one of its names."""
+    found = [name for name in dict.fromkeys((PRIMARY, primary)) if name in sources]
+    if len(found) > 1:
+        raise ConfigError(
+            f"{where} names the primary corpus twice, as {PRIMARY!r} and as "
+            f"{primary!r}; keep one of them"
+        )
+    if not found and primary == PRIMARY:
+        raise ConfigError(
+            f'{where} names no primary corpus; write self = "path", or name it by '
+            'primary = "web" above the first [table], and give every other corpus '
+            "a name"
+        )
+    if not found:
+        raise ConfigError(
+            f"{where} names no primary corpus, but primary is {primary!r}; write "
+            f'{primary} = "path", and give every other corpus a name'
+        )
 
 
 def _mesh(table: Mapping[str, Any]) -> MeshConfig:

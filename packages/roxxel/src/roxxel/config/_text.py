@@ -109,6 +109,7 @@ def config_text(config: RunConfig) -> str:
 def _rules(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule's fields except phases and policies; defaults become None."""
     return {
+        "primary": schedule.primary if schedule.primary != "self" else None,
         "longest": schedule.longest,
         "max_epochs": schedule.max_epochs,
         "overlap": schedule.overlap or None,

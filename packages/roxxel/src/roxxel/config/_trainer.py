@@ -19,7 +19,7 @@ from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import CurriculumError
-from roxxel_curriculum.state import recorded_phases
+from roxxel_curriculum.state import checked_state, recorded_phases
 
 from roxxel.config._declaration import ConfigError
 from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
@@ -183,7 +183,8 @@ class _Made:
         if "total_steps" in accepted.keys() - given.keys():
             given["total_steps"] = self._last_state()["step"]
         if "phases" in accepted.keys() - given.keys():
-            given["phases"] = recorded_phases(self._last_state())
+            state = checked_state(self._last_state(), config.schedule.primary)
+            given["phases"] = recorded_phases(state)
         needed = [name for name, p in accepted.items() if p.default is p.empty]
         missing = [name for name in needed if name not in given]
         if missing:

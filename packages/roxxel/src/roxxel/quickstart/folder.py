@@ -82,17 +82,17 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
     phases = (
         # A sequence has one byte more than the context: the last target. Steps of both
         # phases take about the same time.
-        Phase(boundary, 8, 256 + 1, {"self": 0.9, "docstrings": 0.1}),
-        Phase(steps - boundary, 1, 1024 + 1, {"self": 0.8, "docstrings": 0.2}),
+        Phase(boundary, 8, 256 + 1, {"library": 0.9, "docstrings": 0.1}),
+        Phase(steps - boundary, 1, 1024 + 1, {"library": 0.8, "docstrings": 0.2}),
     )
     return RunConfig(
         file=path / _CONFIG,
         sources={
-            "self": (f"{data}/library.rox",),
+            "library": (f"{data}/library.rox",),
             "docstrings": (f"{data}/docstrings.rox",),
         },
         # After 20 epochs a small model has memorised the code.
-        schedule=Schedule(phases, max_epochs=20),
+        schedule=Schedule(phases, max_epochs=20, primary="library"),
         model=MODEL,
         model_args={"preset": "tiny", "seed": seed, "peak_rate": _PEAK_RATE},
         seed=seed,
@@ -243,7 +243,7 @@ def _is_ours(config: RunConfig) -> bool:
     return (
         config.model == MODEL
         and all(phase.steps is not None for phase in config.schedule.phases)
-        and set(sources) == {"self", "docstrings"}
+        and set(sources) == {config.schedule.primary, "docstrings"}
         and all(len(paths) == 1 for paths in sources.values())
         and "" in config.held_out
     )

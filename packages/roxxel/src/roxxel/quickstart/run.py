@@ -173,8 +173,9 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
     from roxxel.models import Llama
 
     assert isinstance(trainer.model, Llama)  # noqa: S101 - the config names this model
+    primary = config.schedule.primary
     uses = {
-        "self": (config.sources["self"], "its source code"),
+        primary: (config.sources[primary], "its source code"),
         "docstrings": (config.sources["docstrings"], "the prose in it"),
         "held out": (config.held_out[""].sources["self"], "never trained on"),
     }

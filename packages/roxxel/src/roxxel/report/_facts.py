@@ -25,6 +25,7 @@ from roxxel.run_files import (
     read_checkpoints,
     read_log,
     read_parent,
+    read_primary,
     read_record,
     read_rows,
 )
@@ -240,7 +241,9 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
             train, "planned_tokens_by_source", None if first_step else {}
         ),
         spikes=tuple(find_spikes(train)),
-        phases=tuple(trained_phases(train, checkpoints, first_step, before)),
+        phases=tuple(
+            trained_phases(train, checkpoints, first_step, before, read_primary(folder))
+        ),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=best_step,

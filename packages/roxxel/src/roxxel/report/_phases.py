@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel.run_files import is_count
+from roxxel.run_files import PRIMARY, is_count, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +30,7 @@ def trained_phases(
     checkpoints: Sequence[Checkpoint],
     first_step: int = 0,
     tokens_before: Mapping[str, int] | None = None,
+    primary: str = PRIMARY,
 ) -> Iterable[PhaseFacts]:
     """Yield the trained part of each phase in the rows or the newest checkpoint.
 
@@ -40,6 +41,7 @@ def trained_phases(
             before this step are phases of the parent, and are left out.
         tokens_before: Tokens before this step, by source. If None, a branch counts its
             tokens from its first row on.
+        primary: Name of the primary source.
     """
     recorded = _recorded_phases(checkpoints)
     for index in sorted(recorded)[:-1]:
@@ -61,7 +63,10 @@ def trained_phases(
             index=index,
             start=max(entry.get("start", last_step), first_step),
             shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
-            shares={name: weight / total for name, weight in weights.items()},
+            shares={
+                shown_name(name, primary): weight / total
+                for name, weight in weights.items()
+            },
             tokens=given,
         )
         before = so_far

@@ -1,0 +1,48 @@
+"""The name of the primary source, and `"self"`, which the order and states use for it.
+
+The order of the samples depends on the names of the sources. So the order, and the
+state of a run, call the primary `"self"` whatever its name is: a run may change the
+name without any effect on its batches. Arguments may use both names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order import PRIMARY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_Value = TypeVar("_Value")
+
+
+def checked_primary(primary: Any, others: Collection[str]) -> str:
+    """Return the name of the primary; raise if another source has it."""
+    if not isinstance(primary, str) or not primary:
+        raise TypeError(f"primary must be the name of a source, got {primary!r}")
+    if primary in others:
+        raise CurriculumError(
+            f"primary={primary!r} is also the name of a source in mix_streamers; "
+            "give the primary another name"
+        )
+    return primary
+
+
+def by_name(values: Mapping[str, _Value], primary: str, what: str) -> dict[str, _Value]:
+    """Return values by source name; `"self"` becomes the name of the primary.
+
+    `what` says in an error which values name the primary twice.
+    """
+    if primary != PRIMARY and primary in values and PRIMARY in values:
+        raise CurriculumError(
+            f"{what} name the primary source twice, as {PRIMARY!r} and as "
+            f"{primary!r}; keep one of them"
+        )
+    return {as_name(name, primary): value for name, value in values.items()}
+
+
+def as_name(name: str, primary: str) -> str:
+    """Return the name of a source; `"self"` stands for the primary."""
+    return primary if name == PRIMARY else name

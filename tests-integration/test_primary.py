@@ -1,0 +1,175 @@
+"""A run whose config names the primary source: every command shows it and takes it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel import Roxxel, open_run
+from roxxel.cli import main
+from roxxel.report import read_facts
+
+from .runs import rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import optax
+from flax import nnx
+
+
+def make():
+    model = nnx.Embed(256, 256, rngs=nnx.Rngs(0))
+    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
+
+
+def loss_fn(model, batch):
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(batch["tokens"][:, :-1]), batch["tokens"][:, 1:]
+    )
+    return losses.mean(), {"row_loss": losses.mean(axis=1)}
+"""
+
+CONFIG = """\
+model = "named:make"
+save_path = "run"
+primary = "web"
+
+[sources]
+web = "web_*.rox"
+code = { path = "code.rox", policy = "repeat" }
+
+[without]
+web = [3]
+
+[[phases]]
+steps = 4
+batch_size = 4
+seq_len = 33
+weights = { web = 0.5, code = 0.5 }
+
+[trainer]
+log_every = 1
+checkpoint_every = 2
+eval_every = 4
+fields = ["tokens", "loss_mask"]
+log_to = ["csv"]
+
+[eval]
+sources = { web = "code.rox" }
+phases = [{ steps = 1, batch_size = 2, seq_len = 9 }]
+"""
+
+PLAIN = CONFIG.replace('primary = "web"\n', "").replace("web =", "self =")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return a folder with two configs of one run, of which one names the primary."""
+    for name in ("web_*.rox", "code.rox"):
+        documents = (f"document {n} of {name}. ".encode() * 9 for n in range(20))
+        Roxxel(tmp_path / name).write(documents)
+    masked = MODEL.replace(
+        "losses.mean()", '(losses * batch["loss_mask"][:, 1:]).mean()'
+    )
+    (tmp_path / "named.py").write_text(masked)
+    (tmp_path / "named.toml").write_text(CONFIG)
+    (tmp_path / "plain.toml").write_text(PLAIN)
+    return tmp_path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a command that succeeds, and return what it printed."""
+    assert main(list(map(str, arguments))) == 0
+    printed = capsys.readouterr()
+    return printed.out + printed.err
+
+
+def test_every_command_shows_the_name_and_accepts_both(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, plain, run = project / "named.toml", project / "plain.toml", project / "run"
+
+    plan = said(capsys, "plan", config, "--plot", project / "plan.svg")
+    assert "web     0.5" in plan
+    assert "1 document of web is withdrawn" in plan
+    assert "self" not in plan
+    assert "every batch is the same" in said(capsys, "plan", config, "--diff", plain)
+
+    trained = said(capsys, "train", config)
+    assert "web 50%, code 50%" in trained
+    assert "self" not in trained + (run / "system.log").read_text()
+    assert {"loss/web", "loss/code"} <= rows(run)[0].keys()
+    with (run / "csv" / "train.csv").open() as lines:
+        assert "tokens_by_source/web" in next(csv.reader(lines))
+
+    shown = said(capsys, "show", run, "--step", 1)
+    assert "web tokens [" in shown
+    assert "self" not in shown
+    places = [
+        said(capsys, "where", run, "--document", f"{name}:5")
+        for name in ("web", "self")
+    ]
+    assert places[0] == places[1]
+    assert places[0].startswith("web tokens [")
+    tokens = [
+        said(capsys, "where", run, "--tokens", f"{name}:[0,9)", "--json")
+        for name in ("web", "self")
+    ]
+    assert tokens[0] == tokens[1]
+    assert json.loads(tokens[0])["source"] == "web"
+    for name in ("web", "self"):
+        moved = f"{name}={project}/web_*.rox"
+        said(capsys, "audit", run, "--source", moved)
+    twice = ["--source", "web=a.rox", "--source", "self=b.rox"]
+    assert main(["audit", str(run), *twice]) == 1
+    assert "the primary source is given twice" in capsys.readouterr().err
+    assert main(["where", str(run), "--document", "docs:1"]) == 1
+    assert "its sources are 'web', 'code'" in capsys.readouterr().err
+
+    said(capsys, "report", run, "--out", project / "report.html")
+    assert re.search(r">\s*self\s*<", (project / "report.html").read_text()) is None
+    facts = read_facts(run)
+    assert [*facts.losses_by_source] == [*facts.tokens_by_source] == ["web", "code"]
+    assert facts.phases[0].shares == {"code": 0.5, "web": 0.5}
+    assert "self" not in facts.plan
+
+
+def test_a_run_has_one_series_whatever_its_names(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    longer = ["--set", "phases.0.steps=6"]
+    said(capsys, "train", project / "plain.toml")
+    said(capsys, "train", project / "named.toml", *longer)
+    run = project / "run"
+
+    written = [row for row in rows(run) if row["kind"] == "train"]
+    assert ["loss/self" in row for row in written] == [True] * 4 + [False] * 2
+    assert ["loss/web" in row for row in written] == [False] * 4 + [True] * 2
+    opened = open_run(run)
+    read = [row for row in opened.metrics if row["kind"] == "train"]
+    assert opened.primary == "web"
+    assert {row["primary_source"] for row in read} == {"web"}
+    for row in read:
+        assert row.keys() >= {"loss/web", "loss/code"}
+        assert "loss/self" not in row
+        for field in ("tokens_by_source", "planned_tokens_by_source", "rows_by_source"):
+            assert {*row[field]} == {"web", "code"}
+    said(capsys, "audit", run)
+
+    facts = read_facts(run)
+    for series in (facts.losses_by_source, facts.tokens_by_source, facts.shares):
+        assert {name: each.x for name, each in series.items()} == {
+            "web": [1, 2, 3, 4, 5, 6],
+            "code": [1, 2, 3, 4, 5, 6],
+        }
+
+    # Without a name again, and from the folder alone.
+    said(capsys, "train", project / "plain.toml", "--set", "phases.0.steps=8")
+    assert open_run(run).sampler().source_names == ("self", "code")
+    assert all("loss/self" in r for r in open_run(run).metrics if r["kind"] == "train")
+    said(capsys, "audit", run)
