@@ -41,6 +41,19 @@ def loss_fn(model: Any, batch: jax.Array) -> jax.Array:
     ).mean()
 
 
+def masked_loss(model: Any, tokens: Any, mask: Any) -> Any:
+    """Return the mean loss of the targets whose mask is 1, and their number."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(tokens[:, :-1]), tokens[:, 1:]
+    )
+    weight = mask[:, 1:].sum()
+    return (losses * mask[:, 1:]).sum() / weight, {"loss_weight": weight}
+
+
+def by_mask(model: Any, batch: Any) -> Any:
+    return masked_loss(model, batch["tokens"], batch["loss_mask"])
+
+
 def corpus(folder: Path) -> Roxxel:
     random = np.random.default_rng(0)
     tokens = Roxxel(folder / "data_*.rox")

@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, Phase
@@ -15,7 +14,7 @@ from roxxel_format import ChecksumError, Roxxel
 from roxxel_train import run_data
 from roxxel_train.audit import audit
 
-from .helpers import VOCABULARY, mesh_of, pair, rows, trainer
+from .helpers import VOCABULARY, by_mask, masked_loss, mesh_of, pair, rows, trainer
 
 MARK = VOCABULARY - 1
 """A token that the corpora lack: a loss that masks by hand leaves it out."""
@@ -23,18 +22,6 @@ MARK = VOCABULARY - 1
 BLOCK = 512
 FIELDS = ("tokens", "loss_mask")
 PHASES = (Phase(6, 4, 17), Phase(6, 2, 33))
-
-
-def masked_loss(model: Any, tokens: Any, mask: Any) -> Any:
-    losses = optax.softmax_cross_entropy_with_integer_labels(
-        model(tokens[:, :-1]), tokens[:, 1:]
-    )
-    weight = mask[:, 1:].sum()
-    return (losses * mask[:, 1:]).sum() / weight, {"loss_weight": weight}
-
-
-def by_mask(model: Any, batch: Any) -> Any:
-    return masked_loss(model, batch["tokens"], batch["loss_mask"])
 
 
 def by_hand(model: Any, tokens: Any) -> Any:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-import optax
 import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, CurriculumError, Phase
 from roxxel_format import Roxxel
 from roxxel_train import run_data
 
-from .helpers import VOCABULARY, mesh_of, pair, rows, trainer
+from .helpers import VOCABULARY, by_mask, masked_loss, mesh_of, pair, rows, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,18 +35,6 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> tuple[Roxxel, list[int]]:
         documents[number][:] = MARK
     corpus.write(documents, vocab_size=VOCABULARY, separator=None)
     return corpus, marked
-
-
-def masked_loss(model: Any, tokens: Any, mask: Any) -> Any:
-    losses = optax.softmax_cross_entropy_with_integer_labels(
-        model(tokens[:, :-1]), tokens[:, 1:]
-    )
-    weight = mask[:, 1:].sum()
-    return (losses * mask[:, 1:]).sum() / weight, {"loss_weight": weight}
-
-
-def by_mask(model: Any, batch: Any) -> Any:
-    return masked_loss(model, batch["tokens"], batch["loss_mask"])
 
 
 def by_hand(model: Any, tokens: Any) -> Any:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel.cli import main
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 MODEL = """
 import jax.numpy as jnp
@@ -73,6 +76,27 @@ sources = { self = "held_out.rox" }
 phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]
 """
 
+LLAMA = """\
+model = "roxxel.models:llama"
+save_path = "run"
+
+[sources]
+self = "web_*.rox"
+
+[[phases]]
+steps = {steps}
+batch_size = 4
+seq_len = 33
+
+[model_args]
+total_steps = 8
+preset = "tiny"
+vocab_size = 64
+
+[trainer]
+log_every = 1
+"""
+
 
 def write_project(folder: Path, config: str = CONFIG) -> Path:
     """Write corpora, model and config into a folder; return the config's path."""
@@ -89,3 +113,16 @@ def write_project(folder: Path, config: str = CONFIG) -> Path:
 def kept_configs(run: Path) -> list[str]:
     """Return the names of the configs that a run's folder keeps, by their steps."""
     return sorted(path.name for path in (run / "configs").iterdir())
+
+
+def llama_config(folder: Path, steps: int, end: str) -> Path:
+    """Write a config of a small Llama, whose table `trainer` goes on with `end`."""
+    path = folder / f"{steps}.toml"
+    path.write_text(LLAMA.format(steps=steps) + end)
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run the command `roxxel`; return what it printed."""
+    assert main(list(map(str, arguments))) == 0
+    return capsys.readouterr().out

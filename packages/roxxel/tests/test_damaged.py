@@ -12,25 +12,9 @@ from roxxel import Roxxel, open_run
 from roxxel.cli import main
 from roxxel.config import ConfigError, load_config
 
-CONFIG = """\
-model = "roxxel.models:llama"
-save_path = "run"
+from .runs import llama_config, said
 
-[sources]
-self = "web_*.rox"
-
-[[phases]]
-steps = {steps}
-batch_size = 4
-seq_len = 33
-
-[model_args]
-total_steps = 8
-preset = "tiny"
-vocab_size = 64
-
-[trainer]
-log_every = 1
+TRAINER = """\
 fields = ["tokens", "segment_ids", "loss_mask"]
 check = "blocks"
 on_damage = "{on_damage}"
@@ -38,9 +22,7 @@ on_damage = "{on_damage}"
 
 
 def config_of(folder: Path, steps: int, on_damage: str = "mask") -> Path:
-    path = folder / f"{steps}.toml"
-    path.write_text(CONFIG.format(steps=steps, on_damage=on_damage))
-    return path
+    return llama_config(folder, steps, TRAINER.format(on_damage=on_damage))
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +39,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shard.write_bytes(data)
     assert main(["train", str(config_of(folder, 6))]) == 0
     return folder
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main(list(map(str, arguments))) == 0
-    return capsys.readouterr().out
 
 
 def masked(project: Path) -> Any:

@@ -12,38 +12,17 @@ from roxxel.cli import main
 from roxxel.config import load_config, open_sampler
 from roxxel_format import Roxxel
 
+from .runs import llama_config, said
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-CONFIG = """\
-model = "roxxel.models:llama"
-save_path = "run"
-
-[sources]
-self = "web_*.rox"
-
-[[phases]]
-steps = {steps}
-batch_size = 4
-seq_len = 33
-
-[model_args]
-total_steps = 8
-preset = "tiny"
-vocab_size = 64
-
-[trainer]
-log_every = 1
-fields = {fields}
-"""
 WITHOUT = '[without]\nself = "withdrawn.txt"\n'
 FIELDS = '["tokens", "segment_ids", "loss_mask"]'
 
 
 def config_of(folder: Path, steps: int, fields: str = FIELDS, end: str = "") -> Path:
-    path = folder / f"{steps}.toml"
-    path.write_text(CONFIG.format(steps=steps, fields=fields) + end)
-    return path
+    return llama_config(folder, steps, f"fields = {fields}\n{end}")
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +38,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "withdrawn.txt").write_text(even)
     assert main(["train", str(config_of(folder, 8, end=WITHOUT))]) == 0
     return folder
-
-
-def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main(list(map(str, arguments))) == 0
-    return capsys.readouterr().out
 
 
 def test_the_log_and_the_plan_say_from_which_step(

@@ -146,8 +146,8 @@ class Checkpointer:
         )
         self._lock = threading.RLock()
         self._is_shared = False
-        # The save that started last, even after it has ended.
-        self._last: Save | None = None
+        self._last: Save | None = None  # The save that started last, ended or not.
+        self._awaited: Save | None = None  # The last save that `wait` saw complete.
         # The step last saved or restored; None before the first save or restore.
         self._position: int | None = None
         self._extra: dict[str, Any] | None = None
@@ -415,8 +415,9 @@ class Checkpointer:
                 save continues, so `wait` may be called again.
         """
         with self._lock:
-            if self._last is not None:
+            if self._last is not None and self._last is not self._awaited:
                 self._last.wait()
+                self._awaited = self._last
 
     def close(self) -> None:
         """Call `wait`, with its errors; all methods may still be called afterwards."""
@@ -436,8 +437,7 @@ class Checkpointer:
 
     def _is_ready(self, found: list[tuple[LiveState, dict[str, Any]]]) -> bool:
         """Append the live state to `found`; return False to skip this save."""
-        last = self._last
-        if self._on_busy == "skip" and last and not last.has_ended:
+        if self._on_busy == "skip" and self._last and not self._last.has_ended:
             return False
         self.wait()
         live = self._live()

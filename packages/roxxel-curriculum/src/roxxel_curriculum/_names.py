@@ -46,3 +46,12 @@ def by_name(values: Mapping[str, _Value], primary: str, what: str) -> dict[str, 
 def as_name(name: str, primary: str) -> str:
     """Return the name of a source; `"self"` stands for the primary."""
     return primary if name == PRIMARY else name
+
+
+def named_source(name: str, primary: str, known: Collection[str]) -> str:
+    """Return the name of one of the known sources; raise KeyError for another name."""
+    found = as_name(name, primary)
+    if found not in known:
+        names = ", ".join(map(repr, known))
+        raise KeyError(f"{name!r} is not a source; there are {names}")
+    return found

@@ -24,7 +24,7 @@ from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block_checks
 from roxxel_curriculum._errors import as_integer
-from roxxel_curriculum._names import as_name
+from roxxel_curriculum._names import as_name, named_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.damaged import in_order
@@ -104,10 +104,11 @@ class Sampler:
         self._damage = Damage(solution.damaged, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
-        has_mask = "loss_mask" in self.fields
-        self._masks = Masks(solution, self._readers) if has_mask else None
-        if self._masks is not None and past is not None:
-            check_columns(self._masks.digests, checked_state(past, self.primary))
+        self._masks: Masks | None = None
+        if "loss_mask" in self.fields:
+            self._masks = Masks(solution, self._readers)
+            if past is not None:
+                check_columns(self._masks.digests, checked_state(past, self.primary))
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources
@@ -183,8 +184,7 @@ class Sampler:
         )
         if self.fields == ("tokens",):
             return tokens
-        masks = self._masks
-        mask = masks and masks.rows(step, source, start + first, length)
+        mask = self._masks and self._masks.rows(step, source, start + first, length)
         if mask is not None:
             self._damage.mask(mask, step, source, start + first)
         return fill_fields(
@@ -219,9 +219,8 @@ class Sampler:
             )
         index = int(windows.source[row])
         start, stop = int(windows.start[row]), int(windows.stop[row])
-        spans = self._readers[index].document_spans(start, stop)
-        documents = tuple(int(document) for document in spans[:, 0])
-        return Location(self.source_names[index], start, stop, documents)
+        documents = self._readers[index].document_spans(start, stop)[:, 0].tolist()
+        return Location(self.source_names[index], start, stop, tuple(documents))
 
     def where(
         self, source: str, start: int, stop: int, until: int | None = None
@@ -249,7 +248,7 @@ class Sampler:
             IndexError: The tokens leave the source, or `until` is outside
                 `[0, total_steps]`.
         """
-        source = self._source_name(source)
+        source = named_source(source, self.primary, self.source_names)
         num_tokens = self._solution.spans[source].num_tokens
         tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
@@ -265,7 +264,7 @@ class Sampler:
             KeyError: `source` is not the name of a source.
             IndexError: The source has no such document.
         """
-        source = self._source_name(source)
+        source = named_source(source, self.primary, self.source_names)
         reader = self._readers[self.source_names.index(source)]
         number = checked_document(document, source, len(reader.documents))
         return masked_steps(self.withdrawals, source, number, self.total_steps)
@@ -307,7 +306,6 @@ class Sampler:
         Raises:
             IndexError: `step` is negative, or a row is outside the batch.
         """
-        masks = self._masks
         first = as_integer(step, "step must be an integer")
         num_steps = as_integer(n, "the number of steps must be an integer")
         stop = min(first + num_steps, self.total_steps)
@@ -315,9 +313,9 @@ class Sampler:
         wanted = windows_ahead(blocks, rows, self._damage.rows)
         for (index, length), starts in wanted.items():
             documents = reads_documents(self.fields)
-            if masks is not None:
-                masks.will_need(index, starts, length)
-                documents |= masks.reads_documents(stop - 1, index)
+            if self._masks is not None:
+                self._masks.will_need(index, starts, length)
+                documents |= self._masks.reads_documents(stop - 1, index)
             self._readers[index].will_need(starts, length, documents=documents)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
@@ -386,9 +384,8 @@ class Sampler:
             KeyError: `source` is not the name of a source.
             IndexError: The step is outside the run.
         """
-        step = self._steps_done(step)
-        source = self._source_name(source)
-        return self._progress.next_epoch(source, step)
+        name = named_source(source, self.primary, self.source_names)
+        return self._progress.next_epoch(name, self._steps_done(step))
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state from which a run resumes at `step`.
@@ -431,14 +428,6 @@ class Sampler:
         ranges = map(token_range, self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
-    def _source_name(self, source: str) -> str:
-        """Return the name of a source; raise KeyError if there is no such source."""
-        name = as_name(source, self.primary)
-        if name not in self.source_names:
-            known = ", ".join(map(repr, self.source_names))
-            raise KeyError(f"{source!r} is not a source; there are {known}")
-        return name
-
     def _steps_done(self, step: int) -> int:
         step = as_integer(step, "step must be an integer")
         if not 0 <= step <= self.total_steps:
@@ -457,6 +446,5 @@ class Sampler:
 
     def _block(self, step: int) -> SampleBlock:
         """Return a block of windows that holds a step."""
-        return self._blocks.at(step) or self._blocks.add(
-            self.phases[self._phase_index(step)], step
-        )
+        found = self._blocks.at(step)
+        return found or self._blocks.add(self.phases[self._phase_index(step)], step)

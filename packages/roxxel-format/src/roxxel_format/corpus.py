@@ -318,7 +318,7 @@ class Roxxel:
         return self._open().token_range(start, stop)
 
     def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
-        """Return the tokens `[start, stop)` of the damaged block of an error.
+        """Return the tokens `[start, stop)` of the damaged block that an error reports.
 
         Every read outside these tokens avoids the block. None if the error is not about
         a block of tokens of this corpus, such as damage in a document index.

@@ -86,7 +86,7 @@ def read_rows(
 ) -> npt.NDArray[Any]:
     """Return the windows of some rows; reads each source once.
 
-    `readers` has the readers of the sources of these rows, by the index of the source.
+    `readers` maps the index of each source of these rows to its reader.
     """
     if len(readers) == 1:
         [reader] = readers.values()

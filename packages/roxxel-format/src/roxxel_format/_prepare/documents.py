@@ -51,10 +51,10 @@ class Documents(RecordedDocuments):
     With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
     documents `line_of(paths)` returns. `old_dtype` is the item type of those shards
     that do not record one. `side` chooses documents. `shuffle` is the key of a random
-    order; without it, documents are in the order of the files. The path of a file that
-    a document keeps is relative to `folder`. `skips_bad` leaves out damaged documents,
-    and files from the damage on; `num_bad` counts these, and `bad` has the errors of
-    the first 100.
+    order; without it, documents are in the order of the files. If a document keeps the
+    path of its file, the path is relative to `folder`. `skips_bad` leaves out damaged
+    documents, and files from the damage on; `num_bad` counts these, and `bad` has the
+    errors of the first 100.
     """
 
     parts: Sequence[Part]
@@ -164,7 +164,7 @@ class Documents(RecordedDocuments):
             self.bad.append(str(error).partition("; ")[0])
 
     def _groups(self) -> Iterator[list[Part]]:
-        """Yield the files one by one, and all shards of one line together."""
+        """Yield each file alone, but the shards that `line_of` joins together."""
         for is_line, parts in groupby(self.parts, self._is_cut):
             if is_line:
                 yield list(parts)

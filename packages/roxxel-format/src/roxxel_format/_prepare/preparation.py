@@ -51,7 +51,6 @@ from roxxel_format._write.extension import (
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
-from roxxel_format._write.options import Separator
 from roxxel_format._write.place import BucketPlace, place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.target import name_to_write
@@ -196,10 +195,7 @@ class _Preparation:
         self._inputs = inputs
         self._exist: Exist = exist
         self._documents = documents
-        is_default = options.separator is Separator.OF_TOKENIZER
-        self._options, self._intake = load_intake(options)
-        if is_default and self._intake.tokenizer is not None:
-            print_notice(self._intake.tokenizer.ending())
+        self._options, self._intake = load_intake(options, says_ending=True)
         identity = self._intake.tokenizer_identity
         self._arguments = self._options.recorded(identity)
         self._unit_bytes = unit_bytes

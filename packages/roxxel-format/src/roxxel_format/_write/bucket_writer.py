@@ -25,7 +25,6 @@ from roxxel_format._write.extension import (
 )
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.new_columns import NewColumns
-from roxxel_format._write.options import Separator
 from roxxel_format._write.place import Publication
 from roxxel_format._write.series import ShardSeries
 
@@ -44,17 +43,10 @@ def write_to_bucket(
     *,
     says_ending: bool = False,
 ) -> WriteSummary:
-    """Write documents as a corpus in a bucket; see `Roxxel.write`.
-
-    With `says_ending`, print how documents end if the tokenizer determines the
-    separator.
-    """
+    """Write documents as a corpus in a bucket; see `write_corpus`."""
     started, url = time.perf_counter(), place.url
     check_arguments(options, place.name, exist, data)
-    is_default = options.separator is Separator.OF_TOKENIZER
-    options, intake = load_intake(options)
-    if is_default and says_ending and intake.tokenizer is not None:
-        print_notice(intake.tokenizer.ending())
+    options, intake = load_intake(options, says_ending=says_ending)
     arguments = options.recorded(intake.tokenizer_identity)
     extension = Extension(
         url,

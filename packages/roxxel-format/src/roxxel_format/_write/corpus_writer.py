@@ -37,7 +37,6 @@ from roxxel_format._write.extension import (
 )
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.new_columns import NewColumns
-from roxxel_format._write.options import Separator
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import NotAShardError, OldShardError, ShardError
@@ -60,18 +59,11 @@ def write_corpus(
     *,
     says_ending: bool = False,
 ) -> WriteSummary:
-    """Write documents as a corpus; see `Roxxel.write`.
-
-    With `says_ending`, print how documents end if the tokenizer determines the
-    separator.
-    """
+    """Write documents as a corpus; see `Roxxel.write` and `load_intake`."""
     started = time.perf_counter()
     name = name_to_write(filepath, sharded=options.may_make_several(exist))
     check_arguments(options, name, exist, data)
-    is_default = options.separator is Separator.OF_TOKENIZER
-    options, intake = load_intake(options)
-    if is_default and says_ending and intake.tokenizer is not None:
-        print_notice(intake.tokenizer.ending())
+    options, intake = load_intake(options, says_ending=says_ending)
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,8 +37,14 @@ _BATCH_CHARACTERS = 1 << 20
 _NO_TOKENS = np.empty(0, np.int64)
 
 
-def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
-    """Load the tokenizer of a write; make the separator a token, bytes or None."""
+def load_intake(
+    options: WriteOptions, *, says_ending: bool = False
+) -> tuple[WriteOptions, Intake]:
+    """Load the tokenizer of a write; make the separator a token, bytes or None.
+
+    With `says_ending`, print how documents end if the tokenizer determines the
+    separator.
+    """
     tokenizer = load_tokenizer(options)
     separator = options.separator
     if tokenizer is None:
@@ -48,6 +55,8 @@ def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
     elif separator is Separator.OF_TOKENIZER:
         end = tokenizer.end_of_text()
         separator = None if end is None else end[0]
+        if says_ending:
+            sys.stderr.write(tokenizer.ending() + "\n")
     elif isinstance(separator, str):
         separator = tokenizer.token(separator)
     if options.dtype is not None:

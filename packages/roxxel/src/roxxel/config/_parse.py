@@ -128,7 +128,7 @@ _OF_PYTHON = {
     "logger": 'write log_to = ["csv"], or start the run by a Python program',
     "checkpointer": "write save_path, or start the run by a Python program",
 }
-"""Arguments of the trainer that are not keys of `[trainer]`, with the remedy."""
+"""Arguments of the trainer that are not keys of `[trainer]`, and what to do instead."""
 
 
 def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> RunConfig:
