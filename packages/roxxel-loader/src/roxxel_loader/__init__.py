@@ -114,8 +114,9 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # `from roxxel_loader import *` fails if `__all__` has a name whose library is not
-    # installed. (The spec of a namespace package, a mere folder, has no origin.)
+    # `from roxxel_loader import *` would fail if `__all__` had a name whose library is
+    # not installed. A plain folder with the name of a library has a spec without an
+    # origin.
     _FOUND = {name: find_spec(library) for name, library in _LIBRARIES.items()}
     _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
     __all__ = [name for name in __all__ if _MODULES.get(name) not in _ABSENT]

@@ -96,9 +96,9 @@ class Dataloader(Generic[B]):
             sharding. The loader also calls the function with `(num_rows,)` to find the
             rows of this process. With None, each batch is what `collate` returns for
             the rows of this process: numpy arrays by default.
-        start_step: First step. A stream with several epochs, a filter or no `seek` is
-            read from its beginning, but maps after the last filter are not called for
-            items before `start_step`.
+        start_step: First step. A stream is read from its beginning if it has several
+            epochs, a filter or no `seek`. Even then, maps after the last filter are not
+            called for items before `start_step`.
         epochs: Number of passes over the dataset; with None, the iteration never ends.
         executor: Loads the items of each batch, for instance in processes. For a
             stream, the executor makes whole batches. The loader never shuts down the
@@ -325,7 +325,7 @@ class Dataloader(Generic[B]):
     def epoch(self, epoch: int) -> Dataloader[B]:
         """Return a loader of one epoch, counted from 0.
 
-        The epoch may be after the last of `epochs`, so a program may loop over
+        `epoch` may be larger than this loader's `epochs`, so a program may loop over
         `epoch(0)`, `epoch(1)` and so on, and omit `epochs`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Arguments of a `Dataloader`: their types, and the checks that need several."""
+"""Types of a `Dataloader`'s arguments, and checks of several arguments together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Options(TypedDict, total=False):
 def checked_process(
     process_index: int | None, process_count: int | None
 ) -> tuple[int, int] | None:
-    """Return both numbers, or None if both are None; raise an error if invalid."""
+    """Check and return both arguments; return None if both are None."""
     if process_index is None and process_count is None:
         return None
     if process_index is None or process_count is None:
@@ -75,7 +75,7 @@ def check_indexed(dataset: Dataset[Any]) -> None:
 def check_batches(
     dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
 ) -> None:
-    """Raise a ValueError if items fill no batch, or if endless epochs are empty."""
+    """Raise a ValueError if no batch can be filled; finite epochs may be empty."""
     num_items = len(dataset)
     name = type(dataset).__name__
     if num_items == 0 and epochs is None:

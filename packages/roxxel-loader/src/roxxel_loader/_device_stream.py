@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .sharding._global_arrays import Box, HostBatch, Layout, Shape, ShardingLike
 
 HINTED_VALUES = 1 << 21
-"""Array elements per call of `will_need`, which covers at least one step. The first
-call covers twice as many elements: 32768 rows of 128 elements fit a curriculum's
-cache."""
+"""Array elements of the steps that one call of `will_need` covers; at least one step.
+The first call covers twice as many elements, 32768 rows of 128 elements, which fit the
+cache of a curriculum."""
 
 
 @runtime_checkable
@@ -64,8 +64,8 @@ class RowSource(Protocol):
         Returns:
             An array of the requested rows and columns, or a pytree of such arrays. Each
             thread copies the arrays of a step before it calls `rows` for its next step.
-            So a source may overwrite these arrays at the thread's next step, but not
-            during the step, and not for another thread.
+            So a source may reuse the arrays when the same thread reads its next step,
+            but not within a step and not for another thread.
         """
         ...
 
@@ -86,13 +86,14 @@ def device_stream(
             to the whole global batch, a pytree of numpy arrays. Every process calls the
             function, so every process builds the whole batch. The loader copies the
             values of a step before the same thread makes its next batch, so a function
-            may return the same arrays at every step if each thread has its own.
+            may return the same arrays at every step, if it has separate arrays for each
+            thread.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Number of batches made ahead of the consumer. None means 2, or up to 8
-            while these batches hold at most 4 MiB.
+        prefetch: Number of batches made ahead of the consumer. None makes up to 8
+            batches ahead if they hold at most 4 MiB together, but always at least 2.
         workers: Threads that make batches. With 0, the consumer's thread makes each
             batch when it is requested.
 
@@ -175,7 +176,7 @@ class _RowReader:
 
 
 class _Hints:
-    """Calls the source's `will_need`, if any, so that each step is hinted once."""
+    """Calls `will_need` of the source, if it exists, once for each step."""
 
     def __init__(self, source: object, start: int, stop: int) -> None:
         hint = getattr(source, "will_need", None)

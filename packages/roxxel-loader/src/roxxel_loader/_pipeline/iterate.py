@@ -44,8 +44,8 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 _FEWEST_AHEAD, _MOST_AHEAD = 2, 8
 _BYTES_AHEAD = 4 << 20
-"""Bytes of global batches made ahead if the caller gives no number. Small batches
-belong to short steps: eight of them last through a pause of a slow source."""
+"""Bytes of global batches made ahead if the caller gives no number. Steps with small
+batches are short, so more batches are needed to bridge a pause of a slow source."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def make_local(read: Callable[[int], Any], step: int) -> Made:
 
 
 def apply_all(functions: Sequence[Callable[[Any], Any]], batch: Any) -> Any:
-    """Return the batch after all functions, applied in order."""
+    """Apply the functions to the batch, in order."""
     for function in functions:
         batch = function(batch)
     return batch
@@ -159,8 +159,9 @@ class BatchIterator(Generic[B]):
     batch. The error ends the iteration.
 
     After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
-    the same step. Start a new iteration at `step` in two cases: a stream with
-    `workers=0`, or an interrupt in a function of `map_batches` with a sharding.
+    the same step. Two interrupts require a new iteration that starts at `step`: one
+    while a stream with `workers=0` is read, and one in a function of `map_batches` if
+    the loader has a sharding.
 
     `close()` and the end of a `with` block stop the threads. The threads also stop when
     the iterator is garbage-collected.
@@ -210,8 +211,8 @@ class BatchIterator(Generic[B]):
         self._threads: ThreadPoolExecutor | None = None
         self._pending: deque[Future[Made]] = deque()
         self._lock = threading.Lock()
-        # One thread at a time takes a batch. `close` needs only `_lock`, so `close`
-        # ends a `next()` that waits for a batch.
+        # A thread holds `_turn` while it waits for a batch. `close` needs only `_lock`,
+        # so it can end this wait.
         self._turn = Guard()
         self._closed = False
         self._finalizer: weakref.finalize[..., Self] | None = None
@@ -348,7 +349,7 @@ class BatchIterator(Generic[B]):
 
 
 def _num_ahead(batch: Any) -> int:
-    """Return how many global batches of this size are made ahead."""
+    """Return the number of batches to make ahead if each is as large as `batch`."""
     num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
     return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
 

@@ -97,7 +97,7 @@ class StreamedItems:
         """Yield each batch from `start` on: position of the first item, and items."""
         size = self._batch_size
         # The number of steps of an epoch is unknown until the epoch is read. With
-        # several epochs, only reading from step 0 on finds the epoch of `start`.
+        # several epochs, reading must begin at step 0 to find the epoch of `start`.
         step = self._start if self._epochs == 1 else 0
         epoch = 0
         while self._epochs is None or epoch < self._epochs:

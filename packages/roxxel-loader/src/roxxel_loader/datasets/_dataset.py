@@ -115,7 +115,7 @@ def _names_an_item(error: BaseException) -> bool:
 
 
 def _add_item_note(error: BaseException, index: int) -> None:
-    """Add a note that names the item, unless a note of the error names an item."""
+    """Add a note that names the item, unless the error already has such a note."""
     if not _names_an_item(error):
         error.add_note(f"{ITEM_NOTE}item {index}")
 
@@ -123,7 +123,7 @@ def _add_item_note(error: BaseException, index: int) -> None:
 def _raise_for_item(
     dataset: Dataset[Any], indices: Sequence[int], error: Exception
 ) -> None:
-    """Load the items one by one and raise the first error; else note all indices."""
+    """Load the items one by one; raise the first error, or add a note to `error`."""
     for index in indices:
         try:
             dataset[index]

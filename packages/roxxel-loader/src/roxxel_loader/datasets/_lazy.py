@@ -209,9 +209,9 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
 class ShuffledDataset(BulkDataset[T]):
     """The items of a dataset in a shuffled order.
 
-    The seed and the number of items determine the order. It is a keyed bijection, so
-    every item appears exactly once, and the memory use does not depend on the number of
-    items.
+    The seed and the number of items determine the order. A keyed bijection computes the
+    order, so every item appears exactly once, and the memory use does not depend on the
+    number of items.
 
     Args:
         dataset: Dataset of the items.

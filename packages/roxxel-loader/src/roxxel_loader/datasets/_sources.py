@@ -17,8 +17,8 @@ class SimpleDataset(BulkDataset[T]):
     """The items of a sequence, in its order.
 
     Args:
-        data: Any object with a length and items by index, which is not copied. The
-            items of an array are its rows.
+        data: Any object with a length and items by index; it is not copied. The items
+            of an array are its rows.
 
     Example:
         >>> SimpleDataset(["a", "b", "c"])[1]

@@ -33,8 +33,8 @@ class StreamingDataset(Generic[T]):
 
     Args:
         factory: Function without arguments, called for each pass; returns all items.
-        seek: Function from an index to the items from this index on. If given, it is
-            called instead of `factory`, so resuming reads no earlier item.
+        seek: Function that takes an index and returns the items from this index on. If
+            given, it is called instead of `factory`, so resuming reads no earlier item.
 
     Example:
         >>> list(StreamingDataset(lambda: range(9)).filter(lambda n: n % 2).take(3))

@@ -38,7 +38,7 @@ Span: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Span, ...]
 Index: TypeAlias = tuple[slice, ...]
 ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
-"""A sharding, a function from global shape to sharding, or None: default device."""
+"""A sharding, a function from global shape to sharding, or None (default device)."""
 
 _ALIGNMENT = 64
 """Bytes. JAX on the CPU copies a host array that does not start on this boundary."""
@@ -124,7 +124,7 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
 
 
 def first_axes(sharding: Sharding, num_axes: int) -> Sharding:
-    """Return the sharding without the axes after the first `num_axes`."""
+    """Return the sharding of the first `num_axes` axes alone."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     return NamedSharding(
@@ -141,7 +141,7 @@ def box_of(index: Sequence[Any], shape: Shape) -> Box:
 
 
 def index_in(part: Box, box: Box) -> Index | None:
-    """Return the index that selects a part in a box's values; None if not inside."""
+    """Return the slices of a part within a box; None if the part is not inside."""
     spans = list(zip(part, box, strict=True))
     if all(b[0] <= p[0] and p[1] <= b[1] for p, b in spans):
         return tuple(slice(p[0] - b[0], p[1] - b[0]) for p, b in spans)
@@ -200,8 +200,9 @@ def host_batch(
 ) -> HostBatch:
     """Combine `pytrees`, which have one structure, into one batch.
 
-    Each pytree has some values of every leaf. `to_leaf(name, values)` makes a leaf from
-    one array per pytree. The name of a leaf is `name` followed by the leaf's path.
+    Each pytree has a piece of every leaf. `to_leaf(name, values)` makes one leaf from
+    the arrays that the pytrees have for it. The name of a leaf is `name` followed by
+    the leaf's path.
     """
     paths, tree = jax.tree_util.tree_flatten_with_path(pytrees[0])
     columns = zip(*(tree.flatten_up_to(each) for each in pytrees), strict=True)

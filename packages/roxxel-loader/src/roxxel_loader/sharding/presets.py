@@ -97,7 +97,7 @@ class ShardingConfig:
 
     @property
     def model_axis_names(self) -> tuple[str, ...]:
-        """The batch axes inside a group, which may split a fully sharded model.
+        """The batch axes inside a group; fully sharded models are split along them.
 
         Each group holds the whole model, so only gradients cross the slower network.
         """
@@ -211,16 +211,16 @@ def make_hybrid_sharding_config(
     batch_axis_names: Sequence[str] = ("replica", "data"),
     model_parallelism: int = 1,
 ) -> ShardingConfig:
-    """Return a config of groups that each hold a whole model, sharded in the group.
+    """Return a config of groups; each group holds a whole model, sharded inside it.
 
     Args:
         num_groups: Number of groups, which a slower network connects. If there are
             `num_groups` TPU slices, each slice is a group. Otherwise each group has
             equally many consecutive processes, so `num_groups` must divide the number
             of processes.
-        axis_names: Names of three axes: across groups; across the devices of a group
-            that hold different rows; across the devices that split single layers
-            (tensor parallelism).
+        axis_names: Names of three axes. The first counts groups, the second the devices
+            of a group that hold different rows, the third the devices that split each
+            layer (tensor parallelism).
         batch_axis_names: The axes that split batches.
         model_parallelism: Number of devices that split each layer.
     """
