@@ -14,7 +14,7 @@ from roxxel_curriculum.phase import Phase
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-# Blends round shares to multiples of 2**-48, so each must be at least 1e-12 of the sum.
+# A blend rounds shares to multiples of 2**-48: shares below 1e-12 would be inexact.
 _SMALLEST_SHARE_INVERSE = 10**12
 
 
@@ -26,9 +26,10 @@ def checked_seed(seed: Any) -> int:
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the phases, with the primary's name, the first name, in their weights.
+    """Return the phases; in their weights, the primary has its own name.
 
-    Raises if there are no phases, or if weights name an unknown source.
+    The first of `source_names` is the primary. Raises if there are no phases, or if
+    weights name an unknown source.
     """
     if not _is_iterable(phases):
         raise TypeError(
@@ -104,7 +105,7 @@ def _skip_pair(skip: Any) -> tuple[int, int]:
 
 
 def _named(phase: Phase, primary: str, label: str) -> Phase:
-    """Return a phase whose weights name the primary by its name."""
+    """Return a phase with the primary's own name in its weights, not `"self"`."""
     if primary == PRIMARY:
         return phase
     weights = {PRIMARY: 1.0} if phase.weights is None else phase.weights

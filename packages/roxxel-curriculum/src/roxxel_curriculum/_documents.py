@@ -31,7 +31,7 @@ _NUMBER = re.compile(rb"-?[0-9]{1,30}")
 def checked_without(
     without: Mapping[str, Documents] | None, sources: Sequence[Source]
 ) -> dict[str, DocumentSet]:
-    """Return the documents to withdraw by source; sources without any are absent."""
+    """Return the documents to withdraw, by source; leave out sources with none."""
     if without is None:
         return {}
     if not isinstance(cast("Any", without), Mapping):
@@ -80,7 +80,7 @@ def _document_set(documents: Any, source: str) -> DocumentSet:
         return _of_array(cast("npt.NDArray[Any]", documents), where)
     if isinstance(documents, range):
         documents = [documents]
-    # `iter(documents)` would accept a corpus, too, and read it.
+    # Do not call `iter(documents)`: if given a corpus, it would read the tokens.
     is_listed = hasattr(cast("Any", type(documents)), "__iter__")
     if not is_listed or isinstance(documents, bytes | bytearray):
         raise TypeError(
@@ -104,7 +104,7 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> DocumentSet:
 
 
 def _of_file(path: Path, where: str) -> DocumentSet:
-    """Return the documents in a `.npy` file, or in a text of one number a line."""
+    """Return the documents in a `.npy` file, or in a text with a number per line."""
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: does not exist, but should list {where}; correct the path, or "

@@ -1,7 +1,7 @@
-"""The name of the primary source, and `"self"`, which the order and states use for it.
+"""The two names of the primary source: its own name, and `"self"`.
 
-The order of the samples depends on the names of the sources. So the order, and the
-state of a run, call the primary `"self"` whatever its name is: a run may change the
+The order of the samples depends on the names of the sources. So the order and the state
+of a run always call the primary `"self"`. A run may therefore change the primary's own
 name without any effect on its batches. Arguments may use both names.
 """
 
@@ -19,7 +19,7 @@ _Value = TypeVar("_Value")
 
 
 def checked_primary(primary: Any, others: Collection[str]) -> str:
-    """Return the name of the primary; raise if another source has it."""
+    """Return the name of the primary; raise if another source has this name."""
     if not isinstance(primary, str) or not primary:
         raise TypeError(f"primary must be the name of a source, got {primary!r}")
     if primary in others:
@@ -33,7 +33,7 @@ def checked_primary(primary: Any, others: Collection[str]) -> str:
 def by_name(values: Mapping[str, _Value], primary: str, what: str) -> dict[str, _Value]:
     """Return values by source name; `"self"` becomes the name of the primary.
 
-    `what` says in an error which values name the primary twice.
+    If `values` has both names, the error begins with `what`.
     """
     if primary != PRIMARY and primary in values and PRIMARY in values:
         raise CurriculumError(

@@ -67,10 +67,10 @@ class Curriculum:
             ranges, pairs `[start, stop)`, an array of integers, or the path of a file
             (`.npy`, or a text with a number on each line). The field `"loss_mask"` is
             0 on their tokens. The tokens stay where they are, so no window moves and
-            every other batch is the same; without `"segment_ids"` they are still read
-            as the context of later tokens of their row. A change of `without` in a run
-            holds from the step at which the run resumes, and the state of the run
-            records each change.
+            every other batch is the same. A model that gets no `"segment_ids"` still
+            reads these tokens as the context of later tokens of their row. A
+            change of `without` in a run holds from the step at which the run resumes,
+            and the state of the run records each change.
         primary: Name of the primary source in plans, errors and samplers. Weights and
             other arguments may use this name and `"self"`. The name has no effect on
             batches: the order and the state of a run use `"self"`, so a run may add,
@@ -119,7 +119,7 @@ class Curriculum:
             checked_count("max_epochs", max_epochs),
             checked_without(without, sources),
         )
-        # The error of a new run; None if a new run can meet the schedule.
+        # Why a new run cannot meet the schedule; None if it can.
         self._refusal: str | None = None
         try:
             self._solution = solve(self._declaration)
@@ -256,7 +256,7 @@ class Curriculum:
     def _bound(
         self, seed: int | None, state: Mapping[str, Any] | None
     ) -> tuple[int, Solution]:
-        """Return the seed and the solution of a new run, or of the run of `state`."""
+        """Return the seed and the solution of a new run, or of the run with `state`."""
         if state is not None:
             state = checked_state(state, self.primary)
             given = checked_seed(state["seed"] if seed is None else seed)

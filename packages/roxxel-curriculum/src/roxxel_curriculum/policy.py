@@ -53,7 +53,9 @@ class Policy:
 
 
 DROP = Policy(1)
-"""Read the source once; then the others share its weight. Default of added sources."""
+"""Read the source once; then the other sources share its weight.
+
+The default of the sources in `mix_streamers`."""
 
 REPEAT = Policy(None)
 """Read the source without limit, each epoch in another order. The primary's default."""

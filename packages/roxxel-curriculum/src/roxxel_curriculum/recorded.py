@@ -1,4 +1,4 @@
-"""Returns the sampler of recorded steps from the state of a run, without a declaration.
+"""Creates a sampler of the past steps of a run from its state, without a `Curriculum`.
 
 A state has everything that determines the batches before its step. The batches of a run
 can therefore be computed from its folder and its corpora, even if the program or the

@@ -240,8 +240,8 @@ class Sampler:
             until: Only the training steps before this step; None for all steps.
 
         Returns:
-            Iterator in training order, by step and row. It needs memory for the rows of
-            one round of the source that hold some of the tokens.
+            Iterator in training order, by step and row. The iterator holds the results
+            of one round of the source in memory.
 
         Raises:
             KeyError: `source` is not the name of a source.
@@ -438,7 +438,7 @@ class Sampler:
         return step
 
     def _phase_index(self, step: int) -> int:
-        """Return the index in `phases` of a step; raise if no phase contains it."""
+        """Return the index in `phases` of the phase that contains a step, or raise."""
         step = as_integer(step, "step must be an integer")
         if 0 <= step < self.total_steps:
             return bisect_right(self._starts, step) - 1

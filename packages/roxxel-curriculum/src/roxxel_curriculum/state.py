@@ -70,7 +70,7 @@ def state_of(
 ) -> dict[str, Any]:
     """Return the state from which a run resumes at `step`, as a dict for JSON.
 
-    `columns` has the digests of the columns `loss_mask` that the run uses, by source.
+    `columns` has the digest of each column `loss_mask` that the run uses, by source.
     """
     declaration = solution.declaration
     state: dict[str, Any] = {
@@ -112,7 +112,7 @@ def state_of(
         ],
     }
     without = [each.to_json() for each in solution.withdrawals if each.step < step]
-    # Without withdrawals, a state is equal to one of an earlier release.
+    # Leave out empty entries, so that the state equals a state of an earlier release.
     if without:
         state["without"] = without
     damaged = [each.to_json() for each in solution.damaged if each.step < step]
@@ -127,7 +127,7 @@ def checked_state(state: Mapping[str, Any], primary: str) -> dict[str, Any]:
 
     Raises:
         StateMismatch: `Sampler.state` did not write this state, or another source of
-            the run has the name.
+            the run is named `primary`.
     """
     check_form(state)
     names = {source["name"] for source in state["sources"]} - {PRIMARY}

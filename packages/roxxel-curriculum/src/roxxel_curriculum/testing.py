@@ -75,7 +75,7 @@ class PositionReader:
         return out
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return a row `(document, start, stop)` for each piece of `[start, stop)`."""
+        """Return `(document, start, stop)` for each document, clipped to the range."""
         size = self.document_tokens
         if stop <= start:
             return np.empty((0, 3), np.int64)

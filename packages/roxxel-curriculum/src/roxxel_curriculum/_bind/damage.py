@@ -1,7 +1,7 @@
-"""The rows of a step without the damaged blocks that the run masks.
+"""Reads the rows of a step, with 0 for the tokens of damaged blocks.
 
-The tokens of a masked block are 0. Their bytes are not read, so a batch does not depend
-on these bytes.
+A run masks a damaged block from some step on: the bytes of the block are not read, so
+no batch depends on them.
 """
 
 from __future__ import annotations
@@ -91,16 +91,17 @@ class Damage:
         source: _Integers,
         starts: _Integers,
     ) -> None:
-        """Set the mask of some rows to 0 on masked tokens."""
+        """Set `mask`, the `loss_mask` of some rows, to 0 on tokens of masked blocks."""
         length = mask.shape[1]
         for row in self.rows(step, source, starts, length):
             for span in self._spans(step, int(source[row]), int(starts[row]), length):
                 mask[row, slice(*span)] = 0
 
     def _columns(self) -> Iterator[tuple[int, _Integers]]:
-        """Yield the index of each source, and three rows of values of its blocks.
+        """Yield the index of each source, and an array with a column for each block.
 
-        The rows are the first tokens, one past the last tokens, and the first steps.
+        A column holds the first token of the block, one past its last token, and the
+        first step that masks the block.
         """
         for index, blocks in self._blocks.items():
             yield index, blocks.T

@@ -56,7 +56,7 @@ class Occurrence:
 
 
 class _Sample(NamedTuple):
-    rank: int  # index of the sample in its stream
+    rank: int  # index of the sample in its `SampleStream`
     start: int  # first token of the sample's window
     epoch: int
 
@@ -110,8 +110,8 @@ def _samples(
                 return
             if sample.rank >= first:
                 yield sample
-        # All epochs of a stream except its first have the same windows. If one of them
-        # reads none of the tokens, no later epoch does.
+        # All epochs of a stream except its first have the same windows. If such an
+        # epoch reads none of the tokens, no later epoch does.
         if not is_in_epoch and epoch > stream.epoch:
             return
 
@@ -170,7 +170,7 @@ def _samples_of_epoch(
 
 
 class _Piece(NamedTuple):
-    """The same tokens `[start, stop)` of each of the spans `[first, last]`."""
+    """Tokens `[start, stop)` of each span in `[first, last]`, counted in the span."""
 
     first: int
     last: int
@@ -179,7 +179,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
-    """Split a range at spans: part of the first, whole spans, part of the last."""
+    """Split a range of tokens into part of a span, whole spans, and part of a span."""
     size = spans.span_tokens
     stop = min(tokens.stop, spans.num_spans * size)
     if tokens.start >= stop:
@@ -197,9 +197,9 @@ def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
 def _windows_in_round(
     piece: _Piece, first: int, stop: int, per_span: int
 ) -> npt.NDArray[np.int64]:
-    """Return the index in its round of each window `[first, stop)` of some spans.
+    """Return the positions in a round of some of its windows.
 
-    `first` and `stop` count the windows of one span; `piece` selects the spans.
+    `piece` selects the spans; `first` and `stop` select the windows of each span.
     """
     in_span = np.arange(max(0, first), max(0, min(stop, per_span)))
     in_spans = np.arange(piece.first, piece.last + 1)[:, None] * per_span + in_span

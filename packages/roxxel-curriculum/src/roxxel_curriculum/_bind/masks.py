@@ -26,7 +26,7 @@ class Masks:
     """The masks of the rows of a run.
 
     Attributes:
-        digests: Digest of the column of each source that has one, by name.
+        digests: Digest of each column `loss_mask` in use, by source name.
     """
 
     def __init__(self, solution: Solution, readers: Sequence[TokenReader]) -> None:
@@ -47,7 +47,7 @@ class Masks:
     ) -> npt.NDArray[np.int32]:
         """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`.
 
-        `source` and `starts` hold the index of each row's source and its first token.
+        `source` and `starts` hold the source index and the first token of each row.
         """
         mask = np.ones((source.size, length), np.int32)
         for index, column in self._columns.items():
@@ -68,12 +68,12 @@ class Masks:
             self._columns[index].will_need(starts, length)
 
     def reads_documents(self, step: int, index: int) -> bool:
-        """Return whether the masks of a source in a step depend on its documents."""
+        """Return whether the masks of a step depend on the documents of a source."""
         return index in self._withdrawn.at(step)
 
 
 def check_columns(digests: Mapping[str, str], state: Mapping[str, Any]) -> None:
-    """Raise `StateMismatch` if a column is not the one that a state records.
+    """Raise `StateMismatch` if the digest of a column differs from a state.
 
     A run that began without the field `loss_mask` records no column.
     """

@@ -186,7 +186,7 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
 
 
 def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each withdrawal before the state's step that differs."""
+    """Return a sentence for each past withdrawal that differs from the state's."""
     past = recorded_withdrawals(state)
     live = [each for each in solution.withdrawals if each.step < state["step"]]
     different = {*past} ^ {*live}
@@ -325,7 +325,7 @@ class _Past:
     def _compare(self, phase: Phase, index: int) -> None:
         """Compare sizes and weights of a phase with the next recorded phase.
 
-        Called after a difference was found: then the phase cannot be solved, and its
+        Runs after a difference was found. The phase can then not be solved, so its
         number of steps is not compared.
         """
         while self._next < len(self._entries) and self._entries[self._next].is_edited:
@@ -397,7 +397,7 @@ class _Past:
     def _split(
         self, entry: ResolvedPhase, index: int, rest: Phase, *, is_edited: bool
     ) -> Phase | None:
-        """Add the steps of `entry`, the first steps of `rest`; return the other steps.
+        """Add the first steps of `rest`, which `entry` records; return the other steps.
 
         Returns None if no steps remain, or if the sources do not last for the steps of
         `entry`.

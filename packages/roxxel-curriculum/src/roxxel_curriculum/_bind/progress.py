@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Tokens and epochs of each source in the first steps of some solved phases.
+    """How much of each source a run reads in its first steps.
 
     The methods do not check their arguments; `Sampler` documents and checks them.
     """

@@ -103,7 +103,7 @@ class _SampleRange(NamedTuple):
 
 
 class BlockCache:
-    """The windows of the steps read last; the cache does not affect results.
+    """Caches the windows of the steps read last, without any effect on results.
 
     `source_keys` maps the name of each source to its `make_key`, in index order.
     """

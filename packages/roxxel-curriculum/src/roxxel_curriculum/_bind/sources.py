@@ -163,7 +163,7 @@ def at_versions(
 
 
 def _pinned(source: Source) -> Source:
-    """Fix a source at its version: a `Roxxel` object also reads its later writes."""
+    """Fix a source at its current version, so that later writes have no effect."""
     with_version = _optional(source.reader, "with_version")
     if with_version is None:
         return source

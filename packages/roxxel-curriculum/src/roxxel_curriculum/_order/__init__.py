@@ -7,4 +7,4 @@ ARITHMETIC_VERSION = 1
 """Version of the order. Every key and every state contains this number."""
 
 PRIMARY = "self"
-"""The primary source in the order and in states; its name, unless it has another."""
+"""Name of the primary source in the order and in states, and its default name."""

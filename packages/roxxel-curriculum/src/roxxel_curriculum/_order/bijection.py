@@ -210,7 +210,7 @@ def _parameters(
 def _small_tables(
     sizes: Sequence[int], keys: _U64, *, inverse: bool
 ) -> npt.NDArray[np.int64]:
-    """Return one row per group: the `SMALL` images of its bijection or the inverse."""
+    """Return a row per group: the `SMALL` images of its bijection or of the inverse."""
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]
     hashes[outside] = _BITS_64

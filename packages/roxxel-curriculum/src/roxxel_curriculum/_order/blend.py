@@ -84,8 +84,8 @@ def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
 class Blend:
     """An endless sequence of samples, each assigned to a source by weight.
 
-    `weights` are positive integers by source name, in any order. `order_names` has the
-    name by which a source breaks ties, if not by its own.
+    `weights` are positive integers by source name, in any order. Ties are broken by
+    name: by the name that `order_names` gives a source, else by the source's own name.
     """
 
     __slots__ = ("_paths", "_root")

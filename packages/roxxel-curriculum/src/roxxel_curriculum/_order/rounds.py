@@ -72,7 +72,7 @@ class Round(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SampleStream:
-    """A source's endless samples of one length, from `depth` in `epoch` on."""
+    """Endless samples of one length from a source; starts at `depth` in `epoch`."""
 
     spans: Spans
     seq_len: int
@@ -140,11 +140,12 @@ class SampleStream:
         return left * self.spans.stride(self.seq_len)
 
     def tail_tokens(self, before: int, given: int, *, is_last: bool) -> int:
-        """Return the unread tokens of the epochs that end in samples `[before, given)`.
+        """Return the number of unread tokens in epochs that end in `[before, given)`.
 
-        An epoch ends with the first sample of the next epoch: until then, a phase with
-        shorter sequences may still read the ends of the spans. If `is_last`, no later
-        phase reads the source, so an epoch also ends when no window is left.
+        `before` and `given` are sample indices. An epoch ends with the first sample of
+        the next epoch: until then, a phase with shorter sequences may still read the
+        ends of the spans. If `is_last`, no later phase reads the source, so an epoch
+        also ends when no window is left.
         """
         if not given:
             return 0
@@ -161,7 +162,7 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return a sample's epoch, the first depth of the epoch, and its index."""
+        """Return the epoch of a sample, its first depth, and the index in the epoch."""
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample

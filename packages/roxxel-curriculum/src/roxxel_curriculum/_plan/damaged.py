@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 class DamagedBlock:
     """A damaged block of tokens, which a run masks from `step` on.
 
-    From this step on, the tokens of the block are 0 in every batch, whatever bytes the
-    block has, and their `loss_mask` is 0. A block that is repaired later stays masked.
+    A block is the tokens under one checksum of a shard. From this step on, the tokens
+    of the block are 0 in every batch, whatever bytes the block has, and their
+    `loss_mask` is 0. A block that is repaired later stays masked.
 
     Attributes:
         step: First training step that masks the tokens.

@@ -89,7 +89,10 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
 def _with_one_primary(
     before: PlanFigures, after: PlanFigures
 ) -> tuple[PlanFigures, PlanFigures]:
-    """Return both plans with the same name for the primary: the later, if free."""
+    """Return both plans with one name for the primary: the new name, if possible.
+
+    If another source of the old plan has the new name, the name is `"self"`.
+    """
     name = after.sources[0].name
     if name in (source.name for source in before.sources[1:]):
         name = PRIMARY
@@ -282,17 +285,17 @@ def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]
 
 
 def _parts_of_phases(plan: PlanFigures) -> list[list[PhasePlan]]:
-    """Return the entries of each declared phase: several if its weights changed."""
+    """Return the entries of each phase; a phase with changed weights has several."""
     return [list(parts) for _, parts in groupby(plan.phases, lambda part: part.index)]
 
 
 def _aligned(
     old: list[PhasePlan], new: list[PhasePlan]
 ) -> Iterator[tuple[int, PhasePlan, PhasePlan]]:
-    """Yield an offset, and the entries of one phase in two plans at this offset.
+    """Yield each offset at which an entry of a phase begins, and both plans' entries.
 
-    Offsets count steps from the start of the phase. An entry of at least one plan
-    begins at each offset.
+    `old` and `new` are the entries of the phase in the two plans. Offsets count steps
+    from the start of the phase.
     """
     offsets = {part.start - parts[0].start for parts in (old, new) for part in parts}
     for offset in sorted(offsets):
@@ -378,7 +381,7 @@ def _weights(phase: PhasePlan) -> dict[str, int]:
 
 
 def _shares(phase: PhasePlan, plan: PlanFigures) -> str:
-    """Return the weights of a phase, which sum to 1, in the order of the sources."""
+    """Return the shares of a phase as text, in the order of the sources."""
     shares = {source.name: source.share for source in phase.sources}
     names = [source.name for source in plan.sources if source.name in shares]
     return ", ".join(f"{name} {shares[name]:.4g}" for name in names)

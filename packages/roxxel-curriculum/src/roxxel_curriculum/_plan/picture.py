@@ -28,7 +28,7 @@ def draw(plan: PlanFigures) -> Figure:
     colors = {name: f"C{index % 10}" for index, name in enumerate(names)}
     for axes, curves in zip((above, below), _curves(plan, names), strict=True):
         axes.stackplot(
-            # Two points for each mix, so that a change is a vertical line.
+            # A point at both ends of each mix, so that a change is a vertical line.
             [
                 step
                 for phase in plan.phases

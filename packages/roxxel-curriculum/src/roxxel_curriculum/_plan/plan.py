@@ -218,8 +218,9 @@ def _source_row(
 ) -> tuple[SourcePlan, Cursor | None]:
     """Return what a phase reads from a source, and the cursor when the phase ends.
 
-    `earlier` is the cursor when the earlier phases end, or None if no earlier phase
-    reads the source. If `is_last`, no later phase reads the source.
+    A cursor says how far the run has read the source. `earlier` is the cursor when the
+    earlier phases end, or None if no earlier phase reads the source. If `is_last`, no
+    later phase reads the source.
     """
     stream, before = phase.cursors[name]
     used = phase.counts(phase.num_samples)[name]
@@ -258,7 +259,10 @@ def _source_row(
 
 
 def _steps_that_read(phase: ResolvedPhase, name: str) -> Iterator[int]:
-    """Yield the first and last step that read a source, between every two skips."""
+    """Yield the first and the last step that read a source.
+
+    If the phase has skips, yield both for each range of steps without a skip.
+    """
     size = phase.batch_size
     marks = sorted({0, *(skip.at for skip in phase.skips), phase.steps})
     for start, stop in pairwise(marks):

@@ -48,7 +48,7 @@ class Source:
 class Declaration:
     """The checked arguments of a `Curriculum`."""
 
-    sources: tuple[Source, ...]  # the primary first
+    sources: tuple[Source, ...]  # the primary source is first
     phases: tuple[Phase, ...]
     longest: int | None  # None for the largest `seq_len`
     overlap: int  # tokens that neighbouring windows share, 0 or 1
@@ -71,7 +71,7 @@ class Declaration:
 
     @property
     def order_names(self) -> dict[str, str]:
-        """The name of each source in the order and in states, by its name."""
+        """The name of each source in the order and in states, by its own name."""
         return {source.name: source.order_name for source in self.sources}
 
 
@@ -150,8 +150,8 @@ class ResolvedPhase:
     def step_of(self, data_step: int) -> int | None:
         """Return the training step that reads a data step; None if it is skipped.
 
-        This is the inverse of `data_step`; both steps count from the start of the
-        phase.
+        Data steps are training steps and skipped steps, counted together. This is the
+        inverse of `data_step`; both steps count from the start of the phase.
         """
         skipped = 0
         for skip in self.skips:
@@ -264,7 +264,7 @@ class Solution:
     declaration: Declaration
     longest: int  # the declared, recorded or default value
     spans: Mapping[str, Spans]  # by source name
-    phases: tuple[ResolvedPhase, ...]  # several for a phase whose weights changed
+    phases: tuple[ResolvedPhase, ...]  # may split a declared phase
     early_stop: EarlyStop | None  # None if the run trains every declared step
     withdrawals: tuple[Withdrawal, ...] = ()  # in the order of their steps
     damaged: tuple[DamagedBlock, ...] = ()  # in the order of their steps

@@ -46,8 +46,8 @@ def solve(declaration: Declaration) -> Solution:
 def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
     """Solve a declaration for a run that started before its longest phase was added.
 
-    The run keeps the `longest` of its first phases, with which the sources may meet a
-    schedule that fails in a new run. Returns None if no such `longest` works.
+    The run keeps the `longest` of its first phases. With this value, the sources may
+    meet a schedule that fails in a new run. Returns None if no such `longest` works.
     """
     if declaration.longest is not None:
         return None
@@ -89,7 +89,7 @@ class Solver:
         weights = phase.integer_weights
         self._check_lengths(phase, label)
         cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
-        # The draft has all samples that are left; `solved` is limited to the steps.
+        # The draft has all the samples that are left; `solved` has those of its steps.
         draft = ResolvedPhase(
             index=index,
             start=self.step,
@@ -313,7 +313,7 @@ class Solver:
     def _within_max_epochs(
         self, phase: ResolvedPhase, steps: int
     ) -> tuple[int, str | None]:
-        """Return how many `steps` fit `max_epochs`, and the limiting source, if any."""
+        """Return how many steps fit `max_epochs`, and the source that limits them."""
         fit, limiting = steps, None
         max_epochs = self._declaration.max_epochs or _MAX_EPOCHS
         for name, given in phase.counts(phase.samples_before(steps)).items():

@@ -155,7 +155,7 @@ def _rich_table(
 
     made = Table(
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),  # and one space between two columns
+        padding=(0, 1, 0, 0),  # `rich` adds one space between columns
         pad_edge=False,
         show_edge=False,
         show_header=has_head,

@@ -1,9 +1,8 @@
 """Documents that a run stops learning, each at its own step.
 
-A set of documents is sorted ranges of their numbers. A membership test is a binary
-search, so a set of a million documents costs a batch no more than a set of one. In a
-state, a set is compressed text: about 1.7 bytes for each of a million numbers that are
-spread evenly.
+A set of documents is stored as sorted ranges of their numbers. A membership test is a
+binary search, so large sets hardly slow a batch. In a state, a set is compressed text:
+about 1.7 bytes for each of a million numbers that are spread evenly.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ class DocumentSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return the set for JSON: its sizes, and its ranges as compressed text."""
-        if self._packed is None:  # Every checkpoint holds a state.
+        if self._packed is None:  # pack once: every checkpoint has a state
             # Group the bytes by significance: the high bytes of small differences form
             # long runs of zeros, which compress well.
             steps = np.diff(self._bounds(), prepend=0).astype("<u8")
@@ -142,7 +141,7 @@ class Withdrawal:
     Attributes:
         step: First training step whose `loss_mask` is 0 on these documents.
         source: Name of the source.
-        documents: The documents; `holds(numbers)` says which are among them.
+        documents: The documents; `holds(numbers)` returns a bool for each number.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
