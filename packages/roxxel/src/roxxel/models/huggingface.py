@@ -57,7 +57,7 @@ def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
         folder: Folder of the file.
 
     Raises:
-        TypeError: `config` is neither.
+        TypeError: `config` is neither a config nor a model.
         OSError: The folder does not exist, or cannot be written.
     """
     if isinstance(config, Llama):
