@@ -5,18 +5,19 @@
     <step>.<attempt>.json                          commits the save; describes the step
     abandoned/<step>.<attempt>.json                the same, for an abandoned step
 
-A step exists while its commit exists. A commit is created once and never overwritten,
-and it is created last and deleted first, so a kill never leaves half a step. An attempt
-is `<generation>-<number>-<token>`. Of two commits of one step, the later attempt
-counts.
+A step exists while its commit exists. A save creates its commit last, and a deletion
+removes the commit first, so a kill never leaves half a step. No commit is ever
+overwritten. An attempt is `<generation>-<number>-<token>`. If a step has two commits,
+the later attempt counts.
 
 Processes need not share a disk. Each process writes its files to a local directory and
 uploads them from there. For a restore, each process downloads the files that its
 devices need.
 
 A program that saves becomes the writer by creating the next generation. The writer with
-the highest generation wins: before and after its next commit, an earlier writer checks
-for a later one; if it finds one, it deletes its own commit and fails.
+the highest generation wins. Every writer checks for a later writer before and after it
+creates a commit. If there is a later writer, the earlier writer deletes its own commit
+and fails.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class BucketFolder:
         self._url, self._timeout_s = url, timeout_s
         self._bucket = Bucket(url, timeout_s)
         self._is_abandoned = url.endswith(f"/{ABANDONED}")
-        # Commits in `abandoned/` belong to files beside `abandoned/`.
+        # The commits in `abandoned/` describe files in the parent folder.
         files = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
         self._files = StepFiles(files)
         self._commits = Commits(self._bucket, files)
@@ -107,8 +108,8 @@ class BucketFolder:
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
-        steps, or may be a step itself.
+        If this folder has no steps, it may be a run, with the steps in its subfolder
+        `checkpoints`, or may itself be a step.
         """
         inner = BucketFolder(
             f"{self._url}/checkpoints", self._copies.local, self._timeout_s
@@ -166,7 +167,7 @@ class BucketFolder:
                 # Another process uploads from this directory, or downloads to it.
                 directory = self._copies.temporary() / str(attempt)
         if directory not in self._opened:
-            # Copies of an earlier program are not trusted.
+            # Do not trust a description that an earlier program downloaded.
             with storing(directory):
                 (directory / COMMIT_FILE).unlink(missing_ok=True)
             self._read_commit(directory)
@@ -208,8 +209,8 @@ class BucketFolder:
     def drop(self, directory: Path, *, keep: bool) -> None:
         """Remove the local copy `directory` of a step.
 
-        With `keep` and a copy in `local`, keep this copy instead, and remove the copies
-        of all other steps that no other process uses.
+        With `keep`, a copy in `local` stays, and the copies of other steps are removed,
+        except copies that another process uses.
         """
         if keep and directory.parent == self._copies.local:
             self._copies.remove(
@@ -253,11 +254,11 @@ class BucketFolder:
             self._commits.become_writer()
 
     def mark(self) -> str:
-        """Return the name of the object that the writer created."""
+        """Return the name of the object that made this program the writer."""
         return writer_name(self._commits.generation())
 
     def sees(self, mark: str) -> bool:
-        """Return whether this process sees a mark."""
+        """Return whether this process sees the object `mark`."""
         return mark in self._bucket.names().objects
 
     def unmark(self, mark: str) -> None:
@@ -277,14 +278,15 @@ class BucketFolder:
                 self._bucket.delete([f"{attempt}.json"])
 
     def new_attempt(self) -> str:
-        """Return a unique name for a save, later than all earlier ones."""
+        """Return a unique name for a save, ordered after the names of earlier saves."""
         return self._commits.new_attempt()
 
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return a local directory for the files of this process."""
         del process
         directory = self._copies.directory() / f"{step}.{attempt}"
-        # The save that creates files here reports errors on all processes.
+        # The save fails later, when it creates files here, and then reports the error
+        # on all processes.
         with contextlib.suppress(OSError):
             self._copies.claim(directory)
         return directory
@@ -294,7 +296,7 @@ class BucketFolder:
         self._files.upload(staging)
 
     def delivered(self, staging: Path, process: int) -> Path:
-        """Download the file of digests of a process, and return its directory."""
+        """Download the digests of a process, and return the local directory."""
         with contextlib.suppress(FileNotFoundError):
             self._files.copy(staging, f"{_DIGESTS}{process}.json")
         return staging
@@ -330,7 +332,7 @@ class BucketFolder:
         self._remove([a for a in contents.committed if a.step == step])
 
     def sweep(self) -> None:
-        """Delete replaced saves, and files of killed saves and deletions."""
+        """Delete replaced saves, and the files that killed saves and deletions left."""
         contents = self._commits.contents()
         self._commits.check_writer(contents)
         self._remove(set(contents.committed) - set(contents.newest().values()))
@@ -345,7 +347,7 @@ class BucketFolder:
         self._bucket.delete(writer_name(generation) for generation in earlier)
 
     def settle(self, staging: Path) -> None:
-        """Remove the local files of this save or, with `local=`, of other saves."""
+        """Remove the local files of this save; with `local=`, those of other saves."""
         self.drop(staging, keep=True)
 
     def discard(self, staging: Path, *, is_first: bool) -> None:
@@ -380,7 +382,7 @@ class BucketFolder:
         self._files.remove(attempts)
 
     def _read_commit(self, directory: Path) -> None:
-        """Download the commit of a step as the description; do nothing without one."""
+        """Download a step's commit, which is its description, if the commit exists."""
         with contextlib.suppress(FileNotFoundError):
             text = read_sealed(self._bucket, f"{directory.name}.json")
             write_copy(directory / COMMIT_FILE, text)

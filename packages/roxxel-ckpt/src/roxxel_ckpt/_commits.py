@@ -3,7 +3,7 @@
     writer-<generation>.json             made by each program that saves here
     <step>.<attempt>.json                commits a step
 
-An attempt is `<generation>-<number>-<token>`. Of two commits of one step, the later
+An attempt is `<generation>-<number>-<token>`. If a step has two commits, the later
 attempt counts. A program that saves becomes the writer by creating the next generation.
 The writer with the highest generation wins.
 """
@@ -92,7 +92,7 @@ class Commits:
         )
 
     def become_writer(self) -> None:
-        """Create the next generation of writer, once per process.
+        """Create the object of the next generation, once per process.
 
         Raises:
             CheckpointWriteError: A later writer exists.
@@ -137,7 +137,7 @@ class Commits:
         return _generations[self._bucket.url, os.getpid()]
 
     def new_attempt(self) -> str:
-        """Return a unique name for a save, later than all earlier ones."""
+        """Return a unique name for a save, ordered after the names of earlier saves."""
         url = self._bucket.url
         number = _num_attempts[url] = _num_attempts.get(url, 0) + 1
         return f"{self.generation()}-{number}-{secrets.token_hex(4)}"
@@ -170,7 +170,7 @@ def writer_name(generation: int) -> str:
 
 
 def commits_in(names: Iterable[str]) -> list[Attempt]:
-    """Return the attempts whose commits are among the names of objects."""
+    """Return the attempts that have a commit among the objects `names`."""
     bare = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     return [parsed(name) for name in bare if _NAME.fullmatch(name)]
 

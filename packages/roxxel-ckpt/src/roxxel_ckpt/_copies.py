@@ -29,7 +29,7 @@ _PREFIX = "roxxel-ckpt-"
 
 
 class Copies:
-    """The directories with the copies of one program.
+    """The local directories in which one program stages files.
 
     Args:
         local: Directory in which copies stay; several programs may share it. None uses
@@ -39,7 +39,7 @@ class Copies:
     def __init__(self, local: Path | None) -> None:
         self.local = local
         self._temporary: Path | None = None
-        # Descriptors whose locks keep other processes from the copies in a directory.
+        # The descriptor of each claimed directory; its lock excludes other processes.
         self._claimed: dict[Path, int] = {}
         weakref.finalize(self, _close_all, self._claimed)
 
@@ -66,7 +66,7 @@ class Copies:
         """Lock a directory of copies in `local`, and return whether it is locked.
 
         Returns False if another process has locked the directory. Creates the
-        directory. Without locks of files, every claim succeeds.
+        directory. On a system without file locks, every claim succeeds.
         """
         if fcntl is None or self.local is None or directory in self._claimed:
             return True

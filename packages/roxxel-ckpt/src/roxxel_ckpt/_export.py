@@ -45,7 +45,7 @@ SAFETENSORS_DTYPES = {
 
 
 def exported_name(name: str) -> str:
-    """Return the name in the file of a leaf, without `model/` and with dots."""
+    """Return a leaf's name in the file: `model/a/b` becomes `a.b`, others stay."""
     bare = name.removeprefix("model/")
     return name if bare == name else bare.replace("/", ".")
 
@@ -131,7 +131,7 @@ def _published(target: Path) -> Generator[BinaryIO]:
         draft.replace(target)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        # An error from reading the checkpoint names a file of the checkpoint.
+        # An error that names another file comes from reading the checkpoint.
         if isinstance(error, OSError) and error.filename in {None, str(draft)}:
             raise OSError(
                 f"{target}: cannot be written ({error.strerror or error}); make room "

@@ -1,8 +1,7 @@
 """The interface to the folder of one run's checkpoints.
 
 The folder is on a disk (`roxxel_ckpt._local_folder`) or in a bucket
-(`roxxel_ckpt._bucket_folder`). In either, the package removes only files that it
-created.
+(`roxxel_ckpt._bucket_folder`). In both, the package removes only files that it created.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ class Folder(Protocol):
     """The checkpoints of one run, and what a save or a restore does with them.
 
     Process 0 decides which steps exist: only process 0 calls `take_over`, `lock`,
-    `clean`, `commit`, `delete`, `abandon` and `sweep`. A `staging` is the local
-    directory in which one process writes its files of one save.
+    `clean`, `commit`, `delete`, `abandon` and `sweep`. `staging` is the local directory
+    in which one process writes its files of one save.
     """
 
     # What to do if the processes do not see the same folder.
@@ -41,8 +40,8 @@ class Folder(Protocol):
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
-        steps, or may be a step itself.
+        If this folder has no steps, it may be a run, with the steps in its subfolder
+        `checkpoints`, or may itself be a step.
         """
         ...
 
@@ -96,7 +95,7 @@ class Folder(Protocol):
     def drop(self, directory: Path, *, keep: bool) -> None:
         """Remove the local copy `directory` of a step.
 
-        With `keep`, a folder that keeps copies instead removes all other copies.
+        With `keep`, a folder that keeps copies keeps this one and removes the others.
         """
         ...
 
@@ -109,7 +108,7 @@ class Folder(Protocol):
         ...
 
     def lock(self) -> AbstractContextManager[bool]:
-        """Prepare to save; yield whether no other program is saving here."""
+        """Prepare to save; yield False if another program is saving here."""
         ...
 
     def mark(self) -> str:
@@ -117,11 +116,11 @@ class Folder(Protocol):
         ...
 
     def sees(self, mark: str) -> bool:
-        """Return whether this process sees a mark."""
+        """Return whether this process sees the file that `mark` wrote."""
         ...
 
     def unmark(self, mark: str) -> None:
-        """Remove a mark."""
+        """Remove the file that `mark` wrote."""
         ...
 
     def clean(self) -> None:

@@ -72,7 +72,7 @@ def sealed(body: Any) -> str:
 
 
 def is_sealed(text: bytes) -> bool:
-    """Return whether a text is one that `sealed` returned, unchanged."""
+    """Return whether a text holds a value and the value's correct CRC-32."""
     try:
         record = json.loads(text)
         return record["crc32"] == crc_of(record["body"])

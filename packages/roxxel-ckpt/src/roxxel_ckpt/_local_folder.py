@@ -1,9 +1,10 @@
 """A folder of checkpoints on a disk: names, deletion, leftovers, the lock.
 
 Step `k` is the directory `<folder>/<k>/`. A save writes to the directory
-`<k>.<attempt>.roxxel-staged`, each process to the subdirectory `process-<p>/`, and
-renames this directory at the end, so a directory with a number as its name is complete.
-A deletion first renames the directory, so a killed process leaves no half-deleted step.
+`<k>.<attempt>.roxxel-staged`; process `p` writes to its subdirectory `process-<p>/`. At
+the end, the save renames the directory to `<k>`, so a directory with a number as its
+name is complete. A deletion first renames the directory, so a killed process leaves no
+half-deleted step.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class LocalFolder:
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
-        steps, or may be a step itself. Or it may have steps under names that are not
+        If this folder has no steps, it may be a run, with the steps in its subfolder
+        `checkpoints`, or may itself be a step. Or its steps may have names that are not
         numbers, such as `step_3`.
         """
         inner = LocalFolder(self.path / "checkpoints")
@@ -182,10 +183,11 @@ class LocalFolder:
         del directory, keep
 
     def mark(self) -> str:
-        """Write a mark under a new name, and return the name.
+        """Write a small file under a new name, and return the name.
 
-        A network file system caches the absence of a name. If this process is killed,
-        the next save or restore removes the file.
+        The name is new because a network file system may still report that a known name
+        does not exist. If this process is killed, the next save or restore removes the
+        file.
         """
         name = f"0.{secrets.token_hex(8)}{_STAGED}"
         try:
@@ -195,7 +197,7 @@ class LocalFolder:
         return name
 
     def sees(self, mark: str) -> bool:
-        """Return whether this process sees a mark, after a short wait."""
+        """Return whether this process sees the file `mark`, after a short wait."""
         deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
         while not (self.path / mark).exists():
             if time.monotonic() > deadline_s:
@@ -204,7 +206,7 @@ class LocalFolder:
         return True
 
     def unmark(self, mark: str) -> None:
-        """Remove a mark."""
+        """Remove the file `mark`."""
         with contextlib.suppress(OSError):
             (self.path / mark).unlink()
 

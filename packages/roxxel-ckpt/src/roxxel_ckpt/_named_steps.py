@@ -1,7 +1,7 @@
 """Finds the steps that an argument of the command line names.
 
-An argument is a step, a folder of steps or of a run, or their URL; `@STEP` after a
-folder names one of its steps.
+An argument is the path or the URL of a step, of a folder of steps, or of a run. `@STEP`
+after a folder names one of its steps.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Step(NamedTuple):
 
     @contextlib.contextmanager
     def _renamed(self) -> Generator[Path]:
-        """Name the step in errors, not the local directory of its description."""
+        """In errors, replace the local directory by the location of the step."""
         directory = self.directory
         try:
             yield directory

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-# Replicas of an array of at least this size each write a part of the array. For smaller
+# If an array has at least this size, each of its replicas writes a part. For smaller
 # arrays, one file per replica would cost more than it saves.
 _REPLICA_PARALLEL_BYTES = 1 << 20
 
@@ -71,7 +71,7 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
 def read_arrays(
     directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
 ) -> dict[str, Any]:
-    """Read arrays of a step: zarr 3, or OCDBT by version 0.1 or an Orbax manager.
+    """Read arrays of a step: zarr 3; OCDBT if version 0.1 or a manager wrote it.
 
     Each process reads what its devices need for the shape, dtype and sharding of the
     target. A target of None reads the whole array as numpy. PRNG keys are returned as

@@ -187,7 +187,7 @@ class Restorer:
         step: int | None,
         options: Options | None,
     ) -> Candidate | None:
-        """Choose from `steps`, which have a directory, oldest first.
+        """Choose from `steps`, which are sorted, oldest first.
 
         A damaged `step` raises CheckpointDamagedError. The shardings of `live` decide
         which files each process verifies.
@@ -206,8 +206,8 @@ class Restorer:
                     "a step uses the newest sound checkpoint"
                 )
             skipped.append((location, problem))
-            # After a successful `peek`, the `restore` that follows logs the damage. The
-            # trainer calls `peek` before it opens the log of the run.
+            # `peek` logs nothing here, because the `restore` that follows logs the
+            # damage. The trainer calls `peek` before it opens the log of the run.
             if options is not None:
                 _log_damage(skipped[-1:])
         if steps:

@@ -1,8 +1,8 @@
 """Which finished checkpoints are kept: the newest, the best, and permanent ones.
 
-Every checkpoint records the rule (metric and mode) by which the program that saved it
-ranks checkpoints. Without `best_metric`, a program uses the rule that was recorded
-last, so all programs agree on the best checkpoint.
+A rule is the metric and mode that rank checkpoints. Every checkpoint records the rule
+of the program that saved it. Without `best_metric`, a program uses the rule that was
+recorded last, so all programs agree on the best checkpoint.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def best_rule(
         mode: Replaces the recorded mode.
 
     Returns:
-        The rule of the newest checkpoint that records a rule, else `BestRule()`; with
-        `metric` and `mode` replaced if given. A recorded mode applies only to the
-        recorded metric; a different `metric` without `mode` uses `"min"`.
+        The rule of the newest checkpoint that records one, or `BestRule()` if none
+        does. `metric` and `mode` replace its fields. A recorded mode applies only to
+        the recorded metric, so a different `metric` without `mode` uses `"min"`.
     """
     rules = {step: rule for step, rule in recorded.items() if rule is not None}
     rule = rules[max(rules)] if rules else BestRule()

@@ -1,9 +1,10 @@
 """One save: prepare the folder, then write, digest and commit on a thread.
 
 `begin_save` prepares the folder on process 0. A `Save` runs on every process. Its
-thread copies arrays to the host, writes and digests files in the staging of this
-process, then delivers the files to the folder: by renames on a shared disk, by uploads
-in a bucket. After all processes have delivered their files, process 0 commits the step.
+thread copies arrays to the host, writes and digests files in the staging directory of
+this process, then delivers the files to the folder: by renames on a shared disk, by
+uploads in a bucket. After all processes have delivered their files, process 0 commits
+the step.
 """
 
 from __future__ import annotations
@@ -191,10 +192,10 @@ def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
 class Save:
     """A save of one step, on its own thread.
 
-    `attempt` is a name unique to this save: a process that is late for one save must
-    not write into the next. No other save uses `channel`. When the save
-    ends, it closes `held`, which releases the folder's lock. `was_raised` is True once
-    the error of this save was raised.
+    `attempt` is a name that only this save has, so that a late process does not write
+    into the next save. No other save uses `channel`. When the save ends, it closes
+    `held`, which releases the folder's lock. `was_raised` is True once the error of
+    this save was raised.
     """
 
     def __init__(
@@ -241,7 +242,7 @@ class Save:
             thread.start()
         except RuntimeError as error:  # the system has no thread left
             self._copied.set_exception(error)
-            # The other processes wait for a report of this process.
+            # Run the save here: the other processes wait for the error that it reports.
             self._run(self._copied.result)
         error = self._copied.exception()
         self._blocking_s = time.perf_counter() - started_at
@@ -376,7 +377,7 @@ def _cannot_begin(
 
 
 def _remedy(folder: Folder, error: BaseException) -> str:
-    """Return the remedy for an error of a local disk; other errors contain theirs."""
+    """Return advice for an error of a local disk; other errors contain their own."""
     is_of_disk = isinstance(error, OSError) and not isinstance(error, CheckpointError)
     return f"; {folder.staging_remedy}" if is_of_disk else ""
 

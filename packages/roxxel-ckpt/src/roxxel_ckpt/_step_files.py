@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 class StepFiles:
-    """The files of all steps of a folder; a step has a prefix named after its attempt.
+    """The files of all steps of a folder; the files of a step share a prefix.
 
-    A local directory with copies of a step has the same name.
+    The prefix is `<step>.<attempt>`. A local directory with copies of the step has the
+    same name.
     """
 
     def __init__(self, bucket: Bucket) -> None:

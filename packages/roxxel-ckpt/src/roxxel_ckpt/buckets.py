@@ -343,7 +343,7 @@ def _store(
 ) -> ObjectStore:
     from obstore import store as stores
 
-    del process  # only a part of the cache key
+    del process  # in the cache key, so that a fork gets its own store
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=min(_REQUEST_S, timeout_s / 6)),
         "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 6)),

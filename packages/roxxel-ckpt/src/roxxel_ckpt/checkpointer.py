@@ -80,14 +80,15 @@ class Checkpointer:
         keep_best: Number of best checkpoints to keep in addition to the newest.
         keep_every: Which checkpoints are permanent, so never deleted. An integer `n`:
             every step that is a multiple of `n`. A duration such as `"6h"` (units s, m,
-            h, d): a checkpoint saved at least `"6h"` after the last permanent one.
+            h, d): every checkpoint saved at least this long after the previous
+            permanent checkpoint.
         on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
             earlier save, or `"skip"` this save and return False.
         local: Local directory in which files are staged, before an upload or after a
             download. The files of the newest checkpoint stay in this directory, so that
             a restart on this machine downloads less. None uses a temporary directory
-            (of `tempfile`), in which nothing stays. Either needs room for the arrays of
-            this process.
+            (of `tempfile`), in which nothing stays. The directory needs room for the
+            arrays of this process.
         read_only: Whether to leave the folder unchanged: `save` is an error, and
             `restore` leaves half-written files of killed processes in place.
 
@@ -283,15 +284,16 @@ class Checkpointer:
             The restored step; 0 if the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: The requested step does not exist; or the folder
-                has no steps, but is a step itself, or is a run whose subfolder
-                `checkpoints` has steps, or holds a step whose name is not a number.
+            CheckpointNotFoundError: The requested step does not exist. Or the folder
+                has no steps and seems to be a wrong folder: it is a step itself, it is
+                a run whose subfolder `checkpoints` has steps, or its steps have names
+                that are not numbers.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointMismatchError: The checkpoint does not fit the live objects.
             CheckpointStateLostError: Reading failed after the live arrays were
                 deleted; make a new model.
             CheckpointWriteError: The previous save failed in the background, or the
-                local disk refuses the copies of files of a bucket.
+                local disk cannot store the files downloaded from a bucket.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
         """
@@ -420,7 +422,7 @@ class Checkpointer:
                 self._awaited = self._last
 
     def close(self) -> None:
-        """Call `wait`, with its errors; all methods may still be called afterwards."""
+        """Call `wait`, which may raise; all methods may still be called afterwards."""
         self.wait()
 
     def __enter__(self) -> Self:

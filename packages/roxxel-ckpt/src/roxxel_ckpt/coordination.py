@@ -136,7 +136,7 @@ class Channel:
     def __init__(self, name: str) -> None:
         self._prefix = f"roxxel/{name}/"
         self._turn = 0
-        # First turn whose texts are not deleted yet.
+        # Turns count agreements. This is the first turn whose texts still exist.
         self._first_kept = 0
 
     def agree(
