@@ -128,7 +128,7 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward layer, each with pre-norm and a residual connection."""
+    """Attention and a feed-forward layer, each with pre-norm and a residual path."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
         self.input_layernorm = RMSNorm(config)
