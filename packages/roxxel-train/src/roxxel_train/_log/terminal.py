@@ -158,7 +158,7 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a training row for the terminal, as short texts by name."""
     watched = dict(_WATCHED)
     by_source = [field for field in row if field.startswith(_LOSS_OF)]
-    if len(by_source) > 1:  # the loss of the only source is the loss
+    if len(by_source) > 1:  # one source: its loss is the loss of the run
         for field in by_source[:_MOST_SOURCES]:
             watched[field] = (field.removeprefix(_LOSS_OF), ".3f")
     return {

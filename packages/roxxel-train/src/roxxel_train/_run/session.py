@@ -107,8 +107,8 @@ class Session:
                 stack.enter_context(log)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
-                # Entered early, so it exits after the last save: the exit waits for the
-                # compiler.
+                # Enter this context early: its exit waits for the compiler, and must
+                # come after the last save.
                 compiler = stack.enter_context(compiling_thread(log.info))
                 if state.checkpointer is not None:
                     stack.callback(state.checkpointer.close)

@@ -150,7 +150,7 @@ def _without_rows(
 def _split_sequence(
     result: Any, rows: dict[str, jax.Array], function: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the loss and the scalars among the other values; fill `rows`."""
+    """Return the loss and the other scalars; move arrays of row values to `rows`."""
     if not result:
         raise TypeError(
             f"{function} returned an empty {type(result).__name__}; "

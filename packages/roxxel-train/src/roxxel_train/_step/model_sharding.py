@@ -301,7 +301,7 @@ def array_path(path: tuple[Any, ...]) -> str:
 
 
 def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
-    """Return the sharding of an array that is already split over axes of `mesh`."""
+    """Return the sharding of an array that `mesh` already splits; None for others."""
     sharding = getattr(x, "sharding", None)
     if (
         isinstance(sharding, NamedSharding)
