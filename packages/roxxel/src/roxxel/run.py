@@ -107,8 +107,8 @@ class Run:
     def parent(self) -> Parent | None:
         """The checkpoint of another run from which this run started.
 
-        The sampler of a branch has the batches of all steps, those of its parent
-        included. The metrics of steps up to `parent.step` are in the folder of the
+        The sampler of a branch has the batches of all steps, including the steps of
+        its parent. The metrics of steps up to `parent.step` are in the folder of the
         parent: `open_run(run.parent.path).metrics`.
         """
         return read_parent(self.folder)

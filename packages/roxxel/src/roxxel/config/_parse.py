@@ -242,7 +242,7 @@ def _held_out(
 ) -> EvalConfig | dict[str, EvalConfig]:
     """Return the held-out set of `[eval]`, or the named sets of `[eval.NAME]`.
 
-    `primary` is the name of the primary of the training data.
+    `primary` is the name of the primary source in the training data.
     """
     if any(key in _EVAL or not isinstance(value, dict) for key, value in table.items()):
         return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]", primary))

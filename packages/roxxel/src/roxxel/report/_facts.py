@@ -43,7 +43,7 @@ _START = re.compile(
     r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row that hold the loss of one source."""
+"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),

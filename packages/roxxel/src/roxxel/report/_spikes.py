@@ -29,7 +29,9 @@ FACTOR = 8
 """A loss is a spike if it exceeds the median by more than this many deviations."""
 
 LEAST_DEVIATION = 1e-3
-"""Minimum of deviation / median, so that a loss that hardly varies has no spikes."""
+"""Smallest deviation that the rule uses, as a share of the median.
+
+Without this minimum, a nearly constant loss would have spikes."""
 
 RULE = (
     "A row of the log is marked if its loss exceeds the median of the "
