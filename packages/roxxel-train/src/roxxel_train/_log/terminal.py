@@ -27,13 +27,13 @@ _WATCHED = {
 """Fields of a training row that the terminal shows, with short names and formats."""
 
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row that hold the loss of one source."""
+"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
 
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-"""The bar of tqdm without its rate of steps: the texts have the rate of tokens."""
+"""tqdm's bar without steps per second: the text beside it has tokens per second."""
 
 _NOT_SHOWN = ("kind", "step", "time")
 

@@ -72,8 +72,8 @@ class AgreedRows:
         # The batches of all steps before `_agreed` may be used.
         self._agreed = start
         self._delivered = start - 1
-        # This process's part of the batches that were read: of the last window on which
-        # the processes agreed, and of the next window.
+        # The batches that were read, only this process's part: those of the last window
+        # on which the processes agreed, and those of the next window.
         self._batches: dict[int, Fed] = {}
         self._begin_window()
 

@@ -328,7 +328,7 @@ class Session:
         """
         sampler, held_out = self.state.sampler, self.evaluator.held_out
         state = sampler.state(0)
-        del state["digest"]  # differs if any other part differs
+        del state["digest"]  # it differs whenever another part differs
         of_sources = {
             f"{what} of source {name!r}": value
             for name, source in zip(

@@ -156,7 +156,7 @@ def _split_sequence(
             f"{function} returned an empty {type(result).__name__}; "
             "return the loss as the first value"
         )
-    fields: Any = getattr(result, "_fields", ())  # of a named tuple
+    fields: Any = getattr(result, "_fields", ())  # field names of a named tuple
     loss_index = fields.index("loss") if "loss" in fields else 0
 
     def leaves() -> Iterator[tuple[str, Any]]:
