@@ -222,9 +222,9 @@ class Curriculum:
                 arrays. All fields but the tokens are int32: `"segment_ids"` counts the
                 documents of a row from 1, `"positions"` counts tokens from the start of
                 their document in the row, and `"source"` is an index into
-                `source_names`. `"loss_mask"` is 1 on tokens to learn, and 0 on tokens
-                of withdrawn documents and where a column `loss_mask` of a corpus is 0;
-                the state of the run has the digest of such a column. The loss of
+                `source_names`. `"loss_mask"` is 1 on tokens to learn. It is 0 on tokens
+                of withdrawn documents, and where a column `loss_mask` of a corpus is 0.
+                The state of the run has the digest of such a column. The loss of
                 predicting token j of a row counts `loss_mask[:, j]` times, so a loss
                 over `tokens[:, 1:]` uses `loss_mask[:, 1:]`.
             check: `"blocks"` verifies the checksum of every block of tokens that the

@@ -230,8 +230,8 @@ class Sampler:
         This is the inverse of `locate`: every row of a step that holds some of the
         tokens gives one result, clipped to the tokens. Tokens that the run never reads
         give no result. The results are computed, not searched, when they are requested:
-        the cost of each does not depend on the size of the source. For the places of a
-        past run, use a sampler with the run's state.
+        the cost of each does not depend on the size of the source. To search a run that
+        has begun, use a sampler with the run's state.
 
         Args:
             source: Name of the source; `"self"` is the primary.

@@ -292,7 +292,7 @@ def test_a_killed_copy_is_not_visible_and_continues(
 @pytest.mark.usefixtures("bucket")
 def test_the_command_copies(corpus: Roxxel, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["copy", str(corpus.filepath), "s3://data/web_*.rox"]) == 0
-    assert capsys.readouterr().out.startswith(f"copied {corpus.num_tokens} tokens")
+    assert capsys.readouterr().out.startswith(f"copied {corpus.num_tokens:,} tokens")
     assert main(["copy", str(corpus.filepath), "s3://data/web_*.rox"]) == 0
     assert capsys.readouterr().out.startswith("kept")
     assert main(["copy", "s3://data/web_*.rox", "s3://data/one.rox"]) == 1

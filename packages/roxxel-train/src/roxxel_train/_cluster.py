@@ -35,7 +35,7 @@ _REMEDIES = {
     _OPEN_MPI: f"start the program by mpirun, or set {NUM_PROCESSES}=1",
     _SLURM: f"start the program by srun, or set {NUM_PROCESSES}=1",
 }
-"""For each variable: what to do if it is set, and other variables are missing."""
+"""Advice for an error: a variable is set, but the variables that it needs are not."""
 
 
 @dataclass(frozen=True)

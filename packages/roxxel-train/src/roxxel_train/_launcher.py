@@ -22,7 +22,7 @@ VARIABLE = "ROXXEL_LAUNCHER_FD"
 
 @contextmanager
 def pipe() -> Generator[int]:
-    """Return the read end, for `pass_fds` and `VARIABLE` of every process."""
+    """Yield the read end, to give to every process by `pass_fds` and `VARIABLE`."""
     read_end, write_end = os.pipe()
     try:
         yield read_end

@@ -175,7 +175,10 @@ def _why_nothing(
 
 
 def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
-    """Return pairs of step and digest: of each row, and 0 where the digest begins."""
+    """Return pairs `(step, digest)` in order: one for each row with a digest.
+
+    The first pair has digest 0, and the step at which the digest of the run begins.
+    """
     found: dict[int, int] = {}
     for row in rows:
         if isinstance(row.get("digest"), str):

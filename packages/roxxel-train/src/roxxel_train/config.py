@@ -77,9 +77,10 @@ class TrainConfig:
             `(batch_size,)`, the trainer logs the loss of each source; `"row_weight"`,
             of the same shape, has the number of unmasked tokens of each row.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
-            `run.json`. May be a URL such as `s3://bucket/run` (also `gs://` and `az://`;
-            the extra `bucket` installs the client): then the files are also in a local
-            folder, which the log names. If None, the run writes no files.
+            `run.json`. May be a URL of a bucket, such as `s3://bucket/run` (also `gs://`
+            and `az://`; the extra `bucket` installs the client). Then the files are
+            also in a local folder, which the log names. If None, the run writes no
+            files.
         eval_fn: A function of a `ModelState` that every process calls. It returns text,
             a number, a dict of texts and numbers, or None. Process 0 logs the result.
         eval_every: Updates between evaluations. None evaluates only after the last
@@ -128,10 +129,10 @@ class TrainConfig:
             losses are `eval_loss/NAME`, and `eval_loss` is the mean of these losses.
         best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
             value of `eval_fn`, `"eval_loss"`, or the loss of a held-out set such as
-            `"eval_loss/web"`. The checkpoint with the lowest value
-            is kept besides the newest ones. By default a resumed run uses the metric
-            that its checkpoints record. A new run uses `"eval_loss"`, or without
-            held-out data the mean training loss since the last checkpoint.
+            `"eval_loss/web"`. The checkpoint with the lowest value is kept besides the
+            newest ones. By default a resumed run uses the metric that its checkpoints
+            record. A new run uses `"eval_loss"`, or without held-out data the mean
+            training loss since the last checkpoint.
         init_from: A checkpoint of another run: `"runs/a"` is the newest checkpoint of
             the run in this folder, and `"runs/a@100"` is step 100. The folder of the
             checkpoints, the folder of one step, or a URL are allowed too. A new run
@@ -152,7 +153,7 @@ class TrainConfig:
             parameter, leaves out the attention scores.
         check: `"blocks"` verifies the checksum of every block of tokens that is read,
             held-out data included, so the run never trains on a damaged token.
-            `"headers"` verifies only the heads, feet and indexes of shards.
+            `"headers"` verifies only the metadata of a shard: head, foot and indexes.
         on_damage: With `check="blocks"`, what happens when a block of tokens is
             damaged. `"raise"` ends the run with the error. `"mask"` continues: all
             processes agree to mask the tokens of the block, from the first step that
@@ -266,7 +267,7 @@ class TrainConfig:
 
     @property
     def held_out(self) -> dict[str, Curriculum]:
-        """The held-out sets by name; the name of an only set may be empty."""
+        """The held-out sets by name; a set without a name has the empty name."""
         given = self.eval_curriculum
         if given is None:
             return {}

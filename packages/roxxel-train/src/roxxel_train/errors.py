@@ -62,7 +62,7 @@ class NonFiniteError(FloatingPointError):
         step: Number of the update, from 1.
         what: The value that is not finite, in words, such as `the loss is nan`.
         rows: Source, tokens and documents of every row of the batch.
-        cause: If the batch is the cause, the reason and a remedy; None otherwise.
+        cause: Why the batch gives this value, and what to do; None if unknown.
     """
 
     def __init__(

@@ -267,7 +267,7 @@ class Trainer:
             ValueError: A setting differs between processes.
             roxxel_ckpt.CheckpointError: A checkpoint cannot be written or read.
             Exception: An error of `loss_fn`, `eval_fn` or the data. A single process
-                saves the last whole state before it raises the error.
+                saves the state, if intact and finite, before it raises the error.
 
         With several processes, all of them raise `Preempted`, `NonFiniteError` and the
         `ValueError` above. After any other error in one process, all processes log the

@@ -153,7 +153,7 @@ def _last_step(file: Path) -> int:
 
 
 def _records(content: bytes) -> Iterator[bytes]:
-    """Yield the records of a file: a header of 7 bytes, then a log of LevelDB.
+    """Yield the records of a file: a header of 7 bytes, then a LevelDB log.
 
     A file that a killed process left may end within a record, which is left out.
     https://github.com/google/leveldb/blob/main/doc/log_format.md

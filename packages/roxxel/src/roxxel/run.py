@@ -107,8 +107,8 @@ class Run:
     def parent(self) -> Parent | None:
         """The checkpoint of another run from which this run started.
 
-        The sampler of a branch has the batches of all steps, those of its parent
-        included. The metrics of steps up to `parent.step` are in the folder of the
+        The sampler of a branch has the batches of all steps, including the steps of
+        its parent. The metrics of steps up to `parent.step` are in the folder of the
         parent: `open_run(run.parent.path).metrics`.
         """
         return read_parent(self.folder)
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
-        """The descriptions of the whole checkpoints, by step."""
+        """The descriptions of the undamaged checkpoints, by step."""
         return tuple(read_checkpoints(self.folder)[0])
 
     def sampler(
@@ -132,7 +132,7 @@ class Run:
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
     ) -> Sampler:
-        """Return the batches of the run: those trained, and those planned.
+        """Return the sampler of the run, for its trained and its planned batches.
 
         The batch of a past step is the one that was trained, even if the schedule was
         edited or a corpus has grown since. Later steps follow the plan of the last
@@ -174,7 +174,7 @@ class Run:
 
     @property
     def trained_steps(self) -> int:
-        """Number of trained steps that the newest whole checkpoint holds."""
+        """Number of steps that the run had trained at its newest sound checkpoint."""
         return self._data().trained["step"]
 
     def corpora(self) -> dict[str, TokenReader]:

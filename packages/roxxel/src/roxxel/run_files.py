@@ -27,7 +27,7 @@ DATA = "data.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 
 PRIMARY = "self"
-"""The primary source in states, and in the rows of a run that does not name it."""
+"""Name of the primary source in states, and in runs that give it no other name."""
 
 _BY_SOURCE = {"tokens_by_source", "planned_tokens_by_source", "rows_by_source"}
 """Fields of a training row with a value for each source."""
@@ -226,7 +226,7 @@ def _tokens(state: Mapping[str, Any]) -> int:
 
 
 def read_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
-    """Return the whole checkpoints and the steps of damaged ones, ascending."""
+    """Return the undamaged checkpoints and the steps of damaged ones, ascending."""
     parent = folder / CHECKPOINTS
     names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     steps = sorted(int(name) for name in names if name.isdecimal())
@@ -370,7 +370,7 @@ def _checkpoint(path: Path, step: int) -> Checkpoint | None:
 
 
 def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
-    """Return a row in which the primary has this name, where a row has its name."""
+    """Return a row in which the name `primary` replaces the recorded name."""
     known = row.get("primary_source", PRIMARY)
     if row["kind"] != "train" or known == primary:
         return row
@@ -392,7 +392,10 @@ def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """Parse a row, without mistyped phase and token counts; None if it is damaged."""
+    """Parse a row; return None if it is damaged.
+
+    If only the phase or the token counts are invalid, the row lacks these values.
+    """
     try:
         row = json.loads(line)
     except ValueError:

@@ -75,7 +75,7 @@ def checked_sources(
 def recorded_sources(
     state: Mapping[str, Any], readers: Mapping[str, TokenReader], primary: str
 ) -> tuple[Source, ...]:
-    """Return the sources of a state with their recorded policies, at their versions.
+    """Return the sources that a state records, with their policies and versions.
 
     `state` is the result of `checked_state`. A source without a reader is left out if
     no recorded phase draws from it.

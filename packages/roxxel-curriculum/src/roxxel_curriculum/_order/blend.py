@@ -39,7 +39,7 @@ _SHIFT = np.uint64(_BITS)
 
 
 class Portion(NamedTuple):
-    """The samples of one source within a range of consecutive samples of a blend.
+    """The samples that one source has in a range `[first, stop)` of a blend.
 
     `offsets` ascend and count from the start of the range. They may be read-only.
     """
@@ -93,7 +93,7 @@ class Blend:
     def __init__(
         self, weights: Mapping[str, int], order_names: Mapping[str, str] | None = None
     ) -> None:
-        # The first name in a node breaks ties, so the order of `weights` has no effect.
+        # Names break ties between weights, so the order of `weights` has no effect.
         names = order_names or {}
         nodes: list[tuple[int, str, _Node]] = [
             (weight, names.get(name, name), name) for name, weight in weights.items()

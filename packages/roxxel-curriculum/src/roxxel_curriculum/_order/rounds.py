@@ -128,7 +128,7 @@ class SampleStream:
                     return
 
     def after(self, given: int) -> tuple[int, int]:
-        """Return the epoch of sample `given - 1`, and the depth when its round ends."""
+        """Return the epoch of sample `given - 1`, and the depth after its round."""
         last = next(self.rounds(given - 1, 1))
         stride = self.spans.stride(self.seq_len)
         return last.epoch, last.depth + last.per_span * stride

@@ -25,9 +25,9 @@ _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs o
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
 _RICH_GAP = 2
-"""Number of characters between two columns of a table of `rich`."""
+"""Number of characters between two columns of a `rich` table."""
 _NARROWEST_NAME = 6
-"""Minimum width of the column of source names: the width of its heading."""
+"""Minimum width of the name column: the width of its heading."""
 
 
 class _Table(NamedTuple):
@@ -36,7 +36,7 @@ class _Table(NamedTuple):
 
     @property
     def widths(self) -> list[int]:
-        """Number of characters of the widest cell of each column."""
+        """Width of each column, in characters."""
         rows = [self.columns, *(row for row in self.rows if not isinstance(row, str))]
         return [max(map(len, column)) for column in zip(*rows, strict=True)]
 

@@ -134,7 +134,7 @@ class LogFiles:
         self._worker.call(self._rows.sync)
 
     def close(self) -> None:
-        """Write queued lines, close both files; raise a write error not yet raised."""
+        """Write queued lines, close both files; raise errors that `flush` did not."""
         self._worker.finish()
         self._worker.join()
         with ExitStack() as stack:

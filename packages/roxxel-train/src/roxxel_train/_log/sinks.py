@@ -26,7 +26,7 @@ _SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
     ),
     "wandb": ("roxxel_train.wandb", "WandB", lambda run: {"log_dir": run}),
 }
-"""Module and class of each sink, and its options from the folder of the run.
+"""For each sink: its module, its class, and its options for a given run folder.
 
 W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
 """

@@ -27,13 +27,13 @@ _WATCHED = {
 """Fields of a training row that the terminal shows, with short names and formats."""
 
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row that hold the loss of one source."""
+"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
 
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-"""The bar of tqdm without its rate of steps: the texts have the rate of tokens."""
+"""tqdm's bar without steps per second: the text beside it has tokens per second."""
 
 _NOT_SHOWN = ("kind", "step", "time")
 
@@ -158,7 +158,7 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a training row for the terminal, as short texts by name."""
     watched = dict(_WATCHED)
     by_source = [field for field in row if field.startswith(_LOSS_OF)]
-    if len(by_source) > 1:  # the loss of the only source is the loss
+    if len(by_source) > 1:  # one source: its loss is the loss of the run
         for field in by_source[:_MOST_SOURCES]:
             watched[field] = (field.removeprefix(_LOSS_OF), ".3f")
     return {

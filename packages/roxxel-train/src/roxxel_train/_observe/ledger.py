@@ -53,8 +53,8 @@ class Ledger:
     def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the fields of a metrics row, and start the next interval of losses.
 
-        `names` has the shown name of each source. Losses are in its order, whichever
-        source the interval read first.
+        `names` has the shown name of each source. The losses are in the order of
+        `names`.
         """
         losses, self.losses = self.losses, {}
         sources = [source for source in names if source in losses]
@@ -80,7 +80,7 @@ class Ledger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
-        """Return the totals of a checkpoint of `step`.
+        """Return the totals that the checkpoint of `step` holds.
 
         `content` is None in a checkpoint of an earlier release: the totals then begin
         at `step`.

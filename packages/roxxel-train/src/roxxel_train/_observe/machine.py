@@ -53,9 +53,9 @@ class Machine:
     def fields(self, tokens_per_s: float) -> dict[str, float]:
         """Return the fields of a metrics row that measure the devices.
 
-        `tokens_per_s` counts the tokens of all devices, and `mfu` is the share of the
-        peak of all devices together. Memory is in bytes, on the fullest device of this
-        process.
+        `tokens_per_s` counts the tokens of all devices. `mfu` is the model's FLOP/s
+        divided by the peak of all devices together. Memory is in bytes, on the fullest
+        device of this process.
         """
         flops_per_s = tokens_per_s * self._flops_per_token
         fields: dict[str, float] = {"model_flops_per_s": flops_per_s}

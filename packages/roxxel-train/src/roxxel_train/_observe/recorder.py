@@ -128,7 +128,7 @@ class Recorder:
         self._names = {
             "self" if name == primary else name: name for name in sampler.source_names
         }
-        # Readers of the rows then know under which names a run had its primary.
+        # Rows record the name of the primary, because a run may change the name.
         self._primary = {} if primary == "self" else {"primary_source": primary}
         self._losses = losses
         self._ledger = ledger

@@ -2,11 +2,12 @@
 
 If a block of a corpus is damaged, a run with `on_damage="mask"` masks the tokens of the
 block. All processes must do so from the same step on, also those that never read the
-block. So the processes read windows of steps ahead of training: every process reads its
-own rows of a window, then all processes exchange the damaged blocks that they found.
-If there are any, all processes read the window again without these blocks. If there are
-none, the batches of the window may be used. An agreement in the loop would be too late:
-the updates of other processes may already wait in a collective.
+block. So the processes read ahead of training, in windows of consecutive steps: every
+process reads its own rows of a window, then all processes exchange the damaged blocks
+that they found. If they found any, all processes read the window again without these
+blocks. If they found none, training may use the batches of the window. An agreement in
+the loop would be too late: the updates of other processes may already wait in a
+collective.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class AgreedRows:
         # The batches of all steps before `_agreed` may be used.
         self._agreed = start
         self._delivered = start - 1
-        # This process's part of the batches that were read: of the last window on which
-        # the processes agreed, and of the next window.
+        # The batches that were read, only this process's part: those of the last window
+        # on which the processes agreed, and those of the next window.
         self._batches: dict[int, Fed] = {}
         self._begin_window()
 
@@ -179,7 +180,7 @@ class AgreedRows:
                 return
 
     def _own_box(self, step: int) -> list[tuple[int, int]]:
-        """Return the rows and columns `(start, stop)` that hold this process's part."""
+        """Return `(start, stop)` of the rows and columns that this process reads."""
         shape = self.shape(step)
         sharding = self._placement(shape)
         indices = sharding.addressable_devices_indices_map(shape)

@@ -27,8 +27,8 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     """Return the content of `data.json`.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`. The primary is `"self"` here, as in the state;
-    `primary` is its name, if the curriculum names it.
+    the source is not a `Roxxel`. The paths call the primary `"self"`, as the state
+    does. The key `primary` has the primary's own name, if the curriculum gives one.
     """
     named = curriculum.primary != "self"
     readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}

@@ -1,4 +1,4 @@
-"""The text of every line in the log of a run, and the summary of a call.
+"""Composes the lines of a run's log, and the summary of a call of `Trainer.run`.
 
 `Session` decides when a line is due, and this module composes the line. Lines go to
 `system.log` and to the terminal; values of single updates are metrics rows instead.

@@ -175,7 +175,7 @@ def data_state(
 
     Returns:
         The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
-        the newest whole checkpoint, or at the start of a run that has none. Later steps
+        the newest sound checkpoint, or at the start of a run that has none. Later steps
         follow the current curriculum.
 
     Raises:
@@ -257,7 +257,7 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
 
 
 def run_id(path: Path | str) -> str | None:
-    """Return the id of the run that owns a folder of checkpoints; None without one."""
+    """Return the id of the run that owns a folder of checkpoints, or None."""
     if isinstance(path, str):
         content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
         record = None if content is None else _parsed_record(content, f"{path}")
@@ -267,7 +267,7 @@ def run_id(path: Path | str) -> str | None:
 
 
 def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:
-    """Return the data state of a step, or of the newest whole one; None without one.
+    """Return the data state at a step, or at the newest sound checkpoint, or None.
 
     Raises:
         CheckpointNotFoundError: The folder has no such step.

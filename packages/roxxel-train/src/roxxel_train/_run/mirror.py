@@ -5,12 +5,12 @@ the start, with every checkpoint and at the end. (Checkpoints are uploaded by
 `roxxel_ckpt`.) In the bucket are
 
     files/<generation>-<token>          a piece of a file, of at most 16 MiB
-    log-<generation>-<number>.json      names the pieces of every file
+    log-<generation>-<number>.json      a list: the pieces of every file
 
 Objects are created and never changed. Readers use the list with the highest generation,
-and of these the highest number. A program uses the next generation when it starts, so
-readers ignore what an earlier program still uploads. An upload sends only the pieces
-that have changed; of a growing log, this is the last piece.
+and within this generation the highest number. A program uses the next generation when
+it starts, so readers ignore what an earlier program still uploads. An upload sends only
+the pieces that have changed; of a growing log, this is the last piece.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
 _SYNCED = ".synced"
-"""File in the local folder with the name of the list of which the folder is a copy."""
+"""File with the name of the list in the bucket that the local folder is a copy of."""
 
 _ATTEMPTS = 5
 
 _Result = TypeVar("_Result")
 _Pieces = dict[str, list[tuple[str, int, int]]]
-"""Name, bytes and CRC-32 of the objects of every file, by path in the folder."""
+"""For each file, by its path: name, number of bytes and CRC-32 of each piece."""
 
 
 class _Manifest(NamedTuple):
@@ -188,7 +188,7 @@ class Mirror:
                 before = before[1:]
 
     def _names(self) -> list[str]:
-        """Return the paths in the folder of the files to upload."""
+        """Return the files to upload, as paths in the folder."""
         paths = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
         return sorted(
             path.as_posix()

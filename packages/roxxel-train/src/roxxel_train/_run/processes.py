@@ -102,7 +102,7 @@ class Processes:
         self._begun: int | None = None
         self._hold: int | None = None
         self._agreed: tuple[int, Request] | None = None
-        # Deadline of the current step. Not every write holds the condition.
+        # Deadline of the current step. Some writes do not hold `_change`.
         self._due_s: float | None = None
 
     def __enter__(self) -> Self:
@@ -286,7 +286,8 @@ class Processes:
     def _vote(self, is_called: bool) -> tuple[int, Request | None] | None:
         """Hold the loop after its current step; return this step and the request.
 
-        The result is None if no process has a request, or before the first step.
+        The request is the one of this process, if any. The result is None if no process
+        has a request, or before the first step.
         """
         with self._change:
             request = self._requested()
@@ -361,5 +362,5 @@ class Processes:
 
 
 def _latest(votes: list[tuple[int, Any]]) -> tuple[int, Any]:
-    """Return the largest step of all votes, and the first request."""
+    """Return the largest step of all votes, and the first request that is not None."""
     return max(step for step, _ in votes), next(r for _, r in votes if r is not None)

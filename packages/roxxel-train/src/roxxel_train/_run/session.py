@@ -107,8 +107,8 @@ class Session:
                 stack.enter_context(log)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
-                # Entered early, so it exits after the last save: the exit waits for the
-                # compiler.
+                # Enter this context early: its exit waits for the compiler, and must
+                # come after the last save.
                 compiler = stack.enter_context(compiling_thread(log.info))
                 if state.checkpointer is not None:
                     stack.callback(state.checkpointer.close)
@@ -328,7 +328,7 @@ class Session:
         """
         sampler, held_out = self.state.sampler, self.evaluator.held_out
         state = sampler.state(0)
-        del state["digest"]  # differs if any other part differs
+        del state["digest"]  # it differs whenever another part differs
         of_sources = {
             f"{what} of source {name!r}": value
             for name, source in zip(

@@ -138,7 +138,7 @@ class RunState:
 
     @property
     def is_unsaved_branch(self) -> bool:
-        """Whether the run is at the begin of a branch, and has no checkpoint yet."""
+        """Whether the run is at the start of a branch, and has no checkpoint yet."""
         return self._saved_step < self.step == self.first_step
 
     def load_origin(self) -> None:
@@ -308,8 +308,8 @@ class RunState:
     ) -> None:
         """Put the newest arrays into the user's objects at the end of a run.
 
-        After an error, a single process saves the state if it is whole and finite, so
-        only the failed step is lost.
+        After an error, a single process saves the state if no array is deleted and all
+        numbers are finite, so only the failed step is lost.
         """
         if not is_sound(self.arrays):
             self._spoilt = "failed within an update"
@@ -349,7 +349,7 @@ class RunState:
         return {**self.origin.record, "tokens_by_source": tokens}
 
     def _continue(self, extra: Mapping[str, Any]) -> None:
-        """Continue the totals of a checkpoint of `step`."""
+        """Continue the totals that the checkpoint of `step` holds."""
         self.losses = LossMeans.from_json(extra)
         self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
         self.is_evaluation_due = not extra["evaluated"]

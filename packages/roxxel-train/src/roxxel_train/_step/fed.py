@@ -1,4 +1,4 @@
-"""The input of an update: a batch, the source of each row, and the parts."""
+"""The input of an update: a batch, its sources, and its gradient-accumulation parts."""
 
 from __future__ import annotations
 

@@ -150,13 +150,13 @@ def _without_rows(
 def _split_sequence(
     result: Any, rows: dict[str, jax.Array], function: str
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the loss and the scalars among the other values; fill `rows`."""
+    """Return the loss and the other scalars; move arrays of row values to `rows`."""
     if not result:
         raise TypeError(
             f"{function} returned an empty {type(result).__name__}; "
             "return the loss as the first value"
         )
-    fields: Any = getattr(result, "_fields", ())  # of a named tuple
+    fields: Any = getattr(result, "_fields", ())  # field names of a named tuple
     loss_index = fields.index("loss") if "loss" in fields else 0
 
     def leaves() -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """Explains why a loss function cannot read a field of its batch.
 
-JAX reports a field of a batch that is one array as an unsupported index, in a traceback
-of dozens of lines that never mention `fields=`.
+If the batch is a single array, JAX reports a field as an unsupported index, in a
+traceback of dozens of lines that never mention `fields=`.
 """
 
 from __future__ import annotations

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
-"""The axes of the mesh that split arrays without an annotation: `"annotated"` for no
-axes, `"fsdp"` for the axes that split the rows of a batch, or the names of the axes.
+"""Which axes of the mesh split the arrays that have no annotation.
+
+`"annotated"` means no axes. `"fsdp"` means the axes that split the rows of a batch. A
+sequence lists the axes by name.
 
 `"fsdp"` leaves out the axis `"replica"`, along which `make_hybrid_sharding_config` puts
 groups of devices. Each group holds the whole model, so the slower network between
@@ -301,7 +303,7 @@ def array_path(path: tuple[Any, ...]) -> str:
 
 
 def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
-    """Return the sharding of an array that is already split over axes of `mesh`."""
+    """Return the sharding of an array that `mesh` already splits; None for others."""
     sharding = getattr(x, "sharding", None)
     if (
         isinstance(sharding, NamedSharding)

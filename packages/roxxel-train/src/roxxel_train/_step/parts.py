@@ -1,15 +1,16 @@
-"""Which rows of a batch belong to which part of an accumulated step.
+"""Deals the rows of a batch to the parts of a step with gradient accumulation.
 
-Every group of `num_parts` consecutive rows gives one row to each part, so a part has
-rows on all devices, and no row moves between devices. A blend has a pattern: of two
-sources with equal weights, every second row is of the same source. If each part held
-the same row of every group, one part could hold one source alone.
+A group is `num_parts` consecutive rows of the batch, and gives one row to each part. So
+a part has rows on all devices, and no row moves between devices. But a blend has a
+pattern: of two sources with equal weights, every second row is of the same source. If a
+part took the same row of every group, all its rows could be of one source.
 
-Rows are edges of a bipartite graph between groups and `num_parts` consecutive rows of
-one source; a part is a colour that meets every vertex at most once. Such a colouring
-always exists (D. König, Über Graphen und ihre Anwendung auf Determinantentheorie und
-Mengenlehre, 1916). So the rows of every source are spread as evenly as whole rows can
-be, and the parts are the same for any number of devices.
+A piece is `num_parts` successive rows of one source. Groups and pieces are the vertices
+of a bipartite graph. A row is an edge between its group and its piece, and a part is a
+colour that occurs at most once at each vertex. Such an edge colouring always exists (D.
+König, Über Graphen und ihre Anwendung auf Determinantentheorie und Mengenlehre, 1916).
+So the rows of every source are spread as evenly as whole rows can be, and the parts are
+the same for any number of devices.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _pieces(source: Sequence[int], num_parts: int) -> list[int]:
     """Return the piece of each row; a piece is `num_parts` rows of one source."""
     pieces: list[int] = []
     num_pieces = 0
-    current: dict[int, tuple[int, int]] = {}  # piece and room of each source
+    current: dict[int, tuple[int, int]] = {}  # by source: piece, rows to come
     for name in source:
         piece, room = current.get(name, (0, 0))
         if not room:
@@ -60,7 +61,7 @@ def _pieces(source: Sequence[int], num_parts: int) -> list[int]:
 def _colours(pieces: Sequence[int], num_colours: int) -> list[int]:
     """Return a colour for each row, different within each group and each piece."""
     colours = [0] * len(pieces)
-    # Bit c of a set of free colours stands for colour c.
+    # A set of colours is an integer: bit c is set if the set contains colour c.
     every = (1 << num_colours) - 1
     free_in_group = [every] * (len(pieces) // num_colours)
     free_in_piece = [every] * (max(pieces) + 1)

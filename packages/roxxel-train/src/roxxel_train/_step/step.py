@@ -182,7 +182,7 @@ def _gradients(
     """Return loss, further scalars, values of rows, and gradients.
 
     Loss, scalars and gradients are means over the parts. The values of rows are in the
-    order of the rows of the whole batch.
+    order of the whole batch.
 
     The weight of a part is its `"loss_weight"`, or 1 without this scalar. The scalar
     `"loss_weight"` itself is the sum over the parts.

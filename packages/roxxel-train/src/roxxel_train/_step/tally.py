@@ -64,9 +64,9 @@ def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
 
 
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
-    """Check that no metric of the user has the name of the loss of a source.
+    """Check that no metric of the user is named like a loss by source.
 
-    If the primary has a name, an earlier start of the run may have used `"self"`.
+    `"loss/self"` is always reserved: the run may once have had an unnamed primary.
     """
     for source in ("self", *sources):
         if f"loss/{source}" in scalars:

@@ -30,7 +30,10 @@ def unused_fields(jaxpr: Any, state: Any, batch: Any) -> set[str]:
 
 
 def _walk(jaxpr: Any, marks: Sequence[bool]) -> tuple[bool, list[bool]]:
-    """Return whether a program uses marked inputs, and which results are marked."""
+    """Return whether a program uses its marked inputs, and which results are marked.
+
+    A marked value is a field of the batch that was at most reshaped or converted.
+    """
     marked = {v for v, mark in zip(jaxpr.invars, marks, strict=True) if mark}
 
     def is_marked(variable: Any) -> bool:

@@ -216,7 +216,7 @@ class _Start:
         The result is the last step that the run reported before the kill.
         """
         for reached in self._steps():
-            # Any line reports step 0: the run has begun.
+            # The first line already yields step 0: it shows that the run has begun.
             if reached >= step:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(delay_s)
@@ -260,11 +260,11 @@ def _integer(text: str) -> int:
 
 
 def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
-    """Return a config of the first steps, with rows and checkpoints close together.
+    """Return a config that trains only the first steps, and the number of these steps.
 
-    The model's function gets the steps of the whole run, because its learning rate may
-    depend on them. The new config has no sinks: they would add to the logs of the real
-    run.
+    The new config logs every step and saves often. The model's function gets the steps
+    of the whole run, because its learning rate may depend on them. The new config has
+    no sinks: they would add to the logs of the real run.
     """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
@@ -340,7 +340,7 @@ def _log_differences(
 
 
 def _state_differences(scratch: Path) -> Iterator[str]:
-    """Yield the differences of the last checkpoints; print what is equal."""
+    """Yield the differences between the last checkpoints; print what is equal."""
     from roxxel_ckpt.cli import main
 
     pair = [str(scratch / name / CHECKPOINTS) for name in ("unbroken", "killed")]

@@ -151,7 +151,7 @@ def _run_several(options: argparse.Namespace, config: RunConfig) -> None:
 
 
 def _set_again(changes: Iterable[str]) -> list[str]:
-    """Return the arguments that make these changes of a config."""
+    """Return changes of a config as `--set` arguments."""
     return [argument for change in changes for argument in ("--set", change)]
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 BRANCH = "trainer.branch_from="
-"""The change of a config that `--branch` makes."""
+"""`--branch FOLDER` changes the config by this text, followed by the folder."""
 
 
 def shown_command(*arguments: str) -> str:

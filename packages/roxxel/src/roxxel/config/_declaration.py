@@ -185,7 +185,7 @@ class RunConfig:
 
     @property
     def run_folder(self) -> Path | str | None:
-        """The folder of the run, a URL as text; None without `save_path`."""
+        """The folder of the run, or its URL as text; None without `save_path`."""
         return None if self.save_path is None else self.corpus(self.save_path)
 
     def corpus(self, text: str) -> Path | str:

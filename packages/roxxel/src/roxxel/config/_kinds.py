@@ -1,4 +1,4 @@
-"""Checks of the values in a config file, each with the words of its error.
+"""Checks the values in a config file, and says in an error what a value must be.
 
 A check (`Kind`) returns the value to store, or raises `Expected`.
 """

@@ -242,7 +242,7 @@ def _held_out(
 ) -> EvalConfig | dict[str, EvalConfig]:
     """Return the held-out set of `[eval]`, or the named sets of `[eval.NAME]`.
 
-    `primary` is the name of the primary of the training data.
+    `primary` is the name of the primary source in the training data.
     """
     if any(key in _EVAL or not isinstance(value, dict) for key, value in table.items()):
         return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]", primary))
@@ -323,7 +323,7 @@ def _sources(
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
-    """Raise ConfigError unless sources have the primary under one of its names."""
+    """Raise ConfigError unless one source, and only one, has a name of the primary."""
     found = [name for name in dict.fromkeys((PRIMARY, primary)) if name in sources]
     if len(found) > 1:
         raise ConfigError(
@@ -374,7 +374,8 @@ def _read(
     """Check the values of a table, and return the values to store.
 
     `where` is the name of the table in error messages, such as `"[trainer]"`; it is
-    empty for the top of the file. `elsewhere` maps keys of other tables to remedies.
+    empty for the top of the file. `elsewhere` maps keys of other tables to advice for
+    the error.
     """
     values: dict[str, Any] = {}
     for key, value in table.items():

@@ -1,9 +1,9 @@
 """Builds the `Trainer` of a `RunConfig`: model function, mesh and keywords.
 
 The function that `model` names is called with the keywords of `[model_args]`. If the
-function has a parameter `total_steps` or `phases` that `[model_args]` does not set, the
-value is the steps or the phases of the whole run, as this start plans them. If the run
-is extended, a schedule of the learning rate is thus extended too.
+function has a parameter `total_steps` or `phases` that `[model_args]` does not set, it
+gets the steps or the phases of the whole run, as this start plans them. So if the run
+is extended, a schedule of the learning rate is extended, too.
 """
 
 from __future__ import annotations

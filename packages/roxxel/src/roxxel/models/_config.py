@@ -191,7 +191,7 @@ class LlamaConfig:
 
     @classmethod
     def tiny(cls, **changes: Any) -> LlamaConfig:
-        """Return a model of a million parameters over bytes, for a laptop.
+        """Return the config of a byte model with a million parameters, for a laptop.
 
         The vocabulary is 256 bytes and a separator. Activations are float32, which
         processors compute faster than bfloat16.
@@ -200,7 +200,7 @@ class LlamaConfig:
 
     @classmethod
     def small(cls, **changes: Any) -> LlamaConfig:
-        """Return the 124 M model: 123,587,328 parameters, the size of GPT-2 small.
+        """Return the config of the 124 M model: 123,587,328 parameters, as GPT-2 small.
 
         The vocabulary of GPT-2 is rounded up from 50,257 to a multiple of 128, which
         matrix units need to be fast.
@@ -209,12 +209,12 @@ class LlamaConfig:
 
     @classmethod
     def medium(cls, **changes: Any) -> LlamaConfig:
-        """Return the 360 M model: 359,842,816 parameters."""
+        """Return the config of the 360 M model: 359,842,816 parameters."""
         return cls(**_MEDIUM | changes)
 
     @classmethod
     def large(cls, **changes: Any) -> LlamaConfig:
-        """Return the 1.2 B model: 1,235,585,024 parameters, with grouped queries."""
+        """Return the config of the 1.2 B model: 1,235,585,024 parameters, with GQA."""
         return cls(**_LARGE | changes)
 
     @classmethod

@@ -92,8 +92,8 @@ class Attention(nnx.Module):
         Args:
             x: Shape (B, T, width).
             angles: Rotary angles, float32, shape (B or 1, T, channels / 2).
-            mask: Pairs of one document, bool, shape (B, 1, T, T), or None for one
-                document in each row.
+            mask: True for two tokens of the same document, bool, shape (B, 1, T, T).
+                None if each row is one document.
         """
         config = self.config
         shape = (*x.shape[:2], -1, config.channels)
@@ -128,7 +128,7 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward layer, each of normalised input, added to `x`."""
+    """Attention and a feed-forward layer, each with pre-norm and a residual path."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
         self.input_layernorm = RMSNorm(config)

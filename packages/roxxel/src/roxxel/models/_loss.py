@@ -85,7 +85,7 @@ def _sums(
     weights: jax.Array,
     chunk: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return sums by row of cross-entropy and of the squared log-denominator."""
+    """Return two sums for each row: cross-entropy and squared log-denominator."""
     length = targets.shape[1]
     if chunk is None:
         return _chunk_sums(matrix, hidden, targets, weights)

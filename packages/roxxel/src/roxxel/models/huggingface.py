@@ -35,7 +35,7 @@ _FIELDS = {
     "bos_token_id": "bos_token_id",
     "eos_token_id": "eos_token_id",
 }
-"""Keys of `config.json` and the fields of `LlamaConfig` of the same meaning."""
+"""Keys of `config.json`, each with the equivalent field of `LlamaConfig`."""
 
 _SIZES = {"vocab_size", "width", "hidden", "num_layers", "num_heads"}
 
@@ -57,7 +57,7 @@ def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
         folder: Folder of the file.
 
     Raises:
-        TypeError: `config` is neither.
+        TypeError: `config` is neither a config nor a model.
         OSError: The folder does not exist, or cannot be written.
     """
     if isinstance(config, Llama):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from roxxel.report._series import Series
 
 _LETTER = 6.4
-"""Width of a letter of the charts, in pixels."""
+"""Width of a letter in a chart, in pixels."""
 
 _COLORS = 8
 """Number of colours; the page defines them as `--c0` to `--c7`."""
@@ -81,7 +81,7 @@ class Chart:
 
     @property
     def is_constant(self) -> bool:
-        """Whether every line has one value throughout."""
+        """Whether every line is constant."""
         return all(line.series.is_constant for line in self.lines)
 
     def html(self, last_x: int, marks: Sequence[Mark] = (), first_x: int = 0) -> str:

@@ -57,7 +57,7 @@ def differences(
 
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the leaves of tables and of lists of tables, by dotted key."""
+    """Yield each value in nested tables and lists of tables, with its dotted key."""
     if isinstance(value, dict):
         for key, inner in cast("dict[str, Any]", value).items():
             yield from _flat(f"{prefix}.{key}" if prefix else key, inner)

@@ -43,7 +43,7 @@ _START = re.compile(
     r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
 _LOSS_OF = "loss/"
-"""Prefix of the fields of a training row that hold the loss of one source."""
+"""Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
@@ -63,7 +63,7 @@ class RunFacts:
         status: `complete`, `running`, `stopped` or `ended with an error`.
         step: Updates done, from the newest row or checkpoint.
         total_steps: Updates of the whole run; None if the log does not record them.
-        tokens: Tokens delivered, in a branch including those of the parent.
+        tokens: Tokens delivered; in a branch, the parent's tokens are included.
         seconds: Seconds of training, without evaluations, compilations and saves.
         apart: Seconds of evaluating, compiling and saving, by name.
         wait_share: Share of `seconds` in which the loop waited for data.
@@ -79,7 +79,7 @@ class RunFacts:
         evaluations_by_tokens: The values of `evaluations` over the tokens read.
         tokens_by_source: Tokens delivered so far, by source.
         shares: Share of the tokens between one row and the next, by source.
-        planned_shares: The same shares as the weights prescribe them.
+        planned_shares: The shares that the weights prescribe, in the form of `shares`.
         phases: The trained part of each phase.
         spikes: Spikes of the loss, by step.
         checkpoints: The undamaged checkpoints in the folder, oldest first.
@@ -152,7 +152,7 @@ class RunFacts:
 
     @property
     def rate(self) -> float:
-        """Tokens a second on average, without those that a parent has read."""
+        """Tokens a second on average, without the tokens that a parent has read."""
         new = max(0, self.tokens - self.first_tokens)
         return new / self.seconds if self.seconds else 0.0
 

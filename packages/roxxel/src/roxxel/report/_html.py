@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def document(title: str, body: Iterable[str], charts: Iterable[Chart]) -> str:
-    """Return a page as one file, with its style, its script and numbers of charts."""
+    """Return a page as one file, with style, script and the values of its charts."""
     numbers = {chart.key: chart.data() for chart in charts}
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -47,7 +47,7 @@ def table(
         rows: Cells, as text.
         left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
-        code: The column of command lines.
+        code: Index of the column that holds command lines.
         kind: CSS class of the table. With `runs`, the cells may wrap, because the table
             has a column for each run. With `checkpoints`, a long name in the last
             column may wrap.

@@ -85,7 +85,7 @@ def _tokens(facts: RunFacts) -> str:
 
 
 def _logged(facts: RunFacts) -> str:
-    """Return the times of the first and the last row, with the date once a day."""
+    """Return the times of the first and the last row; show the same date only once."""
     first, last = when(facts.first_time), when(facts.last_time)
     if not first or first == last:
         return last

@@ -32,15 +32,15 @@ def trained_phases(
     tokens_before: Mapping[str, int] | None = None,
     primary: str = PRIMARY,
 ) -> Iterable[PhaseFacts]:
-    """Yield the trained part of each phase in the rows or the newest checkpoint.
+    """Yield the trained part of each phase that rows or the newest checkpoint mention.
 
     Args:
         train: Training rows of the run.
-        checkpoints: Its checkpoints, oldest first.
+        checkpoints: Checkpoints of the run, oldest first.
         first_step: The first step of the run, above 0 in a branch. Phases that end
             before this step are phases of the parent, and are left out.
-        tokens_before: Tokens before this step, by source. If None, a branch counts its
-            tokens from its first row on.
+        tokens_before: Tokens before `first_step`, by source. If None, a branch counts
+            its tokens from its first row on.
         primary: Name of the primary source.
     """
     recorded = _recorded_phases(checkpoints)

@@ -37,7 +37,7 @@ _ALWAYS = {"loss", "loss-by-source", "tokens"}
 
 
 def charts_of(facts: RunFacts) -> list[Chart]:
-    """Return the charts of a run; a constant quantity has none."""
+    """Return the charts of a run, without constant quantities except `_ALWAYS`."""
     return [chart for chart in _charts(facts) if _is_drawn(chart)]
 
 
@@ -138,7 +138,7 @@ def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
         for name, series in facts.losses_by_source.items()
         if series.finite
     ]
-    if len(losses) > 1:  # the loss of the only source is the loss
+    if len(losses) > 1:  # one source: its loss is the loss of the run
         yield Chart(
             "loss-by-source",
             "Mean loss by source",

@@ -33,8 +33,9 @@ class Series:
 def thinned(series: Series) -> Series:
     """Drop points of a long series, so that the page stays small.
 
-    The result keeps both ends and, from each group of neighbouring points, the minimum
-    and the maximum, or one gap and the minimum. A spike of one step stays visible.
+    The result keeps both ends. From each group of neighbouring points, it keeps the
+    minimum and the maximum, or the minimum and a gap if the group has gaps. A spike of
+    one step stays visible.
     """
     return at(series, points_to_draw(series))
 

@@ -29,7 +29,9 @@ FACTOR = 8
 """A loss is a spike if it exceeds the median by more than this many deviations."""
 
 LEAST_DEVIATION = 1e-3
-"""Least deviation, as a part of the median: a loss that hardly varies has no spikes."""
+"""Smallest deviation that the rule uses, as a share of the median.
+
+Without this minimum, a nearly constant loss would have spikes."""
 
 RULE = (
     "A row of the log is marked if its loss exceeds the median of the "
@@ -45,7 +47,7 @@ _ROWS_AT_A_TIME = 2**14  # 8 MiB of windows
 
 @dataclass(frozen=True)
 class Spike:
-    """Consecutive rows with a high loss, described by the highest.
+    """Consecutive rows with a high loss; the attributes describe the highest loss.
 
     Attributes:
         row: Step of the row with the highest loss, as in the log: updates done.
@@ -68,8 +70,8 @@ def find_spikes(rows: Sequence[Mapping[str, Any]]) -> list[Spike]:
     """Return the spikes of a run's training rows, in order of steps.
 
     Spikes are found in the loss of single steps, and in the mean loss since the
-    previous row, which includes steps that have no row. If both have a spike in one
-    row, the result has only the first.
+    previous row, which includes steps that have no row. If a row is a spike in both
+    losses, the result has only the spike of the single step.
     """
     found = list(_spikes(rows, "loss"))
     rows_found = {spike.row for spike in found}
