@@ -244,8 +244,8 @@ class Roxxel:
     def document_name(self, document: int) -> str | None:
         """Return the id of a document, else its path or URL; None if it has no name.
 
-        The name is the value of the first of the columns `id`, `path` and `url` that
-        the corpus has per document.
+        The name comes from the first of the columns `id`, `path` and `url` that has a
+        value for every document.
 
         Raises:
             IndexError: There is no such document.
@@ -361,8 +361,8 @@ class Roxxel:
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            documents: In a bucket, also request what `document_spans` of the windows
-                reads: the document index of each shard, once.
+            documents: In a bucket, also request the document index of each shard, once;
+                `document_spans` reads this index.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -413,7 +413,7 @@ class Roxxel:
 
         Args:
             threads: Number of threads. Default: one per processor, at most 16.
-            progress: Called with the checked bytes and the bytes of all shards.
+            progress: Called with the number of bytes checked so far, and of all shards.
 
         Returns:
             A report of the shards, with an error for each damaged part.

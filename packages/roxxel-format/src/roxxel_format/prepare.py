@@ -92,7 +92,7 @@ def write_files(
         workers: Processes of this machine. A program with several workers must guard
             its main part with `if __name__ == "__main__":`, because each worker imports
             the program.
-        ray: Write units as tasks of the Ray cluster at this address, in place of
+        ray: Address of a Ray cluster that writes the units as tasks, in place of
             processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
             the extra `ray`. A program that is connected to Ray uses its own cluster.
         part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
@@ -101,8 +101,8 @@ def write_files(
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
             of their content, in a second corpus: `wiki_name_*.rox` of `wiki_*.rox`.
         shuffle: Seed of the order of units, and of the documents in each.
-        skip_bad: Leave out damaged documents, and the rest of a file that cannot be
-            read on.
+        skip_bad: Leave out damaged documents. If damage makes the rest of a file
+            unreadable, leave out the rest.
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
 

@@ -1,8 +1,8 @@
 """Write the output of a Ray Data pipeline to a corpus; needs the extra `ray`.
 
 Ray runs a write task again if its worker died, so it may write rows twice. The sink
-commits each row once: each attempt of a task writes whole shards under names of its
-own, and one commit in the driver lists the shards of exactly one attempt of every task.
+commits each row once: each attempt of a task writes whole shards under new names, and
+the driver commits the shards of exactly one attempt of every task.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
     those that remain, such as the shards of a driver that was killed.
 
     Documents are in the order of the write tasks. Ray numbers the tasks in the order in
-    which blocks arrive. For the order of the input, set
+    which blocks arrive. To keep the order of the input, set
     `DataContext.get_current().execution_options.preserve_order = True`.
 
     Args:

@@ -39,7 +39,7 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class PartSummary:
-    """The result of one part of a preparation: the number of its units, all done."""
+    """The result of one part of a preparation: how many units it has, all done."""
 
     num_units: int
 

@@ -54,8 +54,8 @@ class Documents(RecordedDocuments):
     shards that do not record one. `side` chooses documents. `shuffle` is the key of a
     random order; without it, documents are in the order of the files. If a document
     keeps the path of its file, the path is relative to `folder`. With `skips_bad`,
-    damaged documents are left out, and so is the rest of a file that cannot be read on.
-    `num_bad` counts both, and `bad` has the first 100 errors.
+    damaged documents are left out, and so is the rest of a file that damage makes
+    unreadable. `num_bad` counts both, and `bad` has the first 100 errors.
     """
 
     parts: Sequence[Part]

@@ -70,7 +70,7 @@ def is_present_shard(path: str) -> bool:
 def documents_of(
     path: str, file: BinaryIO, form: str, fields: Fields, span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of an opened file, or an InputError for one document.
+    """Yield the documents of an opened file; a bad one may yield an InputError.
 
     The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
     """
@@ -204,7 +204,7 @@ def _batches(
 
 
 def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
-    """Raise InputError for a shard: bytes of a shard may be valid text."""
+    """Raise InputError if the file is a shard, whose bytes may be valid text."""
     if is_roxxel02(foot, num_bytes):
         raise InputError(
             f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}), not text; "

@@ -7,9 +7,9 @@ manifest, records what all processes of a preparation must agree on. A single un
 no plan, unless the preparation is written in parts (`part`). After an interruption, the
 same command writes only the units without a record.
 
-Only one process can write a corpus of one file, documents from pipes, and documents
-that separators cut from shards of the first Roxxel, where a document may be in several
-shards.
+In three cases, a single process writes everything: for a corpus of one file, for inputs
+from pipes, and for shards of the first Roxxel that are cut at separators, because a
+document may be in several of these shards.
 """
 
 from __future__ import annotations

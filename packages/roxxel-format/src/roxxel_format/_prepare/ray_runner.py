@@ -1,8 +1,8 @@
 """Run the units of a preparation as tasks of Ray, on one machine or a cluster.
 
-A unit is one task of one core. A task whose worker or node died runs again, which is
-safe: a unit that is written twice has the same shards. This module, not Ray, starts
-such a task again, so that retries can be counted.
+A unit is one task of one core. If a worker or its node dies, its task runs again. This
+is safe, because writing a unit twice gives the same shards. This module, not Ray,
+starts such a task again, so that retries can be counted.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class RayRunner:
     buckets.
 
     Args:
-        address: The cluster, as for `ray.init`. None: `RAY_ADDRESS`, else a cluster
-            that runs on this machine, else a new one. A program that is already
-            connected to a cluster uses that cluster.
+        address: The cluster, as for `ray.init`. None: the cluster of `RAY_ADDRESS`; if
+            it is not set, a cluster that runs on this machine, or else a new one. A
+            program that is already connected to a cluster uses that cluster.
     """
 
     address: str | None = None

@@ -29,7 +29,7 @@ UNIT_BYTES = 1 << 26
 _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
-"""Limit of the number of units, so that the manifest of a large corpus opens fast."""
+"""Maximum number of units, so that the manifest of a large corpus opens fast."""
 
 
 def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
@@ -83,8 +83,8 @@ def _divided(
 ) -> list[Span]:
     """Divide a file into parts of about `least` bytes; return [] to keep it whole.
 
-    `num_bytes` is the size of the file. Only lines and JSON lines that are not
-    compressed, Parquet, Arrow and `.ds` can be divided.
+    `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
+    lines and JSON lines can be divided.
     """
     form, count = form or format_of(path), num_bytes // max(1, least)
     if count < 2 or path.endswith((".gz", ".zst")):

@@ -42,7 +42,7 @@ class Column:
     """A value for each token or document of a corpus; see `Roxxel.column`.
 
     The first read of a file opens it and verifies its digest. Up to `max_maps` files
-    stay mapped; None means this column's share of the process's descriptors.
+    stay mapped; None means a fair share of the process's file descriptors.
     """
 
     def __init__(self, name: str, contents: Contents, max_maps: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Find the files of a corpus on a disk, and check that they are one whole corpus.
+"""Find the files of a corpus on a disk, and check that they are one complete corpus.
 
 Earlier writers of numbered shards made no manifest. They recorded the write in the
 metadata (`write`), left a lock file if several writers could append, and kept a marker
@@ -39,7 +39,7 @@ def resolved_to_read(filepath: str) -> str:
     """Return the path or pattern that a reader of `filepath` opens.
 
     Raises:
-        ShardError: A plain name may mean a file or numbered shards.
+        ShardError: The name may mean either a file or numbered shards.
     """
     return resolved(filepath, _may_be_shard)
 

@@ -126,10 +126,11 @@ def parse_roxxel02(
 ) -> tuple[Tokens, npt.NDArray[np.int64]]:
     """Parse a shard of `ROXXEL02` or `ROXXEL01`; return its items and its block ends.
 
-    The items are a view of `data`. The shard holds blocks of any sizes, the end of each
-    block in bytes (int64), and a foot: the number of blocks, their bytes, the name of
-    the item type (`ROXXEL02` only), and the magic. All numbers are little-endian.
-    `data` is the whole file; `dtype` replaces the item type in the foot.
+    The items are a view of `data`. The shard holds blocks of any sizes, then the end of
+    each block in bytes (int64), and then a foot. The foot holds the number of blocks,
+    their bytes, the name of the item type (`ROXXEL02` only), and the magic. All numbers
+    are little-endian. `data` is the whole file; `dtype` replaces the item type in the
+    foot.
 
     Raises:
         ShardError: The file has another format, is damaged, or names no item type.

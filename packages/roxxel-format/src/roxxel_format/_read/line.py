@@ -59,7 +59,7 @@ class Line(Generic[_T]):
     `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. `is_mapped` says whether a file needs descriptors.
-    Up to `max_maps` such files stay open; None means this line's share of the process's
+    Up to `max_maps` such files stay open; None means a fair share of the process's file
     descriptors.
     """
 

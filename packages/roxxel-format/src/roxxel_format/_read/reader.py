@@ -143,7 +143,7 @@ class CorpusReader:
     """Reads one version of a corpus. Safe to use from many threads.
 
     If `checked`, every read verifies the checksums of its blocks. Up to `max_maps`
-    shards stay mapped; None means this corpus's share of the process's descriptors.
+    shards stay mapped; None means a fair share of the process's file descriptors.
     """
 
     def __init__(

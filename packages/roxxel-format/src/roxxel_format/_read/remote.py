@@ -176,7 +176,7 @@ class RemoteFiles:
 
 
 def run_later(task: Callable[[], object]) -> None:
-    """Run a task that requests ranges in a background thread, after earlier tasks.
+    """In a background thread, run a task that requests ranges, after earlier tasks.
 
     An error of the task is dropped, because the read of the same bytes raises it.
     """
@@ -272,7 +272,7 @@ class _Fetcher:
     def take(
         self, owner: int, url: str, span: tuple[int, int], timeout_s: float
     ) -> Answer:
-        """Return a range, and drop it; send a request if none was sent."""
+        """Return a range and forget it; send the request unless `request` sent it."""
         with self._changed:
             request = self._ahead.pop((owner, url, span), None)
             if request is not None:

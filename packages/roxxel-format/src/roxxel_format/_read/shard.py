@@ -118,7 +118,7 @@ class ShardMap:
     def will_need_sections(
         self, *, checksums: bool, documents: bool, is_urgent: bool
     ) -> None:
-        """Prefetch sections of a shard in a bucket that are not in memory yet.
+        """In a bucket, prefetch the sections that are not in memory yet.
 
         The document index needs the checksums too.
         """
@@ -351,7 +351,7 @@ class Opening(NamedTuple):
         block_size: int,
         dtype_name: str,
     ) -> Opening:
-        """Return the opening of a shard with these values."""
+        """Return how to open a shard that has this size and these counts."""
         tail = max(0, num_bytes - FOOT_SIZE)
         if not num_documents:
             return cls(dtype_name, block_size, None, tail)

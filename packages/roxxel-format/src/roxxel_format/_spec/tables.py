@@ -181,7 +181,7 @@ def says_number(metadata: Mapping[str, Any], number: int | None) -> bool:
 
 
 def is_of_one_file(metadata: Mapping[str, Any], number: int | None) -> bool:
-    """Return whether metadata say that a shard is a corpus by itself."""
+    """Return whether metadata say that a shard is a corpus of one file."""
     is_other_write = "write" in metadata and not says_number(metadata, number)
     return "arguments" in metadata or is_other_write
 

@@ -174,7 +174,7 @@ def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
 
 
 def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> bool:
-    """Write an object only if its tag is `tag` or, with None, if it does not exist.
+    """Write an object if its current tag is `tag`; for None, if it does not exist.
 
     Returns:
         False if the object has another tag, or exists although `tag` is None.
@@ -330,7 +330,7 @@ def _tag_of(meta: Any) -> str:
 def _store_of(
     url: str, timeout_s: float, *, is_upload: bool = False
 ) -> tuple[ObjectStore, str]:
-    """Return the store of a URL, and the key of the object in it."""
+    """Return the store of a URL, and the key of the object in the store."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     values = ((name, os.environ.get(name)) for name in _ENDPOINTS.get(scheme, ()))
@@ -362,7 +362,7 @@ def _store(
     endpoint: str,
     process: int,
 ) -> ObjectStore:
-    """Make a store for the arguments, which are also the key of a cache."""
+    """Make a store; the client itself reads `endpoint` from the environment."""
     from obstore import store as stores
 
     del process  # in the cache key, so that a fork gets its own store

@@ -359,7 +359,7 @@ def _cast(
 
 
 def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
-    """Return UTF-8 of texts; `first` is the index of the first."""
+    """Return texts as UTF-8; `first` is the index of the first text."""
     texts = np.empty(values.size, object)
     for at, value in enumerate(values.tolist()):
         if not isinstance(value, str | bytes):

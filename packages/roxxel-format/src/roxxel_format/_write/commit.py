@@ -8,8 +8,8 @@ Earlier writers made numbered shards without a manifest. The `write` field in a 
 metadata says whether its write was interrupted (section 10.6).
 
 A name does not make a file part of a corpus: `wiki_20240101.rox` may be a corpus of one
-file. So a file that the manifest does not list is removed only if it is a draft, a
-shard that records that it was written as one of several, or a column of such a shard.
+file. So an unlisted file is removed only in three cases: it is a draft, its metadata
+record that it was written as one of several shards, or it is a column of such a shard.
 """
 
 from __future__ import annotations

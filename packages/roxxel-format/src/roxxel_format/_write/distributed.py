@@ -1,10 +1,10 @@
 """Write one corpus with tasks on many machines, and commit it once.
 
-The driver begins the write, and sends a `Job` to the tasks. A task writes whole shards
-and returns their rows of the manifest. The driver commits only the rows that it
-received. A scheduler may run a task twice, even at the same time: no two attempts write
-under the same name, so shards of an attempt whose rows the driver did not receive are
-not in the corpus. All names begin with the job, so the driver finds and deletes such
+The driver begins the write, and sends a `Job` to the tasks. A task writes complete
+shards and returns their rows for the manifest. The driver commits only the rows that it
+received. A scheduler may run a task twice, even at the same time. No two attempts write
+under the same name, and the corpus lists only the attempts whose rows the driver
+received. All names begin with the job, so the driver finds and deletes the other
 shards.
 """
 

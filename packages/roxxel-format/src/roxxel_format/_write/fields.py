@@ -124,7 +124,7 @@ class Fields:
         return f"the {self.part(name)}s as --{self.part(name)}"
 
     def document(self, values: Mapping[str, object]) -> object:
-        """Return the document of a row, from the values of `names`.
+        """Return the document of a row; `values` maps the fields of `names` to values.
 
         Raises ValueError for an id that is neither text nor an integer.
         """

@@ -34,9 +34,9 @@ class WriteOptions:
 
     `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
     identifies the documents before they are read, or is None. Only a preparation from
-    files sets the last three fields: `side` is the side of a split whose documents are
-    written, `shuffle` the seed of the order of units and of the documents in each, and
-    `skip_bad` whether damaged inputs are skipped.
+    files sets the last three fields. `side` selects the documents of one corpus of a
+    split. `shuffle` is the seed that orders the units, and the documents in each unit.
+    `skip_bad` is whether damaged inputs are skipped.
     """
 
     separator: float | bytes | str | Separator | None = None

@@ -273,7 +273,7 @@ class BucketPlace(Place):
 
     @contextlib.contextmanager
     def shards(self) -> Generator[ShardFolder]:
-        """Return a temporary folder; publishing uploads the shard and deletes it."""
+        """Return a temporary folder; publishing a shard uploads and then deletes it."""
         with TemporaryDirectory(prefix="roxxel-") as folder:
 
             def publish(path: Path) -> None:
@@ -315,7 +315,7 @@ class BucketPlace(Place):
         """Return the URLs of unlisted files that are at least a week old.
 
         They are shards, columns and records of units that the manifest does not list.
-        Younger ones may belong to a write or a copy in progress, because a bucket has
+        Younger files may belong to a write or a copy in progress, because a bucket has
         no locks. The files of an uncommitted preparation are included only with
         `abandon`, whatever their age.
         """
@@ -399,7 +399,7 @@ class Publication:
                 )
             found = place.begin(replaces=False).manifest
             if set(shards.names) <= set(found.shards.names):
-                return  # Our upload succeeded without a response; others appended.
+                return  # Our upload succeeded, but its response was lost.
         if not self._appends:
             place.discard(found.file_names() - new.file_names())
 

@@ -13,9 +13,9 @@ import numpy as np
 class Side:
     """One of two corpora: the documents that are held out, or all others.
 
-    A document's content alone decides its side, whatever the order and the number of
-    the inputs: the bytes of a text in UTF-8, or the values of tokens in any dtype.
-    `share` is the share of documents that are held out.
+    Only the content of a document decides its side: the UTF-8 bytes of a text, or the
+    values of tokens, whatever their dtype. The order and the number of inputs do not
+    matter. `share` is the share of documents that are held out.
     """
 
     name: str

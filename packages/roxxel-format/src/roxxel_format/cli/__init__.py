@@ -1,4 +1,4 @@
-"""The `roxxel-format` command: its exit codes; write and commit.
+"""The `roxxel-format` command, with its subcommands write and commit.
 
 Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
 interrupted. An error is one sentence on the standard error.
