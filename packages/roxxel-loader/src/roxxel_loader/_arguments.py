@@ -26,7 +26,7 @@ def check_integers(**numbers: Any) -> None:
 
 
 def check_at_least(least: int, **counts: Any) -> None:
-    """Raise a ValueError if a count is below `least`, a TypeError if not an integer."""
+    """Raise a ValueError for a count below `least`, a TypeError for a non-integer."""
     check_integers(**counts)
     for name, count in counts.items():
         if count < least:

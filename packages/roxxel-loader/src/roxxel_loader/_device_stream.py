@@ -85,9 +85,9 @@ def device_stream(
         source: A `RowSource`, such as a curriculum's sampler; or a function from step
             to the whole global batch, a pytree of numpy arrays. Every process calls the
             function, so every process builds the whole batch. The loader copies the
-            values of a step before the same thread makes its next batch, so a function
-            may return the same arrays at every step, if it has separate arrays for each
-            thread.
+            values of a step before the same thread makes its next batch. So a function
+            may reuse its arrays from step to step, if each thread has arrays of its
+            own.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
@@ -222,7 +222,7 @@ def _takes_rows(hint: Callable[..., Any]) -> bool:
 
 
 def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
-    """Return a box that this process reads as arguments of `RowSource.rows`.
+    """Convert a box to the arguments of `RowSource.rows`.
 
     The result is `(rows, columns)`; `columns` is None if the box has all columns.
     """

@@ -38,7 +38,7 @@ class Dataset(Protocol[T_co]):
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
-    """Return the items at `indices`; add a note with the item to each error."""
+    """Return the items at `indices`; add a note that names the item to each error."""
     many = getattr(dataset, "__getitems__", None)
     if many is not None:
         try:
@@ -58,7 +58,7 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
 
 
 def call_for_item(function: Callable[[Any], Any], argument: Any, index: int) -> Any:
-    """Return `function(argument)`; add a note with the item to an error."""
+    """Return `function(argument)`; add a note that names the item to an error."""
     try:
         return function(argument)
     except Exception as error:

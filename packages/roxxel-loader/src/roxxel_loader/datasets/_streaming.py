@@ -72,7 +72,7 @@ class StreamingDataset(Generic[T]):
         return self._open(start, epoch)
 
     def finish(self, item: Any, position: int) -> T:
-        """Return the mapped item; add a note with the item to an error."""
+        """Return the mapped item; add a note that names the item to an error."""
         if self._function is None:
             return item
         return call_for_item(self._function, item, position)
