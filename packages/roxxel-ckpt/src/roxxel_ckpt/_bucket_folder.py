@@ -14,10 +14,10 @@ Processes need not share a disk. Each process writes its files to a local direct
 uploads them from there. For a restore, each process downloads the files that its
 devices need.
 
-A program that saves becomes the writer by creating the next generation. The writer with
-the highest generation wins. Every writer checks for a later writer before and after it
-creates a commit. If there is a later writer, the earlier writer deletes its own commit
-and fails.
+A program that saves becomes the writer by creating `writer-<generation>.json` with the
+next generation, a number. The writer with the highest generation wins. Every writer
+checks for a later writer before and after it creates a commit. If there is a later
+writer, the earlier writer deletes its own commit and fails.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BucketFolder:
         url: A URL that `checked_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, in which nothing stays.
-        timeout_s: A request is repeated for about a third of this time, in seconds.
+        timeout_s: Time limit in seconds; a request is repeated for about a third of it.
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
@@ -149,7 +149,7 @@ class BucketFolder:
         parent = self._copies.temporary() / "descriptions"
         directories = {step: parent / str(a) for step, a in newest.items()}
         unknown = [d for d in directories.values() if not (d / COMMIT_FILE).exists()]
-        # A step is left out if its commit was deleted after `contents` listed it.
+        # A step is left out if its commit was deleted after `contents` listed the step.
         for_each(self._read_commit, unknown)
         return {s: d for s, d in directories.items() if (d / COMMIT_FILE).exists()}
 

@@ -1,8 +1,7 @@
 """Local directories in which files are staged, before an upload or after a download.
 
-A directory belongs to one process as long as the process holds a lock on the directory,
-so the directory of a killed process can be distinguished from the directory of a
-running process. The system releases the lock when the process ends.
+A process locks each directory that it uses. The system releases the lock when the
+process ends, so a directory that is not locked belongs to no running process.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Copies:
         return self._temporary
 
     def claim(self, directory: Path) -> bool:
-        """Lock a directory of copies in `local`, and return whether it is locked.
+        """Lock a directory of copies in `local`; return whether this succeeded.
 
         Returns False if another process has locked the directory. Creates the
         directory. On a system without file locks, every claim succeeds.

@@ -163,7 +163,7 @@ class Folder(Protocol):
         ...
 
     def settle(self, staging: Path) -> None:
-        """After a commit, remove the staging of this process, or keep it for later."""
+        """After a commit, remove the files that this process staged, or keep them."""
         ...
 
     def discard(self, staging: Path, *, is_first: bool) -> None:

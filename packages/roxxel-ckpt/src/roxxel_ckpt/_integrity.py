@@ -273,7 +273,7 @@ def _num_of_manager(directory: Path) -> int:
 
 
 def digests_file(process: int) -> str:
-    """Return the path of a process's file of digests in the directory of a step."""
+    """Return the path of a process's file of digests, relative to the step."""
     return f"digests/{process}.json"
 
 

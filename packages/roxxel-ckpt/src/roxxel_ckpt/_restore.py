@@ -187,7 +187,7 @@ class Restorer:
         step: int | None,
         options: Options | None,
     ) -> Candidate | None:
-        """Choose from `steps`, which are sorted, oldest first.
+        """Choose a checkpoint; `steps` are sorted, oldest first.
 
         A damaged `step` raises CheckpointDamagedError. The shardings of `live` decide
         which files each process verifies.

@@ -102,9 +102,9 @@ def check_shared(
 ) -> None:
     """Take over the folder, and check that every process sees what process 0 writes.
 
-    Every process makes this call. If one process does not see the file, all processes
-    raise a CheckpointWriteError. On process 0, closing `held` releases the folder's
-    lock.
+    Every process makes this call. If one process does not see the file of process 0,
+    all processes raise a CheckpointWriteError. On process 0, closing `held` releases
+    the folder's lock.
     """
     if process_count() == 1:
         folder.take_over()

@@ -38,7 +38,7 @@ class StepFiles:
         return self._bucket.url_of(name)
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the size of every file below a prefix, without the prefix."""
+        """Return the size of every file below a prefix; the names lack the prefix."""
         return self._bucket.sizes(prefix)
 
     def upload(self, directory: Path) -> None:

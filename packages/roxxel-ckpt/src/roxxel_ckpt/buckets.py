@@ -118,7 +118,7 @@ class Bucket:
         )
 
     def sizes(self, prefix: str) -> dict[str, int]:
-        """Return the size of every object below a prefix, without the prefix."""
+        """Return the size of every object below a prefix; the names lack the prefix."""
         start = len(self._root + prefix)
 
         def collect(client: ModuleType, store: ObjectStore) -> dict[str, int]:

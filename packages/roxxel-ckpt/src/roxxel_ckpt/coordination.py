@@ -207,8 +207,8 @@ class Channel:
 
         Args:
             report: Returns the report of this process, or None to report at a later
-                call of `poll`. The argument is True if another process has reported.
-                `poll` calls `report` until `report` returns a value.
+                call of `poll`. The argument of `report` is True if another process has
+                reported. `poll` calls `report` until `report` returns a value.
             decide: Returns the decision, never None; runs on process 0.
 
         Returns:
