@@ -162,7 +162,7 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return the epoch of a sample, its first depth, and the index in the epoch."""
+        """Return a sample's epoch, the epoch's first depth, and the sample's index."""
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample
