@@ -2,7 +2,8 @@
 
 A corpus is a set of `.rox` shards. A shard holds tokens, an index of documents, and a
 checksum for every block. `Roxxel` writes a corpus from any iterator of documents, and
-reads a corpus as one line of tokens. The package depends only on numpy.
+reads it as one line of tokens: all documents, one after another. The package depends
+only on numpy.
 """
 
 from roxxel_format._read.cached import CacheStatus

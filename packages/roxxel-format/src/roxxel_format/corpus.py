@@ -1,4 +1,4 @@
-"""A corpus of many shards as one line of tokens."""
+"""A corpus of many shards, read as one line of tokens: all documents in order."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Roxxel:
-    """A corpus: the tokens of all shards at a path, as one line.
+    """A corpus: the tokens of all shards at a path, one after another.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
     (without a manifest, the head and foot of every shard), and fixes the version. The
@@ -72,8 +72,8 @@ class Roxxel:
             there in the background from the first read on; a shard that has arrived is
             read from the disk. Processes and corpora may share a folder; later runs use
             its copies.
-        cache_bytes: Maximum size of this folder. Copies that no open corpus uses make
-            room for new ones. Default: 5 % of the disk stays free.
+        cache_bytes: Maximum size of this folder. Copies that no open corpus uses are
+            deleted to make room for new copies. Default: 5 % of the disk stays free.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -222,7 +222,7 @@ class Roxxel:
 
     @property
     def tokens(self) -> TokenLine:
-        """The line of tokens: `tokens[a:b]`."""
+        """All tokens, in order: `tokens[a:b]`."""
         return TokenLine(self)
 
     @property
@@ -254,7 +254,7 @@ class Roxxel:
         return None if column is None else item_text(column[document])
 
     def find_documents(self, name: str) -> list[int]:
-        """Return the documents of a name, in order; see `document_name`.
+        """Return the numbers of the documents that have a name; see `document_name`.
 
         Reads all names. Several documents may have the same name, such as the path of
         a file of many documents.
@@ -454,8 +454,9 @@ class Roxxel:
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
             max_shard_bytes: Maximum size of a shard. Only a document that is larger
-                than a shard is split. With this limit, the new path `t` or `t.rox`
-                means `t_*.rox`; else it means the file `t.rox`. `t/` is a folder.
+                than a shard is split. A path `t` or `t.rox` that names nothing yet
+                means `t_*.rox` with this limit, and the file `t.rox` without it. `t/`
+                is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
@@ -477,14 +478,14 @@ class Roxxel:
             completion: Name of the field of completions; needs `prompt`.
             document_id: Name of the field of ids, texts or integers. They are kept as
                 texts in the column `id`. Not for a corpus of one file.
-            exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
-                one line and does not read `data`, if the last write had the same
-                arguments; otherwise it raises FileExistsError. `"replace"` commits only
-                the new shards, then deletes the old shards; files that only have the
-                names of shards stay. `"append"` commits the new shards after the old
-                ones, as a new version; dtype, tokenizer and separator must be the same.
-                `"error"` raises FileExistsError. The shards of an interrupted write are
-                not a corpus.
+            exist: What to do if the corpus exists. If the last write had the same
+                arguments, `"keep"` keeps the corpus, prints one line and does not read
+                `data`; otherwise it raises FileExistsError. `"replace"` commits only
+                the new shards, then deletes the old shards; other files stay, even if
+                they are named like shards. `"append"` commits the new shards after the
+                old ones, as a new version; dtype, tokenizer and separator must be the
+                same. `"error"` raises FileExistsError. The shards of an interrupted
+                write are not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
@@ -614,8 +615,9 @@ class Roxxel:
         """Remove the files of interrupted writes, and return their paths.
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
-        removes the shards and columns that the manifest does not list. Files that only
-        have the names of shards stay. Without a manifest, also removes the lock files.
+        removes the shards and columns that the manifest does not list. Other files
+        stay, even if they are named like shards. Without a manifest, also removes the
+        lock files.
 
         Args:
             abandon: Also abandon a preparation from files that is not committed: remove

@@ -8,7 +8,7 @@ from functools import partial
 class ShardError(ValueError):
     """A shard is invalid, or a corpus is incomplete or was replaced.
 
-    The message names the file, the fault, and the remedy.
+    The message names the file and the fault, and says what to do.
 
     Example:
         >>> np.frombuffer(b"some text", np.uint8).tofile("text.rox")
@@ -46,7 +46,7 @@ class ManifestError(ShardError):
 class BucketError(OSError):
     """A bucket or a web server refused, failed, or did not answer in time.
 
-    The message names the URL, the bytes, the last answer, and the remedy.
+    The message names the URL, the bytes and the last answer, and says what to do.
 
     Example:
         >>> isinstance(BucketError("s3://bucket/wiki.rox: no connection"), OSError)

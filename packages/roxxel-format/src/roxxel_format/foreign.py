@@ -132,7 +132,7 @@ class MappedTokens:
 
     @property
     def tokens(self) -> TokenLine:
-        """The line of tokens: `tokens[a:b]`, a read-only view."""
+        """All tokens, in order: `tokens[a:b]`, a read-only view."""
         return TokenLine(self)
 
     @property
@@ -288,8 +288,9 @@ class MegatronTokens(MappedTokens):
 class Roxxel02Tokens(MappedTokens):
     """Shards of the first Roxxel, which end with `ROXXEL02` or `ROXXEL01`.
 
-    The shards hold one line of items in blocks, and no documents. The items that pad
-    the last block of each write, zeros or separators, are tokens of the line.
+    The shards hold items in blocks, and do not record where documents end. All items
+    are read as tokens, including the zeros or separators that pad the last block of
+    each write.
 
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these. The shards are
@@ -301,7 +302,7 @@ class Roxxel02Tokens(MappedTokens):
             document ends after each separator or run of separators, because padding
             looks like documents without tokens; the last separator of the padding may
             be incomplete. The first use of the documents searches all tokens. Default:
-            the line is one document.
+            all tokens are one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:

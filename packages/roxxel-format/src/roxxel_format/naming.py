@@ -1,4 +1,4 @@
-"""Documents by their number or their name, as commands take and print them."""
+"""Documents by number or name, as commands accept and print them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def documents_at(corpus: Any, text: str) -> list[int]:
         text: A number from 0, or a name, which may have `id=` before it.
 
     Returns:
-        The numbers of the documents. Only a name may choose several.
+        The numbers of the documents: one for a number, one or more for a name.
 
     Raises:
         IndexError: There is no document of this number.

@@ -73,7 +73,7 @@ def write_files(
         inputs: Files, folders, patterns, or URLs of these.
         separator: As for `Roxxel.write`.
         block_size: As for `Roxxel.write`.
-        max_shard_bytes: Maximum size of a shard, which also ends with its unit.
+        max_shard_bytes: Maximum size of a shard. The end of a unit also ends a shard.
         dtype: As for `Roxxel.write`.
         format: `"text"`, `"lines"`, `"jsonl"`, `"npy"`, `"parquet"`, `"arrow"`, `"ds"`
             or `"roxxel02"`. Default: inferred from each file's name.
@@ -89,8 +89,9 @@ def write_files(
             inputs, in a column `path`.
         exist: As for `Roxxel.write`; `"keep"` compares the inputs.
         metadata: As for `Roxxel.write`.
-        workers: Processes of this machine. A program with several must guard its main
-            part with `if __name__ == "__main__":`, because they import the program.
+        workers: Processes of this machine. A program with several workers must guard
+            its main part with `if __name__ == "__main__":`, because each worker imports
+            the program.
         ray: Write units as tasks of the Ray cluster at this address, in place of
             processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
             the extra `ray`. A program that is connected to Ray uses its own cluster.
@@ -100,7 +101,8 @@ def write_files(
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
             of their content, in a second corpus: `wiki_name_*.rox` of `wiki_*.rox`.
         shuffle: Seed of the order of units, and of the documents in each.
-        skip_bad: Leave damaged documents out, and damaged files from the damage on.
+        skip_bad: Leave out damaged documents, and the rest of a file that cannot be
+            read on.
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
 

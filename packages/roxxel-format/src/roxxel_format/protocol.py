@@ -11,7 +11,8 @@ class defines them:
 - `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
   checksums of its blocks.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
-  block of a `ChecksumError`. A run that masks damaged blocks needs this member.
+  damaged block that a `ChecksumError` reports. A run that masks damaged blocks needs
+  this member.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DocumentSequence(Protocol):
 
 @runtime_checkable
 class TokenReader(Protocol):
-    """A corpus as one line of tokens, such as `Roxxel`.
+    """A corpus, read as one line of tokens: all documents in order; see `Roxxel`.
 
     Methods may be called from many threads at once. Equal calls return equal tokens in
     every process. A reader raises if its corpus changes while it is open.

@@ -54,7 +54,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
 
     Args:
         filepath: The corpus: a folder, or a pattern such as `wiki_*.rox`; a path on a
-            disk that all nodes share, or with the extra `bucket` a URL. Nodes take the
+            disk that all nodes share, or with the extra `bucket` a URL. Nodes read the
             credentials of a bucket from their environment.
         column: The column of documents: strings, lists of integers, or flat arrays.
             Default: `text`, or the columns `prompt` and `completion`.
@@ -253,7 +253,7 @@ def _of_column(column: str, schema: Any) -> tuple[str | None, str | None]:
             f"column {column!r} holds {stored}; a document is a text or a list of "
             "tokens"
         )
-    if types.is_null(items):  # Of empty lists.
+    if types.is_null(items):  # All lists are empty.
         return "tokens", None
     name = stored_name(np.dtype(items.to_pandas_dtype()))
     return "tokens", "uint32" if name == "int64" else name

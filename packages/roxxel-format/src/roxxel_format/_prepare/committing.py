@@ -39,7 +39,7 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class PartSummary:
-    """The result of one member of a preparation: its number of units, all done."""
+    """The result of one part of a preparation: the number of its units, all done."""
 
     num_units: int
 
@@ -52,8 +52,8 @@ class PartSummary:
 def commit_units(filepath: str) -> dict[str, WriteSummary]:
     """Commit a preparation whose parts are done; see `prepare`.
 
-    If the preparation is a split, first commits the corpus that is held out. Returns
-    the summaries by the path of the corpus.
+    If the preparation holds documents out (`split`), first commits the held-out corpus.
+    Returns a summary for each corpus, by the path of the corpus.
 
     Raises:
         FileNotFoundError: There is no preparation to commit.

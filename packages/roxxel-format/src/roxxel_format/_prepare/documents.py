@@ -1,7 +1,8 @@
 """The documents of some input files, in order, with errors that name the file.
 
-A document of the first Roxxel may be in several shards. So if a separator cuts such
-shards into documents, consecutive shards are read together.
+The first Roxxel, an older library of this name, did not record where documents end, and
+a document may be in several shards. So if a separator divides such shards into
+documents, consecutive shards are read together.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.side import Side
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
-"""Returns the documents of shards of the first Roxxel, which are one line of tokens."""
+"""Returns the documents of consecutive shards of the first Roxxel, from their paths."""
 
 _MAX_BAD = 100
 
@@ -48,13 +49,13 @@ _MAX_BAD = 100
 class Documents(RecordedDocuments):
     """The documents of some files, in order; can be iterated once.
 
-    With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
-    documents `line_of(paths)` returns. `old_dtype` is the item type of those shards
-    that do not record one. `side` chooses documents. `shuffle` is the key of a random
-    order; without it, documents are in the order of the files. If a document keeps the
-    path of its file, the path is relative to `folder`. `skips_bad` leaves out damaged
-    documents, and files from the damage on; `num_bad` counts these, and `bad` has the
-    errors of the first 100.
+    With `line_of`, consecutive shards of the first Roxxel are read together, and
+    `line_of(paths)` returns their documents. `old_dtype` is the item type of those
+    shards that do not record one. `side` chooses documents. `shuffle` is the key of a
+    random order; without it, documents are in the order of the files. If a document
+    keeps the path of its file, the path is relative to `folder`. With `skips_bad`,
+    damaged documents are left out, and so is the rest of a file that cannot be read on.
+    `num_bad` counts both, and `bad` has the first 100 errors.
     """
 
     parts: Sequence[Part]
@@ -164,7 +165,7 @@ class Documents(RecordedDocuments):
             self.bad.append(str(error).partition("; ")[0])
 
     def _groups(self) -> Iterator[list[Part]]:
-        """Yield each file alone, but the shards that `line_of` joins together."""
+        """Yield lists of files: shards that `line_of` joins, or a single other file."""
         for is_line, parts in groupby(self.parts, self._is_cut):
             if is_line:
                 yield list(parts)
@@ -210,9 +211,9 @@ def documents_in(
 
     Args:
         part: The file, or the URL of an object; the path `-` is the standard input.
-            `.gz` and `.zst` are decompressed. With a span, the lines that begin in the
-            bytes `[start, stop)` of an uncompressed file, the row groups of `parquet`,
-            the record batches of `arrow`, or the documents of `ds`.
+            `.gz` and `.zst` are decompressed. A span selects the lines that begin in
+            the bytes `[start, stop)` of an uncompressed file, row groups of `parquet`,
+            record batches of `arrow`, or documents of `ds`.
         form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
             object with one of these in each of `fields`. `npy`: a flat array is one

@@ -1,7 +1,8 @@
 """Count documents, tokens and bytes of text by input file, for a shard's metadata.
 
-The counts of one write are in the last shard of each of its units. An input is named by
-its number among all inputs of the write, because a large one may be in several units.
+A write is divided into units, which are groups of its inputs. Each unit stores its
+counts in its last shard. Several units may share a large input, so the counts name an
+input by its number among all inputs of the write.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _MAX_NAMED = 256
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one input; `text_bytes` is None if it holds ready-made tokens."""
+    """The counts of one input; `text_bytes` is None for inputs of tokens, not text."""
 
     number: int
     name: str
@@ -38,9 +39,10 @@ class Tally:
 
 
 def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
-    """Return the record of the inputs that hold documents, a list for each field.
+    """Return the counts of inputs that hold documents, as one list for each field.
 
-    If there are too many, the last row is the sum of the inputs that are not named.
+    With more than `_MAX_NAMED` such inputs, the last row sums those without their own
+    row.
     """
     rows = [each for each in tallies if each.num_documents]
     if len(rows) > _MAX_NAMED:

@@ -110,7 +110,7 @@ def _json_lines(
 def _located_lines(
     path: str, file: BinaryIO, span: Span | None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield each line and its location: its number, or in a part of a file its byte."""
+    """Yield lines and locations: line numbers, or byte offsets in a part of a file."""
     if span is None:
         for number, line in enumerate(file, 1):
             yield f"{path}:{number}", line
@@ -251,7 +251,7 @@ def _array_rows(
 
 
 def old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
-    """Return the items of a shard of the first Roxxel; `dtype` if it records none."""
+    """Return the items of an old shard, as `dtype` if the shard records no type."""
     is_typed = data[-8:] != b"ROXXEL01"
     try:
         items, _ = parse_roxxel02(path, memoryview(data), None if is_typed else dtype)

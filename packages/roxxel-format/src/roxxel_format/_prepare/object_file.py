@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _BUFFER = 1 << 18
 _SMALL_BUFFER = 1 << 14
-"""Buffer of a file that is read at random, where bytes after a read are of no use."""
+"""Buffer size for random reads; a larger buffer would fetch bytes that nobody reads."""
 _RANGE_BYTES = 8 << 20
 
 

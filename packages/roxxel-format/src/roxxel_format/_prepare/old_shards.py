@@ -32,11 +32,11 @@ def with_old_separator(
 ) -> tuple[WriteOptions, LineOf | None]:
     """Return options for the new corpus, and a function that splits the old shards.
 
-    The function returns the documents of shards of the first Roxxel, which it splits at
-    the separator. The function is None if no input is such a shard, or if there is no
-    separator; then each shard is one document, and if the user did not choose this, a
-    notice is printed. Bytes as a separator mean items in the dtype of the old shards;
-    the returned options have the same items in the dtype of the new corpus.
+    The function splits the tokens of such shards at the separator, and returns the
+    documents. The function is None if no input is such a shard. It is also None without
+    a separator: each shard is then one document, and a notice is printed unless the
+    user chose this. A separator of bytes holds items in the dtype of the old shards;
+    the returned options hold the same items in the dtype of the new corpus.
     """
     shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
     path = next(shards, None)

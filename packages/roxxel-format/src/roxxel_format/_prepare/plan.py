@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _FORMAT = "roxxel plan"
 _VERSION = 1
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
-"""Arguments that describe the inputs, which are compared one by one."""
+"""Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
 
 SKIP_BAD = "skip_bad"
-"""The only argument that may be added to a plan: finished units have no damage."""
+"""The only argument that a later command may add: finished units have no damage."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ class Plan:
         return json.dumps(table, ensure_ascii=True).encode()
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
-        """Return the plan for a command that skips damage, if this plan does not."""
+        """Return this plan with `skip_bad` added if `arguments` has it."""
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
-        # Order the arguments as in a plan that began with it, so that the bytes agree.
+        # Use the order of a plan that had `skip_bad` from the start, for equal bytes.
         names = [name for name in {**arguments, **found} if name in found]
         return replace(self, arguments={name: found[name] for name in names})
 
@@ -109,7 +109,7 @@ def check_same(
     units: Sequence[Unit],
     corpus: str,
 ) -> None:
-    """Raise FileExistsError unless a command continues the preparation of a plan."""
+    """Raise FileExistsError if a command differs from the preparation of a plan."""
     change = inputs.first_change(plan.inputs)
     if change is None:
         change = _other_argument(

@@ -1,13 +1,14 @@
 """Prepare a corpus from input files: plan units, run them, commit their shards.
 
-The inputs and arguments alone determine the units and the bytes of their shards. So the
-shards do not depend on which processes write them, and a unit may be written again. A
-plan beside the manifest says what the processes of a preparation agree on; a corpus of
-one unit needs none, unless several members write it. After an interruption, the same
-command writes only the units without a record.
+A unit is consecutive input files, or a part of a large file. The inputs and arguments
+alone determine the units and the bytes of their shards. So the shards do not depend on
+which processes write them, and a unit may be written again. A plan, a file beside the
+manifest, records what all processes of a preparation must agree on. A single unit needs
+no plan, unless the preparation is written in parts (`part`). After an interruption, the
+same command writes only the units without a record.
 
-One process writes a corpus of one file, documents from pipes, and documents of shards
-of the first Roxxel that are cut at separators, because a document may be in several
+Only one process can write a corpus of one file, documents from pipes, and documents
+that separators cut from shards of the first Roxxel, where a document may be in several
 shards.
 """
 
@@ -413,7 +414,7 @@ class _Preparation:
 
 
 def _naming(unit: Unit, error: Exception) -> Exception:
-    """Return the error of a unit; if a worker died, add the unit's inputs to it.
+    """Return the error of a unit; if a worker died, name the unit's inputs in it.
 
     All other errors name their input already.
     """

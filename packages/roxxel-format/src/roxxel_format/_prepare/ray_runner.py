@@ -21,7 +21,7 @@ from roxxel_format._prepare.runners import ONE_THREAD, Outcome, Writer, outcome_
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-# Most tasks submitted to Ray at a time: enough to keep a thousand cores busy.
+# Maximum number of tasks in Ray at a time: enough to keep a thousand cores busy.
 _IN_FLIGHT = 2000
 _RETRIES = 3
 
@@ -35,8 +35,8 @@ class RayRunner:
 
     Args:
         address: The cluster, as for `ray.init`. None: `RAY_ADDRESS`, else a cluster
-            that runs on this machine, else a new one. A program that is connected to a
-            cluster already uses its own.
+            that runs on this machine, else a new one. A program that is already
+            connected to a cluster uses that cluster.
     """
 
     address: str | None = None
@@ -119,11 +119,11 @@ def _failed(number: int, error: Exception) -> Outcome:
 
 
 _writers: dict[Any, Writer] = {}
-"""The writer of a worker, by its reference, so that a tokenizer is loaded once."""
+"""Maps a Ray reference to its writer, so that a worker loads a tokenizer once."""
 
 
 def _work(shared: list[Any], folder: str, number: int) -> Outcome:
-    """Write a unit in a worker of Ray, which belongs to this preparation alone."""
+    """Write a unit in a worker process of Ray."""
     [reference] = shared
     if reference not in _writers:
         # Inputs may be relative to the folder of the driver.

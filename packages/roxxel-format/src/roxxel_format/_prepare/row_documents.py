@@ -82,7 +82,7 @@ def column_document(path: str, row: int, value: Any) -> object:
 
 
 def json_document(where: str, line: bytes, fields: Fields) -> object:
-    """Return the document of a line of JSON: an object, or without fields a value."""
+    """Return the document of a JSON line: fields of an object, or one value."""
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:

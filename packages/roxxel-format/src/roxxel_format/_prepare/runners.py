@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from roxxel_format._prepare.plan import UnitRecord
 
 _MOST_DEATHS = 2
-"""Processes that may die in a unit before the unit fails."""
+"""The unit fails when this number of processes have died while writing it."""
 
 _MOST_VAIN = 5
-"""Single processes that may die one after another before the run ends."""
+"""With one process at a time, the run ends when this number die in a row."""
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -71,13 +71,14 @@ class ProcessRunner:
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
         """Write units; yield an outcome when a unit ends or is retried.
 
-        The death of one process, for example for lack of memory, ends all processes. So
-        new processes write the missing units: half as many, if no unit had ended. With
-        one process, the unit in progress is known; it fails when a second process dies
-        in it.
+        If one process dies, for example for lack of memory, Python ends the others. New
+        processes then write the missing units; if no unit had ended, half as many
+        processes are started. With one process, the unit in progress is known; it fails
+        when a second process dies in it.
 
         Raises:
-            ChildProcessError: Single processes died again and again, whatever the unit.
+            ChildProcessError: With one process at a time, process after process died,
+                whatever the unit.
         """
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)

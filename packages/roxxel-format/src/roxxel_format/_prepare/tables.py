@@ -34,14 +34,14 @@ _RUN_BYTES = 1 << 24
 _SIDE_FILES = (".index", ".metadata", ".loss")
 _ARROW_FILE = b"ARROW1"
 _CONTINUATION = 0xFFFFFFFF
-# Numbers of fields of a message, and the type of a record batch.
+# Numbers of fields in the flatbuffer `Message`, and the type of a record batch.
 _HEADER_TYPE, _BODY_LENGTH = 1, 3
 _RECORD_BATCH = 3
 _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def without_side_files(paths: list[str]) -> list[str]:
-    """Return the files, without those that only describe a `.ds` file in the list."""
+    """Return the paths, without indexes and other side files of `.ds` files."""
     tokens = {path for path in paths if path.endswith(".ds")}
     side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
     return [path for path in paths if path not in side]
@@ -221,7 +221,7 @@ def _parsed_message(metadata: bytes) -> tuple[bool, int]:
     (fields_bytes,) = struct.unpack_from("<H", metadata, fields)
 
     def field(form: str, number: int) -> int:
-        """Return a number; fields that have their default, 0, may be left out."""
+        """Return a field; the table may omit a field with the value 0."""
         entry = 4 + 2 * number
         if entry >= fields_bytes:
             return 0

@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The inputs of one process's shards; `num_bytes` is the size of the inputs."""
+    """The inputs that one process writes as whole shards; `num_bytes` is their size."""
 
     parts: tuple[Part, ...]
     num_bytes: int

@@ -1,4 +1,4 @@
-"""Write one unit: a pure function of the unit, in any process, any number of times.
+"""Write one unit; any process may write it, any number of times, with one result.
 
 The shards of a unit have the same names and bytes whichever process writes them. Each
 process writes a draft of its own and renames it, so a unit that two processes write at

@@ -81,7 +81,7 @@ def _divided(
     least: int,
     version: ObjectVersion | None,
 ) -> list[Span]:
-    """Divide a file into parts of about `least` bytes; return [] for one part.
+    """Divide a file into parts of about `least` bytes; return [] to keep it whole.
 
     `num_bytes` is the size of the file. Only lines and JSON lines that are not
     compressed, Parquet, Arrow and `.ds` can be divided.

@@ -1,9 +1,9 @@
 """Verify every block of a shard, many blocks at a time.
 
-zlib releases the interpreter lock only above 5 KiB, so with one block per call only one
-thread would run at a time. Instead, one call computes the CRC-32 of many consecutive
-blocks, which must equal the combination of their stored checksums. If not, the verifier
-checks each of these blocks.
+A block is the bytes that one checksum covers. zlib releases the interpreter lock only
+above 5 KiB, so with one block per call only one thread would run at a time. Instead,
+one call computes the CRC-32 of many consecutive blocks, which must equal the
+combination of their stored checksums. If not, the verifier checks each of these blocks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Shards in a bucket that are also copied to a local disk, and read there.
 
-A run starts at once and reads ranges. Meanwhile one background thread of the process
-copies the shards to the cache folder, one after the other. A copy is verified before it
-gets its final name. `CachedFiles.open` then opens the copy instead of the object.
-`take_moved` returns the shards whose copies were added or removed, so that the reader
-opens these shards again.
+Reads start at once, by byte ranges of the objects. Meanwhile one background thread of
+the process copies the shards to the cache folder, one after the other. A copy is
+verified before it gets its final name. `CachedFiles.open` then opens the copy instead
+of the object. `take_moved` returns the shards whose copies were added or removed, so
+that the reader opens these shards again.
 
 Processes that share a folder take turns: one holds the lock of the folder and copies,
 and the others check for its copies every second.

@@ -1,7 +1,8 @@
 """One version of a corpus: its shards in order.
 
-The record of a shard comes from the manifest, or without one from the shard's foot. The
-first use of a shard opens the file and compares its foot with the record.
+The record of a shard, its counts and digests, comes from the manifest. Without a
+manifest, it comes from the foot of the shard, the last bytes of the file. The first use
+of a shard opens the file and compares its foot with the record.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Contents:
 
     @cached_property
     def first_own(self) -> tuple[int, ...]:
-        """Number of documents that begin before each shard, then of all documents."""
+        """Number of documents that begin before each shard; last, the total number."""
         return tuple(accumulate(self.shards.own_documents(), initial=0))
 
     @property
@@ -169,8 +170,8 @@ def listed_contents(
 ) -> Contents:
     """Return the contents that a manifest lists; no shard is opened.
 
-    `path` is the manifest's path, `data` its bytes. `folder` ends with a separator.
-    If the manifest has no such version, the result is the current one.
+    `path` is the manifest's path, `data` its bytes. `folder` ends with a separator. If
+    the manifest does not list `version`, the result is the current version.
     """
     manifest = parse_manifest(data, path)
     name = manifest.dtype_name

@@ -1,4 +1,4 @@
-"""Sum the counts of documents and tokens by input file that shards record."""
+"""Sum the documents and tokens that shards record for each input file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class InputTotals:
 
     Attributes:
         name: Name of the file without its folder.
-        num_documents: Its documents.
-        num_tokens: Their tokens, separators included.
-        text_bytes: Size of its texts in UTF-8; None if it holds ready-made tokens.
+        num_documents: Number of documents from this file.
+        num_tokens: Number of tokens in these documents, separators included.
+        text_bytes: Size of the file's texts in UTF-8; None if the file holds tokens.
     """
 
     name: str
@@ -47,7 +47,8 @@ def input_totals(
         write = bisect_right(stops, shard)
         record = metadata_of(shard).get("input_files")
         for number, row in _rows(as_table(record)):
-            # A large file is in several units, which have records of their own.
+            # Several units of a preparation share a large file; each has its own
+            # record.
             key = write, number
             found[key] = _sum(found[key], row) if key in found else row
     return [found[key] for key in sorted(found)]

@@ -164,7 +164,7 @@ class Line(Generic[_T]):
             return
         bounds = self._bounds
         # Slices keep the maps of their files open. If a batch needs more files than may
-        # be open, each turn fills a part of the batch.
+        # be open, each pass of the loop fills a part of the batch.
         num_pieces = len(bounds) - 1
         most = max(1, self._limit()) if num_pieces > 1 else 1
         turn = most if most < num_pieces else len(starts)

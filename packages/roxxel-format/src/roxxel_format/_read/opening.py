@@ -1,7 +1,7 @@
 """Open a corpus where it is: on a disk, in a bucket, or on a web server.
 
-In a bucket a pattern or a folder means the shards of its manifest. Its objects are not
-listed, because a web server cannot list, and because objects without a manifest may be
+In a bucket, a pattern or a folder means the shards that its manifest lists. Objects are
+never listed: a web server cannot list them, and objects without a manifest may be only
 a part of a corpus. One shard, or a list of shards, needs no manifest.
 """
 
@@ -121,7 +121,7 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
 
 
 def _is_shard_url(url: str) -> bool:
-    """Return whether a URL names one file, if there is such an object."""
+    """Return whether a URL has the form of one shard's name."""
     return url.endswith(SUFFIX) and "*" not in url
 
 

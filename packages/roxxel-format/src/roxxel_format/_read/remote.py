@@ -1,9 +1,9 @@
 """Files in buckets, read by byte ranges that are requested ahead.
 
-The order of a run is known, so `will_need` requests the ranges of later batches, and a
-read returns the bytes that have arrived. Worker threads send the requests: the requests
-of a waiting reader first. All corpora of a process share the workers, which end when
-idle.
+A training run knows its next batches, so `will_need` requests their ranges in advance,
+and a read returns the bytes that have arrived. Worker threads send the requests: the
+requests of a waiting reader first. All corpora of a process share the workers, which
+end when idle.
 
 A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
 requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
@@ -49,8 +49,9 @@ _owners = itertools.count()
 class RemoteFile:
     """An object in a bucket, read by ranges. Safe to use from many threads.
 
-    Without `tag`, the first answer fixes the object's tag. Every later answer must have
-    this tag, the size `num_bytes`, and the requested length.
+    A tag identifies one version of an object, as an ETag does. Without `tag`, the first
+    answer fixes the object's tag. Every later answer must have this tag, the size
+    `num_bytes`, and the requested length.
     """
 
     is_mapped = False

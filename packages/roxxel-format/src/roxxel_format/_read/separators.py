@@ -1,6 +1,7 @@
-"""Find the documents of a line of tokens by the separators at their ends.
+"""Find documents by the separators at their ends.
 
-Shards of the first Roxxel do not record their documents.
+Shards of the first Roxxel, an older library of this name, do not record where documents
+end. A document may be in several shards, so the shards are read as one `Line`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SEARCHED_ITEMS = 1 << 22
 
 
 class DocumentEnds(NamedTuple):
-    """Where the documents of a line of tokens end, and the next documents begin.
+    """Where the documents of a line end, and the next documents begin.
 
     `stops` ascend to the number of tokens. `separators` are the numbers of separator
     tokens at the end of each document: an array of the same shape, or 0 for all.
@@ -60,7 +61,7 @@ def separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> Document
     `bounds` are the bounds of the shards in the line.
     """
     size, stop = end.size, len(line)
-    found_begins: list[int] = []  # Where separators, or rows of separators, begin.
+    found_begins: list[int] = []  # Where separators, or runs of them, begin.
     found_stops: list[int] = []
     for start in range(0, stop, _SEARCHED_ITEMS):
         items = line.range(start, min(start + _SEARCHED_ITEMS + size - 1, stop))
@@ -68,7 +69,7 @@ def separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> Document
         for at, item in enumerate(end):
             is_found &= items[at : at + is_found.size] == item
         for begin in (np.flatnonzero(is_found) + start).tolist():
-            if found_stops and begin < found_stops[-1]:  # It overlaps the last.
+            if found_stops and begin < found_stops[-1]:  # Overlaps the last one.
                 continue
             if found_stops and begin == found_stops[-1]:
                 found_stops[-1] += size
@@ -89,13 +90,13 @@ def _with_padding(
     begins: npt.NDArray[np.int64],
     stops: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Extend rows of separators over the incomplete separators that pad blocks.
+    """Extend runs of separators over an incomplete separator that ends a block.
 
-    The first Roxxel filled the last block of each write with separators, of which the
-    last may be incomplete. The next write begins with the next block, of the same shard
-    or of another. A document may begin like a separator just before the end of a block.
-    So within a shard, padding follows at least two separators: the document's, and the
-    first of the padding.
+    The first Roxxel padded the last block of each write with separators, of which the
+    last may be incomplete. The next write begins with a new block, in the same shard or
+    another. But the last items of a block may also begin a document and only look like
+    a separator. So within a shard, they count as padding only after two separators:
+    that of the document, and the first of the padding.
     """
     if end.size == 1 or not stops.size:
         return begins, stops
@@ -114,6 +115,6 @@ def _with_padding(
                 continue
             if np.array_equal(line.range(start, stop), end[: stop - start]):
                 stops[row] = stop
-    # If a document without tokens follows the padding, two rows touch.
+    # If an empty document follows the padding, its run touches the run before.
     is_apart = begins[1:] != stops[:-1]
     return begins[np.append(1, is_apart) > 0], stops[np.append(is_apart, 1) > 0]

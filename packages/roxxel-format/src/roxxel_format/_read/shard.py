@@ -1,4 +1,4 @@
-"""Open one shard; check its head, foot and sections before use."""
+"""Open one shard; check its head (first bytes), foot (last bytes) and sections."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class ShardMap:
     """An open shard, which checks its head, foot and sections before use.
 
     Only this class reads shards. A file on a disk is mapped at the first use of a
-    section. In a bucket, each read of tokens fetches a range, and the object keeps the
-    document index and the checksums from their first use on; with an `opening`,
-    fetching one range opens the shard.
+    section. In a bucket, each read of tokens fetches a range; the document index and
+    the checksums stay in memory from their first use on. With an `opening`, fetching
+    one range opens the shard.
     """
 
     def __init__(self, file: OpenFile, opening: Opening | None = None) -> None:
@@ -152,7 +152,7 @@ class ShardMap:
     def check_block(self, index: int, data: bytes | memoryview) -> None:
         """Raise ChecksumError if the bytes of a block do not match its checksum.
 
-        `index` counts all token blocks before the document blocks.
+        `index` numbers the token blocks first, and then the document blocks.
         """
         if zlib.crc32(data) == int(self.checksums[index]):
             return
@@ -332,8 +332,9 @@ class Opening(NamedTuple):
     """How to open a shard in a bucket with few requests.
 
     The end of the last document, the checksums, the metadata and the foot are adjacent.
-    If they are small, opening reads them as one range, from `tail` on. The head is
-    computed from its checksum in the foot, and `verify` reads it.
+    If they are small, opening reads them as one range, from `tail` on. Opening does not
+    read the head, but finds the head that matches the checksum in the foot; only
+    `verify` reads the head.
     """
 
     dtype_name: str

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 class Shard:
     """A file of documents.
 
-    The constructor reads the head and the foot, and checks them against the size of the
-    file. It does not keep the file open; `map()` opens the file for reading.
+    The constructor reads the head and the foot (the first and last bytes), and checks
+    both against the size of the file. The constructor closes the file; `map()` opens it
+    again.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""The item types of shards, by the names that heads of shards store."""
+"""The item types of shards; a shard stores its type as a name."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _FORMAT_VERSION = 1
 _HEAD_MAGIC = b"\x89ROX\r\n\x1a\n"
 _FOOT_MAGIC = b"ROXfoot\n"
 ROXXEL02_MAGICS = b"ROXXEL02", b"ROXXEL01"
-"""The last 8 bytes of shards of the first Roxxel, which have another format."""
+"""The last 8 bytes of shards of the first Roxxel, an older library of this name."""
 
 HEAD_SIZE = 4096
 FOOT_SIZE = 256
@@ -40,9 +40,9 @@ _MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
 MAX_SEPARATOR_LENGTH = 1 << 10
 
-# Structs of the fields of head and foot. Offsets in the foot: `_FOOT_HEAD_CRC` of the
-# head's CRC, `_FOOT_CONTENT` and `_FOOT_DIGEST` of its digests, `_FOOT_ZEROS` of its
-# padding, `_FOOT_CRC` of its CRC.
+# The fields of head and foot. These constants are offsets in the foot: `_FOOT_HEAD_CRC`
+# (CRC of the head), `_FOOT_CONTENT` and `_FOOT_DIGEST` (the two digests), `_FOOT_ZEROS`
+# (padding), and `_FOOT_CRC` (CRC of the foot).
 _HEAD = struct.Struct("<8sII16sIII")
 _FOOT = struct.Struct("<II4QII9QII")
 _CRC = struct.Struct("<I")
@@ -268,14 +268,14 @@ def _crc_of_head(head: bytes) -> int:
 
 @cache
 def _separator_lengths(dtype_name: str, block_size: int) -> dict[int, int]:
-    """Return the separator length of a head with these fields, by its checksum."""
+    """Map the checksum of each possible head to the head's separator length."""
     lengths = range(MAX_SEPARATOR_LENGTH + 1)
     heads = (Head(dtype_name, block_size, length).pack() for length in lengths)
     return {_crc_of_head(head): length for length, head in enumerate(heads)}
 
 
 def head_of_foot(foot: bytes, dtype_name: str, block_size: int) -> bytes | None:
-    """Return the head that a foot belongs to, by the checksum that the foot holds.
+    """Return the head whose checksum a foot holds.
 
     None if no head with these fields has this checksum.
     """

@@ -1,4 +1,4 @@
-"""The tables of a manifest, shards and columns, and helpers for recorded JSON."""
+"""The tables of shards and columns in a manifest; helpers for recorded JSON."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ShardTable:
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return whether the first document of each shard began in an earlier shard."""
+        """Return for each shard whether its first document began in an earlier one."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)

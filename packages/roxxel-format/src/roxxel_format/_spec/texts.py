@@ -36,7 +36,7 @@ class TextPacker:
         return b"".join(parts)
 
     def close(self) -> bytes:
-        """Return the end of the file."""
+        """Return the last bytes of the file: the end of each text."""
         return np.array(self._ends, "<u8").tobytes()
 
 

@@ -67,7 +67,7 @@ class Answer(NamedTuple):
     """Bytes of an object, with the size and the tag of the whole object.
 
     Each version of an object has its own tag: its ETag, or else the time of its last
-    change. Empty if the server sends neither.
+    change. The tag is empty if the server sends neither.
     """
 
     data: bytes
@@ -211,9 +211,9 @@ def delete_object(url: str, timeout_s: float) -> None:
 
 
 def list_folder(url: str, timeout_s: float, *, is_deep: bool = False) -> list[Listed]:
-    """Return the objects whose URLs are `url`, a slash, and a name without a slash.
+    """Return the objects directly below the folder `url`.
 
-    If `is_deep`, the name may have slashes.
+    If `is_deep`, also return the objects in its subfolders.
     """
 
     def names(client: Any, store: ObjectStore, key: str) -> list[Listed]:
@@ -237,7 +237,7 @@ def list_folder(url: str, timeout_s: float, *, is_deep: bool = False) -> list[Li
 
 
 def _listed_tag(url: str, meta: Any) -> str:
-    """Return the tag of a listed object, in the form that an answer has."""
+    """Return the tag of a listed object, in the form of `Answer.tag`."""
     tag = _tag_of(meta)
     # Azure quotes ETags in responses, but not in listings.
     is_bare = url.startswith("az://") and meta["e_tag"] and not tag.startswith('"')
@@ -301,7 +301,7 @@ def _reason(error: Exception) -> str:
 
 
 def _client() -> ModuleType:
-    """Return the module `obstore`, unless this process was forked after its use."""
+    """Return the module `obstore`; raise in a process that was forked after its use."""
     global _first_process  # noqa: PLW0603 - the client's runtime also exists once per process
     try:
         import obstore
@@ -362,10 +362,10 @@ def _store(
     endpoint: str,
     process: int,
 ) -> ObjectStore:
-    """Make a store; the client takes `endpoint` from the environment by itself."""
+    """Make a store for the arguments, which are also the key of a cache."""
     from obstore import store as stores
 
-    del process  # only a part of the cache key
+    del process  # in the cache key, so that a fork gets its own store
     options: dict[str, Any] = {
         "timeout": timedelta(seconds=request_s),
         "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 4)),

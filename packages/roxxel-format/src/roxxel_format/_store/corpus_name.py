@@ -1,10 +1,11 @@
 """Names of a corpus on disk: its path, its manifest, and its shards.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
-has a number in place of the star. The path of a folder names the corpus of the one
+has a number in place of the star. The path of a folder names the corpus of the only
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
-and so is `dir/corpus` if nothing has this name; `dir/corpus/` is a folder.
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is a corpus of one file,
+without a manifest. So is `dir/corpus` if no file or folder has this name; `dir/corpus/`
+is always a folder.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class CorpusName:
     """The file names of one corpus in one folder.
 
     A shard's name is `prefix`, a number and `suffix`. `manifest` is None for a corpus
-    of one file without a number, `prefix + suffix`.
+    of one file; the name of this file is `prefix + suffix`.
     """
 
     folder: Path
@@ -89,7 +90,7 @@ class CorpusName:
         return self._beside(f"{job}_{unit:05d}.unit")
 
     def job_of(self, name: str) -> str | None:
-        """Return the job of a unit's shard, column or record; None for other names."""
+        """Return the job that a unit's file has in its name; None for other names."""
         starred = (self._starred(shard) or "" for shard in shards_of(name))
         match = next(filter(None, map(_UNIT_SHARD.fullmatch, starred)), None)
         start = self._beside("").name
@@ -120,7 +121,7 @@ class CorpusName:
     def unit_shard(self, job: str, unit: int, piece: int) -> Path:
         """Return the path of shard `piece` of one unit of a preparation.
 
-        `job` is the digest of the job, 12 hexadecimal digits.
+        `job` is the digest of the preparation, 12 hexadecimal digits.
         """
         star = f"{job}_{unit:05d}_{piece:03d}"
         return self.folder / f"{self.prefix}{star}{self.suffix}"
@@ -147,7 +148,7 @@ class CorpusName:
 
 
 def shards_of(name: str) -> tuple[str, ...]:
-    """Return possible names of the shard of a file, which is a shard or a column."""
+    """Return the possible names of the shard that a shard or column file is for."""
     match = _COLUMN_FILE.fullmatch(name)
     return (match[1] + SUFFIX, match[1]) if match else (name,)
 

@@ -20,7 +20,7 @@ def committing(name: CorpusName) -> AbstractContextManager[None]:
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
-    """Wait for `clean`, and hold the lock that keeps it from removing new shards."""
+    """Wait for `clean`, and hold the lock that prevents it from removing new shards."""
     return held(name.write_lock, fcntl.LOCK_SH)
 
 

@@ -174,7 +174,7 @@ class _Files:
     def _with_files(
         self, dtype: str, sizes: list[int], digests: list[str]
     ) -> ColumnTable:
-        """Return the table of the column, old and new files."""
+        """Return the table of the column's old and new files."""
         names, all_sizes = list(self._old.names), list(self._old.num_bytes)
         all_digests = list(self._old.digests)
         rows = zip(self._numbers, self._paths, sizes, digests, strict=True)
@@ -371,7 +371,7 @@ def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
 
 
 def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
-    """Return the bytes that a file stores for values; for texts, without the ends."""
+    """Return the bytes that a file stores for values; of texts, only the UTF-8."""
     if values.dtype.kind == "O":
         return packer.pack(values.tolist())
     return values.view(np.uint8).data

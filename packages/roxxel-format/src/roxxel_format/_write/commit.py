@@ -160,7 +160,7 @@ def find_committed(
 
 
 def existing_manifest(name: CorpusName) -> Manifest | None:
-    """Return the manifest of a corpus, or one made from the foot of each shard.
+    """Return the manifest of a corpus; without one, make it from the shards.
 
     None if no corpus exists. A manifest without versions means that a write is in
     progress or was interrupted.
@@ -178,7 +178,7 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
 
 
 def open_job(name: CorpusName, manifest: Manifest) -> str | None:
-    """Return the job of a preparation that is not committed; None without one."""
+    """Return the job (digest) of an uncommitted preparation; None without one."""
     data = _read(name.plan)
     return None if data is None else unfinished_job(name, data, manifest)
 
@@ -212,7 +212,8 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     if found.data is None:  # Without a manifest, the shards are a corpus.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
-    # Keep the manifest: without it, shards of the other pattern would be a corpus.
+    # Keep the manifest if `*.rox` and `shard_*.rox` both match shards: without a
+    # manifest, the shards of either pattern would be a corpus.
     job = None if abandon else open_job(name, found.manifest)
     if found.manifest.versions or job or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
@@ -280,8 +281,8 @@ def remove_idle_locks(name: CorpusName) -> None:
 def _idle_locks(name: CorpusName) -> list[Path]:
     """Return the lock files of a corpus without a manifest.
 
-    A process that holds the lock `alone` may remove them, in this order: when the lock
-    of writes is removed, other writes begin with a new one.
+    A process that holds the lock `alone` may remove them, in this order: once the lock
+    file of writes is removed, other writes create and lock a new file.
     """
     if name.manifest is None or name.manifest.exists():
         return []
@@ -347,8 +348,9 @@ def _numbered_shards(
 ) -> list[tuple[int, Path, dict[str, Any]]]:
     """Return number, path and metadata of numbered shards, in the order of names.
 
-    If the write `replaces` the corpus, shards that are not verified do not count. Else,
-    raises ShardError if a file is not a complete shard, or is a corpus by itself.
+    If the write `replaces` the corpus, skips files that are not verified shards.
+    Otherwise raises ShardError for a file that is not a complete shard, or that is a
+    corpus of one file.
     """
     numbered: list[tuple[int, Path, dict[str, Any]]] = []
     for each in own_names(name):
@@ -370,7 +372,7 @@ def _manifest_of(
     metadata: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> Manifest:
-    """Make a manifest of one version from the foot of each shard."""
+    """Make a manifest of one version; read its entries from the ends of the shards."""
     layouts = layouts_of([str(path) for path in paths])
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head

@@ -82,7 +82,7 @@ def write_corpus(
 
 @contextlib.contextmanager
 def or_replace(name: CorpusName) -> Generator[None]:
-    """Add what a writer can do to the error about a file that is not a shard."""
+    """Add advice for writers to an error about a file that is not a shard."""
     try:
         yield
     except NotAShardError as error:
@@ -250,9 +250,10 @@ class _Write:
                 raise self._lost()
             # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
-        # The number of a listed shard is not free, even if its file is gone. Numbers of
-        # other files are skipped one by one (`_new_path`): the next number after
-        # `wiki_20240101.rox`, a corpus of one file, would be the name of another.
+        # The number of a listed shard is not free, even if its file is gone. Other
+        # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
+        # the next number would look like another. `_new_path` skips the numbers of
+        # existing files one by one.
         numbers = map(self._name.number, self._found.manifest.shards.names)
         first = max((n + 1 for n in numbers if n is not None), default=0)
         self._numbers = count(first)

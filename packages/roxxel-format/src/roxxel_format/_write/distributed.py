@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
-# The number in a shard's name is the task, and nine random digits.
+# The number in a shard's name is the number of the task and nine random digits.
 _PER_TASK = 10**9
 
 

@@ -70,7 +70,7 @@ def check_kept(
     arguments: dict[str, Any],
     what: str,
 ) -> str:
-    """Check that a corpus may be kept; return the limits of the check as text.
+    """Check that a corpus may be kept; return as text what cannot be checked.
 
     Raises FileExistsError if the corpus was made with other arguments.
     """
@@ -110,8 +110,8 @@ class Extension:
     """What a write adds to a manifest.
 
     If it `appends`, the new shards follow those of the manifest; otherwise they are the
-    whole corpus. `what` and `folder` name the corpus and its folder, with a separator
-    at the end, in messages. `tokenizer` is the record of the tokenizer.
+    whole corpus. Messages name the corpus as `what`, and its folder as `folder`, which
+    ends with a separator. `tokenizer` is the record of the tokenizer.
     """
 
     what: str
@@ -202,7 +202,7 @@ class Extension:
 def _extended(
     manifest: Manifest, new: Mapping[str, ColumnTable], num_new: int
 ) -> dict[str, ColumnTable]:
-    """Return the columns of a manifest and of new shards; either may lack some."""
+    """Join the columns of a manifest and of new shards; either may lack some."""
     num_old = len(manifest.shards)
     columns = {
         name: old + new[name] if name in new else old.followed_by(num_new)

@@ -1,4 +1,4 @@
-"""The fields of rows that make documents, and the columns of these documents."""
+"""The fields of a row that make a document, and the columns made from them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class EncodedRow:
 class Fields:
     """The fields of a row that make a document.
 
-    `text` is the document, or `prompt` and `completion` are its two parts. `id` is its
-    id. With `path`, the path of the document's file is stored.
+    `text` names the field of the document, or `prompt` and `completion` name the fields
+    of its two parts. `id` names the field of its id. With `path`, the path of the
+    document's file is stored.
     """
 
     text: str = "text"
@@ -91,7 +92,7 @@ class Fields:
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
-        """The columns of the documents by name: what each is per, and its dtype."""
+        """The columns by name: per token or document, and dtype."""
         masks = {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
         names = {"id": self.id is not None, "path": self.path}
         return masks | {

@@ -40,7 +40,7 @@ _NO_TOKENS = np.empty(0, np.int64)
 def load_intake(
     options: WriteOptions, *, says_ending: bool = False
 ) -> tuple[WriteOptions, Intake]:
-    """Load the tokenizer of a write; make the separator a token, bytes or None.
+    """Load the tokenizer of a write; convert the separator to a token, bytes or None.
 
     With `says_ending`, print how documents end if the tokenizer determines the
     separator.
@@ -201,7 +201,7 @@ class Intake:
             yield EncodedRow(tokens, num_prompt, waiting.popleft())
 
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
-        """Return an intake for parts of documents, and the tokens around all parts."""
+        """Return an intake for parts, and the tokens to put before and after them."""
         if self.tokenizer is None or fields.prompt is None:
             return replace(self), _NO_TOKENS, _NO_TOKENS
         tokenizer, before, after = self.tokenizer.for_parts()

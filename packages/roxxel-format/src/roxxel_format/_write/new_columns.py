@@ -32,7 +32,7 @@ class NewColumns:
     Args:
         fields: The fields of the documents, which determine the columns.
         name: The names of the corpus's files.
-        on_closed: Gets the path of each file that is complete.
+        on_closed: Called with the path of each complete file.
 
     Attributes:
         paths: The files, including those that are being renamed.
@@ -167,14 +167,14 @@ class _TextFile(_ColumnFile):
         return b"" if start else self._packer.pack([text.encode(errors="replace")])
 
     def end(self) -> bytes:
-        """Return the ends of the texts."""
+        """Return the end offsets of the texts."""
         return self._packer.close()
 
 
 def joined_columns(
     parts: Iterable[Mapping[str, ColumnTable]],
 ) -> dict[str, ColumnTable]:
-    """Join the columns of consecutive shards; parts without shards have no columns."""
+    """Join the columns of consecutive groups of shards; skip groups without columns."""
     joined: dict[str, ColumnTable] = {}
     for columns in parts:
         for name, table in columns.items():

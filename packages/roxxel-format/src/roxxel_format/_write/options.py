@@ -34,8 +34,8 @@ class WriteOptions:
 
     `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
     identifies the documents before they are read, or is None. Only a preparation from
-    files has the last three: `side` is the side of a split whose documents are written,
-    `shuffle` the seed of the order of units and of the documents in each, and
+    files sets the last three fields: `side` is the side of a split whose documents are
+    written, `shuffle` the seed of the order of units and of the documents in each, and
     `skip_bad` whether damaged inputs are skipped.
     """
 

@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 32 << 20
 _LEFTOVER_AGE_S = 7 * 86400.0
 _IN_BUCKET = re.compile(r"_[0-9]{5,}_000(\D|$)")
-"""The end of the number of a shard that is written to a bucket or copied."""
+"""Matches the names of shards that were written to a bucket or copied."""
 
 
 class ShardFolder(NamedTuple):
-    """A folder on a disk; `publish` adds a complete shard of it to the place."""
+    """A folder on a disk; `publish` adds a complete shard from it to the corpus."""
 
     path: Path
     publish: Callable[[Path], object]
@@ -114,7 +114,7 @@ class Place(ABC):
 
     @abstractmethod
     def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
-        """Add a copy of a file; `check` gets its path on a disk before it is added."""
+        """Add a copy of a file; call `check` first, with the copy's path on a disk."""
 
     @abstractmethod
     def commit(self, manifest: Manifest) -> bool:
@@ -227,7 +227,7 @@ class BucketPlace(Place):
         self.folder, self.name = name_in_bucket(url)
 
     def _is_plain(self, url: str) -> bool:
-        """Return whether `t` means the shards `t_*.rox`, as it does for a reader."""
+        """Return whether the URL `t` means the shards `t_*.rox`, as for a reader."""
         of_folder, of_shards = manifest_urls(url)
         return not self._exists(of_folder) and self._exists(of_shards)
 
@@ -302,7 +302,7 @@ class BucketPlace(Place):
             self.upload(name, path)
 
     def upload(self, name: str, path: Path) -> None:
-        """Put a file of the disk."""
+        """Upload a file from the disk."""
         write_object(self.folder + name, path, self._timeout_s)
 
     def commit(self, manifest: Manifest) -> bool:

@@ -1,8 +1,8 @@
-"""Replace the damaged blocks of a shard on a disk by those of a copy of the shard.
+"""Replace the damaged blocks of a shard on a disk by blocks from a copy of the shard.
 
 The checksums that the shard records decide which blocks are damaged, and whether a
 block of the copy is right. So the copy may itself be damaged elsewhere. The foot holds
-the checksums of the section of checksums and of the metadata, so both are repaired too.
+checksums of the metadata and of the checksums section, so both are repaired too.
 
 The repair writes a whole new file, verifies its digest, and renames it to the shard. A
 block that is written in place could be half written when a process is killed, and a

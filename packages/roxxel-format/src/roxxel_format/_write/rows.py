@@ -19,7 +19,7 @@ class RowError(DocumentError):
 
 
 def as_rows(rows: Iterable[object], fields: Fields) -> Iterator[Row]:
-    """Yield documents of mappings; rows of files are documents already."""
+    """Convert mappings to `Row` objects; rows read from files already are."""
     for number, row in enumerate(rows):
         yield row if isinstance(row, Row) else _row(number, row, fields)
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
-    `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
-    draft if it is None. `paths` includes the shard that is being renamed. `on_closed`
-    gets the path of each finished shard. If there are `columns`, the data are rows, and
-    the series also writes the columns of each shard.
-    `num_documents` counts a document in two shards once.
+    `new_path()` returns the paths of the next shard and of its draft; if the draft is
+    None, `ShardWriter` creates one. `paths` includes the shard that is being renamed.
+    `on_closed` gets the path of each finished shard. If there are `columns`, the data
+    are rows, and the series also writes the columns of each shard. `num_documents`
+    counts a document in two shards once.
     """
 
     def __init__(

@@ -141,7 +141,7 @@ class ShardWriter:
         return self._head.item_size
 
     def size_with(self, num_tokens: int) -> int:
-        """Return an upper bound of the shard's size with another document."""
+        """Bound the shard's size from above, with another document of `num_tokens`."""
         data = (self.num_tokens + num_tokens) * self._head.item_size
         data += (len(self._ends) + 1) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)

@@ -1,7 +1,8 @@
 """Find the corpus that a write changes, from the path that the user passed.
 
-A write may delete shards. So for a write, a plain name means numbered shards only if
-they have a manifest, or if their own metadata say that they were written as such.
+A plain name is a path without a star that does not exist, such as `wiki`. A write may
+delete shards. So for a write, a plain name means numbered shards only if they have a
+manifest, or if the metadata of each shard say that it was written under its number.
 """
 
 from __future__ import annotations

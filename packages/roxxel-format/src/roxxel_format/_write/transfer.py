@@ -186,7 +186,7 @@ class _Files:
 def _names_by_content(manifest: Manifest) -> dict[tuple[str, int, str], str]:
     """Return the files of a manifest by column, shard number and digest.
 
-    The column of a shard is "".
+    For a shard itself, the column is "".
     """
     shards = manifest.shards
     names = {

@@ -109,7 +109,7 @@ def _commit(options: argparse.Namespace) -> int:
 
 
 def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
-    """Print a line for each corpus of a write; a split has two, which are named."""
+    """Print a line for each corpus of a write; name the two corpora of a split."""
     for corpus, summary in written.items():
         if isinstance(summary, PartSummary) or not summary.kept:
             print(f"{corpus}: {summary}" if len(written) > 1 else summary)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 1 << 20
 _MOST_INPUTS = 10
-"""Input files that `info` lists one by one."""
+"""Maximum number of input files that `info` lists one by one."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -213,7 +213,7 @@ def _wrapped(text: bytes, width: int | None) -> bytes:
         )
         for line in lines
     )
-    # `wrap` returns no line for an empty one.
+    # For an empty line, `wrap` returns no line.
     wrapped = "\n".join("\n".join(parts) for parts in broken)
     return wrapped.encode(errors="surrogateescape")
 
@@ -242,7 +242,7 @@ def _decoder(
 def _chosen(
     corpus: Roxxel, options: argparse.Namespace
 ) -> Iterator[tuple[int | None, Tokens]]:
-    """Yield the number of each document and its tokens; None for a range of tokens."""
+    """Yield pairs of document number and tokens; a range of tokens has number None."""
     if options.tokens is not None:
         yield None, corpus.tokens[slice(*options.tokens)]
         return

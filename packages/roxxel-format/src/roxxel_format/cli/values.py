@@ -94,7 +94,7 @@ def span(text: str) -> tuple[int, int]:
 
 
 def progress(what: str) -> Callable[[int, int], None] | None:
-    """Return a function that shows progress in units of `what`; None if no terminal."""
+    """Return a function that shows progress in `what`; None without a terminal."""
     if not sys.stderr.isatty():
         return None
 
@@ -115,7 +115,7 @@ def _stderr_width() -> int:
 
 
 class _Status(Protocol):
-    """A state, whose text a status line shows."""
+    """The state of some work; a status line shows its text."""
 
     @property
     def is_end(self) -> bool:
@@ -130,9 +130,9 @@ class _Status(Protocol):
 def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
     """Return a function that shows a state on the standard error.
 
-    On a terminal, a state replaces the one before, so each fits on one line. Elsewhere,
-    a state is printed as a line, at most one in `every_s` seconds; if the work ends
-    before the first `every_s` seconds, no line is printed.
+    On a terminal, each state is cut to one line and replaces the previous state.
+    Elsewhere, a state is printed as a line, at most one in `every_s` seconds; if the
+    work ends before the first `every_s` seconds, no line is printed.
     """
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()

@@ -130,7 +130,7 @@ def split(options: argparse.Namespace) -> int:
 
 
 def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
-    """Raise unless a split loses no columns, or may lose them."""
+    """Raise if a split would lose columns without `--drop-columns`."""
     columns = sorted({*corpus.columns, *corpus.partial_columns})
     if columns and not options.drop_columns:
         raise ValueError(
