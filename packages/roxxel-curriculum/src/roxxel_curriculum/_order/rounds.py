@@ -26,7 +26,7 @@ class Spans:
     longest: int  # L
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     num_spans: int  # K
-    span_tokens: int  # C; N - K C < K tokens are outside the spans
+    span_tokens: int  # C; fewer than K tokens are outside the spans
 
     def stride(self, seq_len: int) -> int:
         """Return the distance between the starts of neighbouring windows."""
