@@ -85,7 +85,8 @@ class LlamaConfig:
             the input of each layer.
         tensor_axis: Axis of the mesh that splits heads, hidden channels and the
             vocabulary (Shoeybi et al., Megatron-LM, 2019). None splits nothing.
-        fsdp_axis: Axis of the mesh that splits, in each matrix, the other dimension.
+        fsdp_axis: Axis of the mesh that splits the other dimension of each matrix: the
+            dimension that `tensor_axis` does not split.
             Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
             for any model.
         bos_token_id: Token that begins a text, or None.
