@@ -170,8 +170,8 @@ def data_state(
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
             a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
-        needs_checkpoint: Whether a run without a checkpoint is an error, as for a
-            branch, which starts from a checkpoint.
+        needs_checkpoint: Whether a run without a checkpoint is an error. A branch can
+            only start from a checkpoint.
 
     Returns:
         The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
