@@ -2,8 +2,8 @@
 
 The launcher holds the only write end of a pipe. The kernel closes this end when the
 launcher ends in any way, also by SIGKILL, and every process that reads the pipe then
-ends. Otherwise the processes would continue the run without the command that started
-them, and the same command could not continue the run.
+ends. Otherwise the processes would train on without their launcher, and a new launcher
+could not continue the run, because the run would still be locked.
 """
 
 from __future__ import annotations

@@ -77,9 +77,9 @@ class TrainConfig:
             `(batch_size,)`, the trainer logs the loss of each source; `"row_weight"`,
             of the same shape, has the number of unmasked tokens of each row.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
-            `run.json`. May be a URL of a bucket, such as `s3://bucket/run` (also `gs://`
-            and `az://`; the extra `bucket` installs the client). Then the files are
-            also in a local folder, which the log names. If None, the run writes no
+            `run.json`. May be a URL of a bucket, such as `s3://bucket/run` (also
+            `gs://` and `az://`; the extra `bucket` installs the client). Then the files
+            are also in a local folder, which the log names. If None, the run writes no
             files.
         eval_fn: A function of a `ModelState` that every process calls. It returns text,
             a number, a dict of texts and numbers, or None. Process 0 logs the result.
@@ -97,14 +97,14 @@ class TrainConfig:
         log_to: Names of sinks that also get the metrics rows: `"tensorboard"`,
             `"wandb"` (Weights & Biases) and `"csv"`, or a dict from names to options.
             Their files are in `save_path`; the extras `tensorboard` and `wandb` install
-            the libraries. A sink that fails is a warning, and the run continues.
+            the libraries. If a sink fails, the log has a warning and the run continues.
         train_step: A function `(model, optimizer, batch)` that replaces the gradient
             step on `loss_fn`. The function updates model and optimizer in place, and
             returns a loss in any form that is allowed for `loss_fn`. The trainer
             compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
-        keep_every: Which checkpoints are never deleted. With an integer, those of steps
-            that are multiples of this integer. With a duration such as `"6h"` (units s,
+        keep_every: Which checkpoints are never deleted. With an integer, those whose
+            step is a multiple of this integer. With a duration such as `"6h"` (units s,
             m, h, d), a checkpoint saved at least this long after the last permanent
             one.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
@@ -157,9 +157,9 @@ class TrainConfig:
         on_damage: With `check="blocks"`, what happens when a block of tokens is
             damaged. `"raise"` ends the run with the error. `"mask"` continues: all
             processes agree to mask the tokens of the block, from the first step that
-            reads them on; the tokens are then 0, the field `"loss_mask"` is 0 on them,
-            and the log has a warning. The state of the run records block and step.
-            Damage in held-out data, and damage elsewhere in a shard, is an error.
+            reads these tokens. The tokens are then 0, the field `"loss_mask"` is 0 on
+            them, and the log has a warning. The state of the run records block and
+            step. Damage in held-out data, and damage elsewhere in a shard, is an error.
 
     Raises:
         ValueError: An argument is out of range.

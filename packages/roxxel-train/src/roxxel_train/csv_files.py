@@ -26,14 +26,14 @@ class CsvFiles:
     """Writes one file for each kind of rows: `train.csv` and `eval.csv`.
 
     The columns are `step`, `time` and the values of the rows by name, such as
-    `tokens_by_source/self`. If a row has a new value, the file is written again with
+    `tokens_by_source/self`. If a value has a new name, the file is written again with
     another column. A row replaces earlier rows of its step and of later steps, so a
     run that resumes has each row once.
 
     Args:
         log_dir: Folder of the files, created when the first row is written.
-        run: Folder of the run, for a `log_dir` outside of it: the file `run.txt` in
-            `log_dir` then names the run, so that another run does not replace its rows.
+        run: Folder of the run, if `log_dir` is outside of it. The file `run.txt` in
+            `log_dir` then names the run, so that another run cannot replace its rows.
 
     Raises:
         ValueError: `log_dir` holds the rows of another run.

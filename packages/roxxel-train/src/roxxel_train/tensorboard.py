@@ -97,8 +97,8 @@ class TensorBoard:
     def _open(self) -> RecordWriter:
         if "://" not in self._log_dir:
             Path(self._log_dir).mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names. Process id and number
-        # distinguish files of the same second, also of several sinks.
+        # TensorBoard reads files in the order of their names. The process id and a
+        # counter distinguish the files that several sinks open in the same second.
         name = (
             f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
             f".{os.getpid()}.{next(_numbers):04}"

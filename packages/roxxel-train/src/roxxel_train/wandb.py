@@ -53,7 +53,7 @@ class WandB:
     resumes from step k with another curriculum, W&B keeps its old rows after k.
 
     Args:
-        log_dir: Folder of the training run. W&B writes its files to `wandb/` below.
+        log_dir: Folder of the training run. W&B writes to `wandb/` in this folder.
         **options: Arguments of `wandb.init`, such as `project`, `name`, `tags` and
             `config`; with `mode="offline"`, `wandb sync` sends the files later.
 
@@ -121,7 +121,7 @@ class WandB:
         run_id = str(self._options.get("id") or self._recorded_id())
         options = {"id": run_id, "dir": str(self._folder), **self._options}
         if (options.get("mode") or os.environ.get("WANDB_MODE")) != "offline":
-            # Not offline: every start then has its own file, and the client would warn.
+            # Offline, each start has its own file, and "resume" would cause a warning.
             options.setdefault("resume", "allow")
         # The client must not capture or add to the output of the program.
         options.setdefault("settings", _CLIENT.Settings(console="off", silent=True))

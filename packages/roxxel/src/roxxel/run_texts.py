@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str, str]:
-    """Return texts about the run of a checkpoint, for `roxxel ckpt export`.
+    """Return texts about the run that saved a checkpoint, for `roxxel ckpt export`.
 
     Args:
         checkpoints: Folder of the checkpoints, or its URL.
@@ -22,8 +22,8 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         extra: JSON values that the trainer saved beside the arrays.
 
     Returns:
-        `config`, the TOML that the run used at the step, and `tokenizer`, name and hash
-        of the tokenizer of the primary corpus. A text that is not known is left out.
+        `config` is the TOML that the run used at the step. `tokenizer` is the name and
+        the hash of the primary corpus's tokenizer. An unknown text is left out.
     """
     texts: dict[str, str] = {}
     run = re.sub(f"/{CHECKPOINTS}$", "", checkpoints)

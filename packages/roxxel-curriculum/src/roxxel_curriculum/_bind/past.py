@@ -186,7 +186,7 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
 
 
 def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each past withdrawal that differs from the state's."""
+    """Return a sentence for each past withdrawal in only the state or the solution."""
     past = recorded_withdrawals(state)
     live = [each for each in solution.withdrawals if each.step < state["step"]]
     different = {*past} ^ {*live}

@@ -26,7 +26,7 @@ class Spans:
     longest: int  # L
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     num_spans: int  # K
-    span_tokens: int  # C; N - K C < K tokens are outside the spans
+    span_tokens: int  # C; fewer than K tokens are outside the spans
 
     def stride(self, seq_len: int) -> int:
         """Return the distance between the starts of neighbouring windows."""
@@ -162,7 +162,7 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return the epoch of a sample, its first depth, and the index in the epoch."""
+        """Return a sample's epoch, the epoch's first depth, and the sample's index."""
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample

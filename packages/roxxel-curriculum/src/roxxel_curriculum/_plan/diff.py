@@ -336,7 +336,7 @@ def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Ch
 
 
 def _exhausted_steps(parts: list[PhasePlan]) -> dict[str, int | None]:
-    """Return the step of a phase in which each of its sources runs out, or None."""
+    """Return, for each source, the step of a phase in which it runs out, or None."""
     found: dict[str, int | None] = {}
     for source in (source for part in parts for source in part.sources):
         if found.get(source.name) is None:

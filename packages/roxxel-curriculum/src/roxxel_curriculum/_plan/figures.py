@@ -160,7 +160,7 @@ class WithdrawnPlan:
         source: Name of the source.
         documents: Number of documents; 0 if the run learns all documents of the source
             again.
-        digest: Digest of the numbers of the documents.
+        digest: Digest of the document numbers.
         is_read: Whether the run reads the source from this step on.
 
     Example:

@@ -42,7 +42,7 @@ class _Table(NamedTuple):
 
     @property
     def rich_width(self) -> int:
-        """Width in `rich` without the first column, the names."""
+        """Width of the `rich` table without the column of names."""
         return sum(self.widths[1:]) + _RICH_GAP * (len(self.columns) - 1)
 
 

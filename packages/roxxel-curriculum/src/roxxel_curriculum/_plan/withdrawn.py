@@ -188,7 +188,7 @@ def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, Document
 
 
 def checked_document(document: int, source: str, num_documents: int) -> int:
-    """Return the number of a document of a source as an int.
+    """Return a document number as an int; raise unless the source has the document.
 
     Raises:
         TypeError: The number is not an integer.

@@ -190,7 +190,7 @@ def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
 
 
 class _LogFile:
-    """Appends lines to one file; `format_line` makes a line of `write`'s arguments."""
+    """Appends lines to one file; `format_line` turns the arguments into a line."""
 
     def __init__(self, path: Path, format_line: Callable[..., str]) -> None:
         self._format_line = format_line

@@ -189,8 +189,8 @@ class Logger:
         """Move the progress bar; without a bar, show a line about once a minute.
 
         Call this method at every step, before the metrics row of the step. Another
-        thread draws the bar, at most ten times a second. Without a bar, the line has
-        the step and the text `loss`; a training row within a minute replaces the line.
+        thread draws the bar, at most ten times a second. Without a bar, a line
+        shows the step and the text `loss`, unless a row was shown within a minute.
 
         Args:
             step: Updates done.

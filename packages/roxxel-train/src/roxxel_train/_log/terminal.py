@@ -16,7 +16,7 @@ _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
 _LINE_S = 60.0
-"""Without a bar: longest time without a line that shows a step."""
+"""Without a bar, a line shows the step if no line has shown one for this long."""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),

@@ -1,4 +1,4 @@
-"""The values of a metrics row that a sink draws, under one name each."""
+"""Flattens a metrics row into the numbers and texts that a sink draws, by name."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measurements of a run: losses, rates, devices, and needs before the first step."""
+"""Measures a run: losses, rates, use of devices, and the memory and disk it needs."""

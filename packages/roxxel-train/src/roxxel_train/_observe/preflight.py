@@ -77,8 +77,8 @@ def find_problems(
 
     `folder` is the folder of the checkpoints on a disk; None if there is none. At
     most `num_checkpoints` checkpoints are on the disk at one time. `vocabulary` has a
-    sentence for each parameter that lacks a row for some token. `notes` are the notes
-    of the result.
+    sentence for each parameter that lacks a row for some token. The result gets
+    `notes` unchanged.
     """
     memory = [device.memory_stats() or {} for device in jax.local_devices()]
     limits = [stats["bytes_limit"] for stats in memory if stats.get("bytes_limit")]

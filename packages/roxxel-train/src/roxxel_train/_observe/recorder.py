@@ -101,7 +101,7 @@ class Recorder:
 
     `start` is the number of updates done before this call of `Trainer.run`. The
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
-    `read_stats` returns the times of the stream of batches. When the scalars of an
+    `read_stats` returns the timings of the batch stream. When the scalars of an
     update are read and its metrics row is written, `after_read` is called with the
     number of the update.
     """
@@ -139,7 +139,7 @@ class Recorder:
         self._start = self._step = start
         self._excluded: defaultdict[str, float] = defaultdict(float)
         self._row_at_s = time.perf_counter()
-        # Updates, tokens and times of the stream at the previous metrics row.
+        # Updates, tokens and timings of the batch stream at the previous metrics row.
         self._counts: list[float] = [start, self._tokens(start), 0, 0, 0, 0]
         self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}

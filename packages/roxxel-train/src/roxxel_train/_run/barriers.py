@@ -25,7 +25,7 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
     """Wait until every process has called `barrier` with the same name.
 
     The barrier uses no device. A name may be used again if all processes use the name
-    equally often. A single process does not wait.
+    the same number of times. A single process does not wait.
 
     Args:
         name: Identifies the barrier, also in the error.

@@ -1,4 +1,4 @@
-"""The record of the data of a run: `data.json`, which every start writes.
+"""`data.json`, the record of a run's data, which every start writes.
 
 `data.json` holds the paths of the corpora, and the state of the sampler at the last
 planned step, which determines all batches of the run. From this file alone a program

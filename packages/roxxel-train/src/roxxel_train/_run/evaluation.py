@@ -261,7 +261,7 @@ def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
 
 
 def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:
-    """Return the result of `eval_fn` as fields to add to a row that has `taken`."""
+    """Return the result of `eval_fn` as fields of a row; refuse names in `taken`."""
     if result is None:
         return {}
     if isinstance(result, str):

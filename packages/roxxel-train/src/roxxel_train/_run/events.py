@@ -197,7 +197,7 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
 
 
 def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> str:
-    """Return the last line of a run; `latest_step` has the newest checkpoint."""
+    """Return the last line of a run; its newest checkpoint is at `latest_step`."""
     if isinstance(error, Preempted):
         return str(error)
     saved = (

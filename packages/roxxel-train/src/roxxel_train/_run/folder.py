@@ -170,8 +170,8 @@ def data_state(
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
             a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
-        needs_checkpoint: Whether a run without a checkpoint is an error, as for a
-            branch, which starts from a checkpoint.
+        needs_checkpoint: Whether a run without a checkpoint is an error. A branch can
+            only start from a checkpoint.
 
     Returns:
         The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
@@ -214,7 +214,7 @@ class RunData:
         sources: Location of each source at the last start of the run: an absolute path,
             a list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty
             for a run of an earlier release, which did not record locations.
-        state: `Sampler.state` at the last step of the plan of the last start. For a run
+        state: `Sampler.state` at the last step that the last start planned. For a run
             of an earlier release, at the newest checkpoint.
         trained: `data_state` of the run, which determines the trained batches.
         primary: Name of the primary source at the last start. `sources` and the states

@@ -41,7 +41,7 @@ LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
 _SYNCED = ".synced"
-"""File with the name of the list in the bucket that the local folder is a copy of."""
+"""Local file with the name of a list: the local folder is a copy of this list."""
 
 _ATTEMPTS = 5
 
@@ -65,8 +65,8 @@ class _Manifest(NamedTuple):
 class Mirror:
     """The files of a run in a bucket.
 
-    `folder` is the local folder of the run: `roxxel/runs/` in `$XDG_CACHE_HOME`, or in
-    `~/.cache`, and the URL as a path.
+    `folder` is the local folder of the run. Its path is `roxxel/runs/` in
+    `$XDG_CACHE_HOME`, or in `~/.cache`, followed by the URL as a path.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:

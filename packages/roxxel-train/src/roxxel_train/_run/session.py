@@ -52,7 +52,7 @@ class Session:
         shapes: Shape, dtype and sharding of the batches of each phase.
         notes: Sentences about the sharding, for the log.
         traced: Steps whose JAX trace is written.
-        is_open: Whether a run is open. The following attributes exist only while it is.
+        is_open: Whether a run is open; only then do the attributes below exist.
     """
 
     config: TrainConfig

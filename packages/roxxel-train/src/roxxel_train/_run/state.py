@@ -125,7 +125,7 @@ class RunState:
         return None if self.folder is None else self.folder.location
 
     def plan(self) -> Plan:
-        """Return the plan of the curriculum, with the data that trained steps read."""
+        """Return the curriculum's plan; for trained steps, what the run has read."""
         plan = self.curriculum.plan(self.sampler.seed, self._past)
         # The run may have masked damaged blocks since it began.
         return replace(plan, damaged=self.sampler.damaged)
@@ -205,7 +205,7 @@ class RunState:
             self._upload_soon(self.folder, log)
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile the check of a save, so the first save does not wait."""
+        """Start to compile the check before a save, so the first save does not wait."""
         if self.checkpointer is not None:
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),

@@ -56,8 +56,8 @@ _SILENT_S = 6.0
 few ticks below 10 s: the README promises that all processes end within 10 s."""
 
 _PAUSED_SILENT_S = 60.0
-"""Silence after which a process outside of a step counts as stopped. For instance, in a
-restore or a compilation C code may hold the interpreter lock."""
+"""Silence after which a process outside of a step counts as stopped. A restore or a
+compilation may hold the interpreter lock for long, in C code."""
 
 _CAUSE_S = 4.0
 """Wait before a process publishes an error that another process may have caused. If a
@@ -69,7 +69,7 @@ _LEAVE_S = 2.0
 _LEAVING_TICK_S = 0.02
 
 _EXIT_S = 300.0
-"""Longest wait for the other processes at the end of the program, as JAX waits."""
+"""Longest wait for the other processes at the end of the program, as in JAX."""
 
 _START = "start"
 """Name of the pause before the first run."""

@@ -75,8 +75,8 @@ class CompiledShape:
 class CompiledAhead:
     """The compiled programs of a jitted `(state, batch)` function by shape of batch.
 
-    The function returns any value, a dict, and possibly further values; it may name the
-    axes of `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
+    The function returns a tuple whose second value is a dict. It may name the axes of
+    `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
     dtype and sharding of each batch (any pytree of arrays), in the order in which the
     run needs the programs. `lookups` are the arrays that the programs index by tokens,
     and `unused` the fields of a batch that at least one program does not use.

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 Scalars = dict[str, jax.Array]
-"""Values of shape () by the names under which they are logged."""
+"""Scalars, arrays of shape (), by their names in the log."""
 
 LOSS_WEIGHT = "loss_weight"
 """Name of the scalar with the number of tokens over which the loss is a mean."""
@@ -19,7 +19,7 @@ ROW_LOSS = "row_loss"
 """Name of the array of shape (B,) with the mean loss of each row of a batch."""
 
 ROW_WEIGHT = "row_weight"
-"""Name of the array of shape (B,) with the number of tokens that each row counts."""
+"""Name of the array of shape (B,) with the number of tokens that count in each row."""
 
 TIMING_FIELDS = frozenset(
     {
@@ -64,8 +64,8 @@ def perplexity(
 ) -> dict[str, float]:
     """Return `{name: exp(mean_loss)}`.
 
-    The dict is empty if the loss function itself returned this name (`others` has its
-    names), or if the value overflows a float.
+    The dict is empty if the value overflows a float, or if the loss function itself
+    returned this name (`others` has the names that it returned).
     """
     try:
         return {} if name in others else {name: math.exp(mean_loss)}

@@ -31,11 +31,11 @@ Tree = Any
 """Nested dicts of arrays: `{0: model, 1: optimizer}`."""
 
 LossFunction = Callable[[Any, Any], Any]
-"""`(model, batch)` to a loss in any form that `unpack_loss` accepts."""
+"""Maps `(model, batch)` to a loss, in any form that `unpack_loss` accepts."""
 
 TrainStep = Callable[[Any, Any, Any], Any]
-"""`(model, optimizer, batch)` to a loss in any form that `unpack_loss` accepts; updates
-model and optimizer in place."""
+"""Updates the model and the optimizer of `(model, optimizer, batch)` in place, and
+returns a loss in any form that `unpack_loss` accepts."""
 
 FedStep = Callable[[Any, Any, "Fed"], Any]
 """As `TrainStep`, with a `Fed` in place of the batch."""

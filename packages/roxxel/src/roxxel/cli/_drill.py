@@ -50,7 +50,7 @@ EPILOG = CONFIG_EXAMPLE
 _STEP = re.compile(r"step +([0-9,]+)/")
 _RESUMED = re.compile(r"resumed from step ([0-9,]+)")
 _NUM_LAST_LINES = 30
-"""Lines of a failed start that the error contains."""
+"""The error about a failed start contains this many of the last lines."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 BRANCH = "trainer.branch_from="
-"""`--branch FOLDER` changes the config by this text, followed by the folder."""
+"""`--branch FOLDER` stands for the config change `trainer.branch_from=FOLDER`."""
 
 
 def shown_command(*arguments: str) -> str:

@@ -85,7 +85,7 @@ class MeshConfig:
     Attributes:
         preset: `"data-parallel"` splits only batches; `"fsdp"` also splits the model;
             `"hybrid"` splits the model inside each of several groups of devices.
-        groups: Number of groups of `"hybrid"`, such as slices of TPUs; otherwise None.
+        groups: Number of groups for `"hybrid"`, such as TPU slices; otherwise None.
         axes: Number of devices along each named axis, in order; -1 means all remaining
             devices. If `axes` is empty, the preset chooses the axes.
         batch_axes: Axes that split the rows of a batch. If `batch_axes` is empty, the

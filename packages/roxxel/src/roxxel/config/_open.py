@@ -36,7 +36,7 @@ def open_curriculum(config: RunConfig) -> Curriculum:
 def begun_state(
     config: RunConfig, folder: Path | str | None = None
 ) -> dict[str, Any] | None:
-    """Return the data state from which a start of a config continues.
+    """Return the data state from which the next start of a config continues.
 
     This is the state of the run in `save_path`, or of the checkpoint from which a new
     run branches. The result is None for a run that starts at step 0.

@@ -323,7 +323,7 @@ def _sources(
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
-    """Raise ConfigError unless one source, and only one, has a name of the primary."""
+    """Raise ConfigError unless exactly one source is named `"self"` or `primary`."""
     found = [name for name in dict.fromkeys((PRIMARY, primary)) if name in sources]
     if len(found) > 1:
         raise ConfigError(

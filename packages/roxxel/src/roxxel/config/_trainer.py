@@ -134,7 +134,7 @@ def _planned_state(
 ) -> Mapping[str, Any]:
     """Return the state at the last step of a run, as this start plans the run."""
     curriculum = curriculum or open_curriculum(config)
-    # With the config's fields: a sampler without the mask refuses withdrawn documents.
+    # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
     fields: Any = config.trainer.fields or ("tokens",)
     try:
         sampler = curriculum.sampler(config.seed, begun_state(config), fields)
@@ -203,7 +203,7 @@ class _Made:
 def _parameters(
     function: Callable[..., Any],
 ) -> tuple[dict[str, inspect.Parameter], bool]:
-    """Return the parameters that a keyword sets, and whether any keyword is accepted.
+    """Return the parameters that a keyword can set, and whether there are `**kwargs`.
 
     A callable written in C may have no signature: it accepts any keyword.
     """

@@ -71,7 +71,7 @@ class LlamaConfig:
         head_width: Channels of a head, even. None means `width // num_heads`.
         context: Longest sequence that the model accepts, in tokens.
         rope_theta: Base of the rotary frequencies (Su et al., RoFormer, 2021).
-        rope_scaling: How the frequencies are stretched; None leaves them.
+        rope_scaling: How the frequencies are stretched; None leaves them unchanged.
         norm_epsilon: Added to the mean square inside RMSNorm.
         tied: Whether the token table is also the output matrix.
         init_std: Standard deviation of initial weights. Matrices whose product is added
@@ -85,7 +85,8 @@ class LlamaConfig:
             the input of each layer.
         tensor_axis: Axis of the mesh that splits heads, hidden channels and the
             vocabulary (Shoeybi et al., Megatron-LM, 2019). None splits nothing.
-        fsdp_axis: Axis of the mesh that splits the other dimension of each matrix.
+        fsdp_axis: Axis of the mesh that splits the other dimension of each matrix: the
+            dimension that `tensor_axis` does not split.
             Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
             for any model.
         bos_token_id: Token that begins a text, or None.

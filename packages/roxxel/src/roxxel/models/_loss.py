@@ -39,11 +39,11 @@ def next_token_loss(
             pass computes these logits again. None keeps the logits of all columns.
 
     Returns:
-        A float32 scalar, and a dict: `loss_weight` is the number of targets that count,
-        and `row_loss` and `row_weight`, of shape (B,), are the mean cross-entropy and
-        the number of targets of each row, from which the trainer logs the loss of each
-        source. With `z_loss` the dict also has `cross_entropy`, the loss without the
-        second term.
+        A float32 scalar and a dict. `loss_weight` is the number of targets that count.
+        `row_loss` and `row_weight`, of shape (B,), are the mean cross-entropy and the
+        number of targets of each row; the trainer logs the loss of each source from
+        them. With `z_loss`, the dict also has `cross_entropy`, the loss without the
+        z-loss term.
     """
     fields = batch if isinstance(batch, Mapping) else {"tokens": batch}
     tokens, segments = fields["tokens"], fields.get("segment_ids")

@@ -29,7 +29,7 @@ def sample_text(
             tokens are bytes and `SEPARATOR`.
         prompt: Start of the text; at least one character.
         num_bytes: Maximum number of bytes to add; a separator ends the text earlier.
-            Prompt and added bytes fit the context of the model.
+            Prompt and added bytes must fit the context of the model.
         seed: The same model, prompt and seed give the same text.
 
     Returns:

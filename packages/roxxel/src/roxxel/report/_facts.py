@@ -357,8 +357,8 @@ def _shares(
 ) -> dict[str, Series]:
     """Return the share of each source in the tokens since the previous row.
 
-    `before` has the tokens before the first row. If they are None, the first row has no
-    share: in a branch, the row also counts the tokens of the parent.
+    `before` has the tokens before the first row. If `before` is None, the first row
+    has no share: in a branch, the row also counts the tokens of the parent.
     """
     rows: list[dict[str, Any]] = []
     for row in train:

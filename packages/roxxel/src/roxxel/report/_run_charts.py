@@ -37,7 +37,7 @@ _ALWAYS = {"loss", "loss-by-source", "tokens"}
 
 
 def charts_of(facts: RunFacts) -> list[Chart]:
-    """Return the charts of a run, without constant quantities except `_ALWAYS`."""
+    """Return the charts to draw: those that vary, and those in `_ALWAYS`."""
     return [chart for chart in _charts(facts) if _is_drawn(chart)]
 
 

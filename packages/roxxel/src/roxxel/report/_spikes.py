@@ -50,7 +50,7 @@ class Spike:
     """Consecutive rows with a high loss; the attributes describe the highest loss.
 
     Attributes:
-        row: Step of the row with the highest loss, as in the log: updates done.
+        row: Step of the row with the highest loss, as the log counts: updates done.
         steps: Steps of the batches that had this loss, counted from 0.
         loss: The highest loss.
         usual: Median of the losses before.
