@@ -254,10 +254,10 @@ class Roxxel:
         return None if column is None else item_text(column[document])
 
     def find_documents(self, name: str) -> list[int]:
-        """Return the numbers of the documents that have a name; see `document_name`.
+        """Return the numbers of all documents called `name`; see `document_name`.
 
-        Reads all names. Several documents may have the same name, such as the path of
-        a file of many documents.
+        Reads all names, and returns the numbers in order. Several documents may have
+        the same name, such as the path of a file of many documents.
         """
         column = self._open().names
         return [] if column is None else column.find(name)

@@ -384,7 +384,7 @@ class Roxxel02Tokens(MappedTokens):
 def _of_one_file(
     file: MappedFile, tokens: Tokens, stops: npt.NDArray[np.int64] | None = None
 ) -> tuple[Line[MappedFile], Callable[[], DocumentEnds], memoryview]:
-    """Return line, documents and key of a file; without `stops`, one document."""
+    """Return line, documents and key of a file; one document if `stops` is None."""
 
     def piece(opened: MappedFile) -> Tokens:
         opened.check_size()

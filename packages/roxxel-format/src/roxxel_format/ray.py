@@ -143,7 +143,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
         self.summary: WriteSummary | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The driver's part holds a lock of this process; tasks need the job alone.
+        # The driver's part holds a lock of this process; tasks need only the job.
         return self.__dict__ | {"_write": None}
 
     @property
@@ -263,7 +263,7 @@ def _items_of(types: Any, stored: Any) -> Any:
     """Return the item type of lists and arrays of numbers; None for other types."""
     if _is_tensor(stored):
         stored = stored.storage_type
-        if types.is_struct(stored):  # Arrays of several shapes.
+        if types.is_struct(stored):  # Arrays of different shapes.
             stored = stored.field("data").type
     is_list = types.is_list(stored) or types.is_large_list(stored)
     if not (is_list or types.is_fixed_size_list(stored)):

@@ -103,9 +103,9 @@ class Documents(RecordedDocuments):
         return found
 
     def _file_of(self, number: int) -> tuple[int, int]:
-        """Return the file of a document, and its number in the order of the files.
+        """Return a document's file, and the document's number in file order.
 
-        `number` is its number in the order in which documents are yielded.
+        `number` is the document's number in the order in which documents are yielded.
         """
         at = number if self._order is None else self._order[number]
         return bisect_right(self._firsts, at) - 1, at

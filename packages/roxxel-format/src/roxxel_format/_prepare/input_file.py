@@ -1,4 +1,4 @@
-"""Decompress input files, and the errors of input files.
+"""Decompress input files, and report damaged input files as `InputError`.
 
 For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exceptions
 of several types, or none if the end of a Zstandard frame is missing. This module

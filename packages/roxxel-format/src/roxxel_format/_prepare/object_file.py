@@ -43,7 +43,7 @@ class _Ranges(io.RawIOBase):
         self._file = file
         self._limit = limit
         self._position = 0
-        # The range that was read last, and its first byte.
+        # The bytes of the range that was read last, and their offset in the object.
         self._data = memoryview(b"")
         self._start = 0
         self._next_bytes = _BUFFER

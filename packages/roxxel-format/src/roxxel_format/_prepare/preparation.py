@@ -426,7 +426,7 @@ def _naming(unit: Unit, error: Exception) -> Exception:
 
 
 def _failure(state: Progress) -> str:
-    """Return how many units failed, and what is kept."""
+    """Describe how many units failed, and what is kept."""
     failed = f"{state.num_failed} of {state.num_units} units failed"
     if state.is_stopped:
         return f"{failed} and stopped the others; {state.num_done} are done and kept"

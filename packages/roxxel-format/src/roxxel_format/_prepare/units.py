@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 UNIT_BYTES = 1 << 26
 """Minimum size of a unit, unless the caller chooses."""
 
-# Objects whose footers or indexes are read at a time.
+# Number of objects whose footers or indexes are read at the same time.
 _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14

@@ -146,7 +146,7 @@ class CachedFiles:
         if not self._moved:
             return ()
         moved: list[int] = []
-        with contextlib.suppress(IndexError):  # Another thread may take some of them.
+        with contextlib.suppress(IndexError):  # Another thread may take some shards.
             while True:
                 moved.append(self._moved.popleft())
         return moved
@@ -299,7 +299,7 @@ class CachedFiles:
                 self._moved.append(number)
 
     def _next(self) -> int | None:
-        """Return the first shard without a copy that may be tried again."""
+        """Return the first shard that has no copy and may be tried again."""
         for number in range(len(self._paths)):
             is_given_up = self._failures.get(number, 0) >= _MOST_FAILURES
             if number not in self._present and not is_given_up:

@@ -148,7 +148,7 @@ class Column:
             run_later(lambda: self._request(begins, length, is_urgent=False))
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
-        """Request each window by itself: a read uses a request of exactly its bytes."""
+        """Request each window alone: a read can use only a request of its own bytes."""
         size = self.dtype.itemsize
         for first in starts:
             for number, start, stop in self._line.parts(first, first + length):
@@ -240,7 +240,7 @@ class _ColumnFiles:
 
 
 def _texts(file: OpenFile, count: int, start: int, stop: int) -> Tokens:
-    """Return the texts `[start, stop)` of a file of `count` texts."""
+    """Return the texts `[start, stop)` of a file that holds `count` texts."""
     size = file.num_bytes - count * END_SIZE
     first = max(start - 1, 0)
     ends = file.array(np.dtype("<u8"), stop - first, size + first * END_SIZE)

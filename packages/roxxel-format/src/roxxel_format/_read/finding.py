@@ -45,7 +45,7 @@ def resolved_to_read(filepath: str) -> str:
 
 
 def _may_be_shard(path: Path, several: CorpusName) -> bool:
-    """Return whether a file may be a numbered shard; a damaged one may be."""
+    """Return whether a file may be a numbered shard; True for a damaged shard."""
     number = several.number(path.name)
     try:
         metadata = open_shard(str(path)).metadata()

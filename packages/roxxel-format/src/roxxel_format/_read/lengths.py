@@ -19,7 +19,7 @@ _WIDTH = 40
 
 _PERCENTILES = (1, 10, 50, 90, 99)
 _EXACT = 1 << 16
-"""Length from which on percentiles are not exact."""
+"""From this length on, percentiles are not exact."""
 
 _BINS = 128
 """Bins for each doubling of the length from `_EXACT` on; a power of two."""
@@ -92,7 +92,7 @@ class Lengths:
 
 
 def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Return lengths by percentile from counts of exact and of coarse lengths."""
+    """Return lengths by percentile; `bins` counts exact lengths, then coarse ones."""
     totals = np.cumsum(bins)
     found: dict[int, int] = {}
     for percent in _PERCENTILES:

@@ -236,7 +236,7 @@ class _Fetcher:
         self._changed = threading.Condition()
         self._urgent: deque[_Request] = deque()
         self._later: deque[_Request] = deque()
-        # Requested ahead and not yet read, the oldest first.
+        # The requests ahead that nobody has read yet, the oldest first.
         self._ahead: OrderedDict[_Key, _Request] = OrderedDict()
         self._bytes_ahead = 0
         self._tasks: deque[Callable[[], object]] = deque()

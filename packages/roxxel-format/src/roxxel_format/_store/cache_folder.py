@@ -179,7 +179,7 @@ class CacheFolder:
         return found
 
     def _leased(self, names: Iterable[str]) -> set[str]:
-        """Return the digests that held leases name; remove the other leases."""
+        """Return the digests in leases that a process holds; remove other leases."""
         leased: set[str] = set()
         for name in names:
             if not _LEASE.fullmatch(name):

@@ -324,7 +324,7 @@ def _batched(
 
 def _encoded(texts: list[str], encode_batch: EncodeBatch) -> Iterator[object]:
     found: list[object] = [*texts]
-    with contextlib.suppress(Exception):  # The libraries raise many types.
+    with contextlib.suppress(Exception):  # The libraries raise many error types.
         found = [*map(_Encoded, encode_batch(texts))] if texts else []
     yield from found
 

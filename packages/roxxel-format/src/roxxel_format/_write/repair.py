@@ -206,7 +206,7 @@ def _is_right(block: _Block, data: bytes, start: int) -> bool:
 def _write_repaired(
     output: Output, file: OpenFile, source: _SourceOfBlocks, damaged: Sequence[_Block]
 ) -> None:
-    """Write the file with the damaged blocks of the copy."""
+    """Write the file; replace its damaged blocks by those of the copy."""
     done = 0
     for group in _adjacent(damaged):
         _copy(output, file, done, group[0].start)

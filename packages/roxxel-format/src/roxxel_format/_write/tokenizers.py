@@ -278,7 +278,7 @@ def _encoders_of(
 ) -> tuple[Encode, EncodeBatch | None, Encode | None, EncodeBatch | None]:
     """Return `encode`, `encode_batch`, `encode_part` and `encode_parts`."""
     bare: dict[str, Any] = {"add_special_tokens": False}
-    if hasattr(tokenizer, "encode_special_tokens"):  # of `tokenizers`
+    if hasattr(tokenizer, "encode_special_tokens"):  # an object of `tokenizers`
         # Never change the tokenizer that the caller passed.
         ours = copy.deepcopy(tokenizer) if is_given else tokenizer
         # In `tokenizers`, True means: encode special tokens like other text.
@@ -290,11 +290,11 @@ def _encoders_of(
         batch = getattr(ours, "encode_batch_fast", None)
         parts = batch and partial(batch, **bare)
         return ours.encode, batch, partial(ours.encode, **bare), parts
-    if hasattr(tokenizer, "split_special_tokens"):  # of `transformers`
+    if hasattr(tokenizer, "split_special_tokens"):  # an object of `transformers`
         options = {"split_special_tokens": not special_tokens}
         encode = partial(tokenizer.encode, **options)
         return encode, None, partial(encode, **bare), None
-    if hasattr(tokenizer, "encode_ordinary"):  # of `tiktoken`
+    if hasattr(tokenizer, "encode_ordinary"):  # an object of `tiktoken`
         encode = tokenizer.encode_ordinary
         if special_tokens:
             encode = partial(tokenizer.encode, allowed_special="all")

@@ -36,7 +36,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class _File:
-    """A file to copy: its path or URL, its name in the copy, its size and its check."""
+    """A file to copy: source, name in the copy, size, and a function to check it."""
 
     path: str
     name: str

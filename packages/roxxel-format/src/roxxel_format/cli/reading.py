@@ -51,7 +51,7 @@ def info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
-        facts["metadata"].pop("input_files", None)  # It has only one unit's inputs.
+        facts["metadata"].pop("input_files", None)  # Lists only one unit's inputs.
         tables = _manifest_tables(contents)
         lengths = None if options.no_lengths else corpus.document_lengths()
         inputs = [] if options.no_lengths else corpus.input_totals()
