@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._integrity import FileDigest
 
 _DIGESTS = "digests/"
-# After a failed save, its files are removed only if the bucket responds in this time.
+# The files of a failed save are removed only if the bucket responds in this time.
 _DISCARD_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 60.0
 # Saves of this program whose commit request got no response: the store may still

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FORMAT_OF_MANAGER = 0
 _ROOTS = {"0": "model", "1": "optimizer"}
 _TREE_FILE = f"{MANAGER_ITEM}/_METADATA"
-# Orbax's numbers for a key of a sequence and for a key of a dict.
+# Orbax's codes for the types of keys: of a sequence, and of a dict.
 _KEY_TYPES = (1, 2)
 _NUMBER = "scalar"
 _LEAF_TYPES = (_NUMBER, "jax.Array", "np.ndarray")

@@ -234,7 +234,7 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
-    """Yield every value inside of a JSON value, as text, by its dotted name."""
+    """Yield the dotted name and the text of every value inside a JSON value."""
     if isinstance(value, dict) and value:
         inner = [
             (f"{name}.{key}", x) for key, x in cast("dict[str, Any]", value).items()

@@ -245,7 +245,8 @@ class Channel:
     def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
         """Publish an answer after every process has reported in this turn."""
         service.set(f"{self._keys(turn)}answer", json.dumps(answer))
-        # All processes have reported in this turn, so they read the earlier answers.
+        # All processes have reported in this turn, so they have read the earlier
+        # answers.
         for earlier in range(self._first_kept, turn):
             service.delete(self._keys(earlier))
         self._first_kept = turn
