@@ -469,8 +469,8 @@ class Roxxel:
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
             field: Name of the field of documents, with `document_id`. Default: `text`.
-            prompt: Name of the field of prompts. The tokens of a document are those of
-                its prompt, then those of its completion, each encoded by itself; the
+            prompt: Name of the field of prompts. A document is the tokens of its
+                prompt, then those of its completion; both are encoded separately. The
                 column `loss_mask` is 0 on the prompt, and 1 on the completion and the
                 separator. Tokens that the tokenizer puts before or after each text come
                 before the prompt and after the completion. Not for a corpus of one

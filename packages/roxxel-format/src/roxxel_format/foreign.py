@@ -299,10 +299,9 @@ class Roxxel02Tokens(MappedTokens):
             record no type. Items are little-endian, unless the dtype is big-endian
             (`">u2"`).
         separator: The token or the bytes that the writer appended to each document. A
-            document ends after each separator or run of separators, because padding
-            looks like documents without tokens; the last separator of the padding may
-            be incomplete. The first use of the documents searches all tokens. Default:
-            all tokens are one document.
+            document ends after a run of one or more separators, because padding also
+            consists of separators, of which the last may be incomplete. The first use
+            of the documents searches all tokens. Default: all tokens are one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:

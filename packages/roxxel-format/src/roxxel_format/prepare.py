@@ -1,8 +1,8 @@
 """Write files into a corpus, as the command `roxxel-format write` does.
 
-The inputs are divided into units: consecutive files, or parts of a large file. Units
-are written by processes of this machine, by tasks of Ray, or by the members of a job
-array, and give the same bytes. The commit makes the shards a corpus.
+The inputs are divided into units: consecutive files, or parts of a large file.
+Processes of this machine, tasks of Ray, or the members of a job array write the units;
+all three give the same bytes. The commit makes the shards a corpus.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def write_files(
             When all members are done, `commit_files` commits.
         unit_bytes: Minimum size of the inputs of a unit.
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
-            of their content, in a second corpus: `wiki_name_*.rox` of `wiki_*.rox`.
+            of their content, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave out damaged documents. If damage makes the rest of a file
             unreadable, leave out the rest.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Text of a corpus as tokens, and back.
+    """Converts text to the tokens of a corpus, and back.
 
     Attributes:
         encode: Returns the tokens of a text as an integer array, without special tokens

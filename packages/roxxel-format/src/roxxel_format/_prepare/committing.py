@@ -97,7 +97,7 @@ def _no_preparation(filepath: str) -> FileNotFoundError:
 def done_units(
     place: Place, plan: Plan, numbers: Iterable[int]
 ) -> dict[int, UnitRecord]:
-    """Return the records of the units that have a record and all of their shards."""
+    """Return the records of finished units, which have a record and all shards."""
     sizes = place.sizes()
     return {
         number: record

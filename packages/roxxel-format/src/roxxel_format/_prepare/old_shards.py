@@ -1,4 +1,4 @@
-"""Cut shards of the first Roxxel, which do not record documents, at a separator."""
+"""Split shards of the first Roxxel at a separator; they do not record documents."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ no plan, unless the preparation is written in parts (`part`). After an interrupt
 same command writes only the units without a record.
 
 In three cases, a single process writes everything: for a corpus of one file, for inputs
-from pipes, and for shards of the first Roxxel that are cut at separators, because a
-document may be in several of these shards.
+from pipes, and for shards of the first Roxxel that are cut at separators. A document
+may be in several of these shards.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Progress:
         num_bytes: Size of all inputs.
         num_done: Units that are done, in this run or before.
         num_failed: Units that failed in this run.
-        num_retries: How often this run began again because a worker or its node died.
+        num_retries: How often units were started again after a worker or its node died.
         done_bytes: Size of the inputs of units that are done.
         num_documents: Documents of units that are done.
         num_tokens: Tokens of units that are done.
@@ -75,7 +75,7 @@ class Progress:
         return ", ".join(self._parts().values())
 
     def fitting(self, width: int) -> str:
-        """Return the text; leave out counts until it fits `width` letters.
+        """Return the text; leave out counts until it fits `width` characters.
 
         The units, the time that is left, and failures always stay.
 

@@ -1,8 +1,8 @@
 """Run the units of a preparation as tasks of Ray, on one machine or a cluster.
 
-A unit is one task of one core. If a worker or its node dies, its task runs again. This
-is safe, because writing a unit twice gives the same shards. This module, not Ray,
-starts such a task again, so that retries can be counted.
+Each unit is a task that uses one core. If a worker or its node dies, its task runs
+again. This is safe, because writing a unit twice gives the same shards. This module,
+not Ray, starts such a task again, so that retries can be counted.
 """
 
 from __future__ import annotations

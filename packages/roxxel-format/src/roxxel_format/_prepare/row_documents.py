@@ -1,4 +1,4 @@
-"""Rows of tables, and lines of JSON, as documents with the fields of `Fields`."""
+"""Make documents from the fields of table rows and of JSON lines; see `Fields`."""
 
 from __future__ import annotations
 

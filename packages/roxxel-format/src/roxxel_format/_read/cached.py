@@ -132,7 +132,7 @@ class CachedFiles:
         )
 
     def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
-        """Open the copy of a shard, or else the object."""
+        """Open the copy of a shard; without a copy, open the object."""
         number = self._number.get(path)
         if number is not None and number in self._present:
             file = self._open_copy(number)

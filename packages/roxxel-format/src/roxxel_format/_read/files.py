@@ -78,7 +78,7 @@ class Files(Protocol):
         ...
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
-        """Prefetch the ranges of a file that opening it reads."""
+        """Prefetch the ranges that opening a file reads."""
         ...
 
     def take_moved(self) -> Sequence[int]:

@@ -224,8 +224,8 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The first end is the end of this document; the last is the first end that is at
-        least `stop`. `start` is an item of the shard; `start < stop`.
+        The ends begin with the end of this document, and finish with the first end that
+        is at least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))

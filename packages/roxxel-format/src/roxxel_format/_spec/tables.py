@@ -69,7 +69,7 @@ class ShardTable:
         return tuple(column[number] for column in self._all)
 
     def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """Return the fingerprint of the first `count` shards for each count.
+        """For each count, return the fingerprint of the first `count` shards.
 
         `counts` must ascend. docs/format.md, section 8, defines a fingerprint.
         """

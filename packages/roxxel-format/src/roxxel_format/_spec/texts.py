@@ -1,8 +1,9 @@
 """How the file of a column stores texts of any length.
 
-The file holds the texts in UTF-8, one after another, then the end of each text, in
-bytes from the start, as a 64-bit integer (docs/format.md, section 10.3). A writer need
-not know the lengths in advance, and a reader locates a text by two consecutive ends.
+The file holds the texts in UTF-8, one after another. Then it holds the end of each
+text, a 64-bit integer that counts bytes from the start (docs/format.md, section 10.3).
+A writer need not know the lengths in advance, and a reader locates a text by two
+consecutive ends.
 """
 
 from __future__ import annotations

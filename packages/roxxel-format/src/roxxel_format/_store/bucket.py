@@ -1,4 +1,4 @@
-"""Objects in buckets and on web servers, by the client `obstore`.
+"""Read and write objects in buckets and on web servers, with the client `obstore`.
 
 Only this module imports `obstore`, which the extra `bucket` installs. A URL names one
 object. The client takes endpoint, region and credentials from the environment, for

@@ -122,9 +122,8 @@ class Intake:
 
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
-    a `tokenizer`, `str` documents are encoded as UTF-8. If it `reads_ahead`, texts are
-    encoded in batches of up to 256 texts or about 1 MiB, if the tokenizer supports
-    batches.
+    a `tokenizer`, `str` documents are encoded as UTF-8. With `reads_ahead`, a tokenizer
+    that supports batches encodes up to 256 texts or about 1 MiB at a time.
     """
 
     dtype: str | None = None
@@ -174,7 +173,7 @@ class Intake:
     def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
         """Yield documents with fields; see `arrays`.
 
-        Prompt and completion are encoded one by one, so that no token spans the border.
+        Prompt and completion are encoded separately, so that no token spans the border.
         Tokens that the tokenizer puts before or after each text come before the prompt
         and after the completion.
         """

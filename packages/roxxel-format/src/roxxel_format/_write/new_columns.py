@@ -161,7 +161,7 @@ class _TextFile(_ColumnFile):
     def data_of(
         self, row: EncodedRow, start: int, stop: int, num_separators: int
     ) -> bytes:
-        """Return the text of a document for its first part; else nothing."""
+        """Return a document's text for its first part, and nothing for later parts."""
         del stop, num_separators
         text = str(getattr(row.row, self.column))
         return b"" if start else self._packer.pack([text.encode(errors="replace")])

@@ -30,7 +30,7 @@ class Separator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The arguments of a write; `write_options` makes those that a user gives.
+    """The arguments of a write; `write_options` creates them for public functions.
 
     `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
     identifies the documents before they are read, or is None. Only a preparation from

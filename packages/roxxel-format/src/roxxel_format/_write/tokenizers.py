@@ -133,7 +133,7 @@ class Tokenizer:
         )
 
     def for_parts(self) -> tuple[Tokenizer, Tokens, Tokens]:
-        """Return a tokenizer for the parts of a document, encoded one by one.
+        """Return a tokenizer that encodes the parts of a document separately.
 
         It adds no special tokens. Also returns the tokens that `encode` adds before and
         after each text.

@@ -123,7 +123,7 @@ class _Status(Protocol):
         ...
 
     def fitting(self, width: int) -> str:
-        """Return the text, in at most `width` letters if possible."""
+        """Return the text, in at most `width` characters if possible."""
         ...
 
 
