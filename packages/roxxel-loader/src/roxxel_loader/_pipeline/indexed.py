@@ -83,7 +83,7 @@ class IndexedItems:
         return min(self._batch_size, self._num_items - first)
 
     def load(self, step: int) -> Loaded:
-        """Return the items of this process's rows of a step."""
+        """Return the items of the rows that this process loads for a step."""
         epoch, step_in_epoch = divmod(step, self._steps_per_epoch)
         rows = self._rows_of(self.num_rows(step))
         indices = rows.indices(step_in_epoch * self._batch_size)

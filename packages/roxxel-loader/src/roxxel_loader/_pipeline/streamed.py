@@ -59,7 +59,7 @@ class StreamedItems:
         self._rows_of(self._batch_size)
 
     def load(self, step: int) -> Loaded:
-        """Return the mapped items of this process's rows of a step."""
+        """Return the mapped items of the rows that this process loads for a step."""
         first, raw = self._read_batch(step)
         rows = self._rows_of(len(raw))
         indices = rows.indices(first)

@@ -96,7 +96,8 @@ class LazyDataset(ABC, Generic[T]):
         not split the dataset of a `Dataloader`, which splits every batch by process.
 
         Raises:
-            ValueError: `world_size` is less than 1, or `rank` not in [0, `world_size`).
+            ValueError: `world_size` is less than 1, or `rank` is not in [0,
+                `world_size`).
         """
         check_at_least(1, world_size=world_size)
         check_at_least(0, rank=rank)

@@ -124,7 +124,7 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
 
 
 def first_axes(sharding: Sharding, num_axes: int) -> Sharding:
-    """Return the sharding of the first `num_axes` axes alone."""
+    """Return the sharding with only the first `num_axes` entries of its spec."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     return NamedSharding(

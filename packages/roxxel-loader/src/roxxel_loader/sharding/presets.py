@@ -218,9 +218,9 @@ def make_hybrid_sharding_config(
             `num_groups` TPU slices, each slice is a group. Otherwise each group has
             equally many consecutive processes, so `num_groups` must divide the number
             of processes.
-        axis_names: Names of three axes. The first counts groups, the second the devices
-            of a group that hold different rows, the third the devices that split each
-            layer (tensor parallelism).
+        axis_names: Names of three axes. The first axis runs over the groups, the second
+            over the devices of a group that hold different rows, and the third over the
+            devices that split each layer (tensor parallelism).
         batch_axis_names: The axes that split batches.
         model_parallelism: Number of devices that split each layer.
     """
