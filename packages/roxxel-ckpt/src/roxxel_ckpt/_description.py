@@ -295,7 +295,7 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
 
 
 def description_of(folder: Folder, step: SupportsIndex) -> Description:
-    """Read the description of a step; CheckpointNotFoundError if there is none."""
+    """Read the description of a step, or raise CheckpointNotFoundError."""
     number = checked_step(step)
     directory = folder.described().get(number)
     if directory is None:

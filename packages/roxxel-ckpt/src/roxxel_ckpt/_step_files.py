@@ -1,7 +1,8 @@
 """The files of steps in a bucket: uploaded, downloaded by blocks, verified, deleted.
 
 Each process uploads the files that it wrote, and downloads the files that its devices
-need. A block is the part of a file that has a CRC-32 of its own.
+need. A block is the part of a file that has a CRC-32 of its own. A sealed file is JSON
+that holds its own CRC-32.
 """
 
 from __future__ import annotations
