@@ -94,7 +94,7 @@ def _verify_run(
 
 
 def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
-    """Compare head and sections with the digests and the token range of the foot."""
+    """Compare head and sections with the digests and token range in the foot."""
     layout, at = shard.layout, shard.layout.sections
     found = digests(
         layout,

@@ -225,7 +225,7 @@ def result_dtype(
     out: Tokens | None,
     stored: np.dtype[Any],
 ) -> np.dtype[Any]:
-    """Check `out`; return `dtype`, else the dtype of `out`, else `stored`."""
+    """Check `out`; return `dtype`, or by default the dtype of `out`, or `stored`."""
     if out is None:
         return stored if dtype is None else np.dtype(dtype)
     if not isinstance(cast("object", out), np.ndarray):

@@ -365,7 +365,7 @@ class CorpusReader:
         return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the range that tokens must have to be read as a dtype.
+        """Return the range in which tokens must be to be read as a dtype.
 
         None if the dtype holds every value of the item type. Raises TypeError if the
         dtype does not hold the range of tokens that the shards declare.

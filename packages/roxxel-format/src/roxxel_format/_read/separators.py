@@ -25,8 +25,9 @@ _SEARCHED_ITEMS = 1 << 22
 class DocumentEnds(NamedTuple):
     """Where the documents of a line end, and the next documents begin.
 
-    `stops` ascend to the number of tokens. `separators` are the numbers of separator
-    tokens at the end of each document: an array of the same shape, or 0 for all.
+    `stops` ascend; the last equals the number of tokens. `separators` are the numbers
+    of separator tokens at the end of each document: an array of the same shape, or 0
+    for all.
 
     Example:
         >>> DocumentEnds(np.array([3, 5])).stops.tolist()

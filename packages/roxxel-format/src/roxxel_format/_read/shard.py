@@ -271,7 +271,7 @@ class ShardMap:
             self.check_block(first + number, view[at : at + size])
 
     def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
-        """Check that ends ascend to `num_tokens` in steps of at least a separator."""
+        """Check that ends ascend by at least a separator each, up to `num_tokens`."""
         layout = self.layout
         before = 0
         for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):

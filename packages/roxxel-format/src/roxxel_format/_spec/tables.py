@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 FIRST_IS_CONTINUED = 1
 LAST_CONTINUES = 2
-"""Flags of a shard: its first document began in an earlier shard; its last document
-continues in the next shard."""
+"""Flags of a shard. 1: its first document began in an earlier shard. 2: its last
+document continues in the next shard."""
 
 _FINGERPRINT_SIZE = 16
 

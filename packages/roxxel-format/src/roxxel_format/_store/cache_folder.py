@@ -86,7 +86,7 @@ class CacheFolder:
             os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     def exists(self) -> bool:
-        """Return whether the folder is still there."""
+        """Return whether the folder still exists."""
         return self.path.is_dir()
 
     def path_of(self, digest: str) -> Path:

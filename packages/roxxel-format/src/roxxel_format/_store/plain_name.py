@@ -41,7 +41,7 @@ def resolved(
     A pattern, a file or folder that exists, and a path that ends with a slash mean
     themselves. A plain name with neither file nor shards also means itself, or
     `t_*.rox` for a `sharded` write, which may make several shards. `is_shard` returns
-    whether a file with the name of a shard is a shard of a corpus.
+    whether a file that is named like a shard of a corpus is one.
 
     Raises:
         ShardError: The file and the shards exist.

@@ -107,7 +107,7 @@ class ShardSeries:
             yield items
 
     def _separator_length(self) -> int:
-        """Return the length of the separator; the intake has seen a document."""
+        """Return the length of the separator; call this after the first document."""
         name = str(self._intake.dtype)
         return len(separator_items(self._options.separator, name))
 
