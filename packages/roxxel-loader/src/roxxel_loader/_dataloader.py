@@ -406,7 +406,7 @@ class Dataloader(Generic[B]):
         return partial(make_global, read, layouts(self._sharding))
 
     def _rows_of(self) -> Callable[[int], Rows]:
-        """Return the function from a global number of rows to this process's rows."""
+        """Return a function from the global number of rows to this process's rows."""
         sharding = self._sharding
         if sharding is not None:
             return cache(lambda num_rows: sharded_rows(num_rows, sharding))

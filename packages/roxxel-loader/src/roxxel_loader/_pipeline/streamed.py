@@ -130,7 +130,7 @@ class StreamedItems:
             )
 
     def _check_no_batch(self, num_items: int, step: int, epoch: int) -> None:
-        """Raise a ValueError unless the stream is empty and `epochs` is finite."""
+        """Raise a ValueError, except for an empty stream with finite `epochs`."""
         if num_items or step or self._epochs is None:
             raise ValueError(
                 f"the stream gave {num_items} items in epoch {epoch}, too few for a "
