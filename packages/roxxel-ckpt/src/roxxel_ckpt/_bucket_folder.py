@@ -78,7 +78,7 @@ class BucketFolder:
     Args:
         url: A URL that `checked_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
-            it. None uses a temporary directory, in which nothing stays.
+            it. None uses a temporary directory, which is removed at the end.
         timeout_s: Time limit in seconds; a request is repeated for about a third of it.
     """
 

@@ -32,7 +32,7 @@ class Copies:
 
     Args:
         local: Directory in which copies stay; several programs may share it. None uses
-            a temporary directory, in which nothing stays.
+            a temporary directory, which is removed at the end.
     """
 
     def __init__(self, local: Path | None) -> None:

@@ -25,10 +25,10 @@ _NUM_PROBES = 3
 
 
 def find_google_problem() -> str | None:
-    """Describe what is missing for a bucket of Google; None if credentials may exist.
+    """Describe why Google's buckets cannot be used; None if credentials may exist.
 
-    The metadata server may be busy at the start of a large job, so the probe is
-    repeated.
+    The metadata server may be busy at the start of a large job, so this function
+    contacts the server several times.
     """
     if any(os.environ.get(name) for name in _VARIABLES):
         return None

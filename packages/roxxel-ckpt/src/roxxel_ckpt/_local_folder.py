@@ -365,7 +365,7 @@ def absolute(path: Path) -> Path:
     """Return an absolute path without `..`; links after the last `..` stay unresolved.
 
     The operating system resolves `link/..` to the parent of the link's target, but
-    `os.path.abspath` to the folder that contains the link.
+    `os.path.abspath` resolves it to the folder that contains the link.
     """
     parts = path.absolute().parts
     if ".." not in parts:

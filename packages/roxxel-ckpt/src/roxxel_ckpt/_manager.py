@@ -141,7 +141,7 @@ def _parsed_entry(entry: Any) -> tuple[tuple[str, ...], str | None]:
 
 
 def _key_kinds(directory: Path) -> dict[str, str]:
-    """Return the implementation of every PRNG key, by path joined with dots."""
+    """Map the dotted path of every PRNG key to the key's implementation."""
     kinds: dict[str, str] = {}
     for file in sorted((directory / MANAGER_ITEM / "array_metadatas").glob("*")):
         name = file.relative_to(directory).as_posix()

@@ -87,8 +87,8 @@ class Checkpointer:
         local: Local directory in which files are staged, before an upload or after a
             download. The files of the newest checkpoint stay in this directory, so that
             a restart on this machine downloads less. None uses a temporary directory
-            (of `tempfile`), in which nothing stays. The directory needs room for the
-            arrays of this process.
+            (of `tempfile`), which is removed at the end. The directory needs room for
+            the arrays of this process.
         read_only: Whether to leave the folder unchanged: `save` is an error, and
             `restore` leaves half-written files of killed processes in place.
 

@@ -59,8 +59,9 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns further texts for an export, by name. Its arguments are the
-            folder of the checkpoints, the step, and the `extra` of the step.
+        describe: Function that returns further texts for an export, by name. Its
+            arguments are the folder of the checkpoints, the step, and the `extra` of
+            the step.
 
     Returns:
         The exit code.
