@@ -98,7 +98,7 @@ def write_to_bucket(
 
 
 class _Uploads:
-    """Uploads complete files, and deletes them again if the write fails."""
+    """Uploads files that are complete, and deletes them again if the write fails."""
 
     def __init__(self, place: BucketPlace, folder: Path) -> None:
         self._place = place
