@@ -148,8 +148,9 @@ class Channel:
     ) -> Any:
         """Wait for the reports of all processes, and return what process 0 decides.
 
-        An error in one process is raised on every process. The other processes raise
-        the same subclass of CheckpointError, or an OtherProcessError.
+        An error in one process is raised on every process. On the other processes, a
+        CheckpointError keeps its class, and any other error becomes an
+        OtherProcessError.
 
         Args:
             call: Name of the agreement, also in errors; the same on every process.
