@@ -94,7 +94,7 @@ def test_every_command_shows_the_name_and_accepts_both(
 ) -> None:
     config, plain, run = project / "named.toml", project / "plain.toml", project / "run"
 
-    plan = said(capsys, "plan", config, "--plot", project / "plan.svg")
+    plan = said(capsys, "plan", config)
     assert "web     0.5" in plan
     assert "1 document of web is withdrawn" in plan
     assert "self" not in plan

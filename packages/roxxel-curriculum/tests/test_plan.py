@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from matplotlib.text import Text
 from rich.console import Console
 from roxxel_curriculum import Curriculum, Phase, PlanDiff, Policy
 from roxxel_curriculum.testing import PositionReader
@@ -199,6 +200,14 @@ def test_the_picture_is_drawn_and_saved(tmp_path: Path, ending: str) -> None:
     texts = [text.get_text() for axes in figure.axes for text in axes.texts]
     assert "math runs out" in texts
     assert any("phase 1" in text for text in texts)
+
+
+def test_the_picture_shows_the_name_of_the_primary() -> None:
+    figure = example(primary="web").plan().plot()
+
+    texts = [text.get_text() for text in figure.findobj(Text)]
+    assert any("web" in text for text in texts)
+    assert not any("self" in text for text in texts)
 
 
 def test_without_matplotlib_the_error_names_the_extra(
