@@ -321,8 +321,8 @@ class Save:
     def _commit(self, digests: list[int]) -> None:
         """Commit the step on process 0, then delete the steps that retention drops.
 
-        `digests` has the CRC-32 of each process's digests. Raises CheckpointWriteError
-        if the folder does not hold the same digests.
+        `digests` has the CRC-32 of each process's file of digests. Raises
+        CheckpointWriteError if the folder lacks such a file, or has another CRC-32.
         """
         for process, crc in enumerate(digests):
             if not self._has_digests(process, crc):

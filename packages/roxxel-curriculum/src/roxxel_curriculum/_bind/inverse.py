@@ -197,9 +197,9 @@ def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
 def _windows_in_round(
     piece: _Piece, first: int, stop: int, per_span: int
 ) -> npt.NDArray[np.int64]:
-    """Return the positions in a round of some of its windows.
+    """Return the indices of windows of a round, counted span by span, unshuffled.
 
-    `piece` selects the spans; `first` and `stop` select the windows of each span.
+    `piece` selects the spans; `first` and `stop` select the windows in each span.
     """
     in_span = np.arange(max(0, first), max(0, min(stop, per_span)))
     in_spans = np.arange(piece.first, piece.last + 1)[:, None] * per_span + in_span

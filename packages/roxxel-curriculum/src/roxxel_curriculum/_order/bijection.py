@@ -210,7 +210,10 @@ def _parameters(
 def _small_tables(
     sizes: Sequence[int], keys: _U64, *, inverse: bool
 ) -> npt.NDArray[np.int64]:
-    """Return a row per group: the `SMALL` images of its bijection or of the inverse."""
+    """Return a table with a row per group: entry `i` is the image of `i < SMALL`.
+
+    The image is that under the bijection of the group or, if `inverse`, its inverse.
+    """
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]
     hashes[outside] = _BITS_64

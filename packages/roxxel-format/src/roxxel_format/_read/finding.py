@@ -1,6 +1,6 @@
 """Find the files of a corpus on a disk, and check that they are one complete corpus.
 
-Earlier writers of numbered shards made no manifest. They recorded the write in the
+Older versions wrote numbered shards without a manifest. They recorded the write in the
 metadata (`write`), left a lock file if several writers could append, and kept a marker
 file during a replacement.
 """

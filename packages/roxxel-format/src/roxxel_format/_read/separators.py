@@ -23,7 +23,7 @@ _SEARCHED_ITEMS = 1 << 22
 
 
 class DocumentEnds(NamedTuple):
-    """Where the documents of a line end, and the next documents begin.
+    """Where documents end and the next begin, in the tokens of all shards in order.
 
     `stops` ascend; the last equals the number of tokens. `separators` are the numbers
     of separator tokens at the end of each document: an array of the same shape, or 0

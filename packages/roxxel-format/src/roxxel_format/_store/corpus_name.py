@@ -77,7 +77,7 @@ class CorpusName:
 
     @property
     def replacement_marker(self) -> Path:
-        """Path of the file by which earlier writers marked a replacement."""
+        """Path of the file by which older versions marked a replacement."""
         return self.folder / f".{self.prefix}%{self.suffix}.replacing"
 
     @property

@@ -4,7 +4,7 @@ A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the 
 lock while it compares and replaces the manifest. If two writes began from the same
 manifest, the first commits, and `commit` returns False to the second.
 
-Earlier writers made numbered shards without a manifest. The `write` field in a shard's
+Older versions wrote numbered shards without a manifest. The `write` field in a shard's
 metadata says whether its write was interrupted (section 10.6).
 
 A name does not make a file part of a corpus: `wiki_20240101.rox` may be a corpus of one
@@ -172,7 +172,7 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
         return None
     metadata = open_shard(str(name.single)).metadata()
     arguments = metadata.get("arguments")
-    if arguments is None:  # Earlier writers stored the arguments in `write`.
+    if arguments is None:  # Older versions stored the arguments in `write`.
         arguments = as_table(metadata.get("write")).get("arguments")
     return _manifest_of([name.single], metadata, as_table(arguments))
 

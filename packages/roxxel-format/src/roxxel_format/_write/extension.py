@@ -70,8 +70,9 @@ def check_kept(
     arguments: dict[str, Any],
     what: str,
 ) -> str:
-    """Check that a corpus may be kept; return as text what cannot be checked.
+    """Check that a write with `exist="keep"` may keep a corpus.
 
+    Returns a text for the user about what could not be compared, or an empty text.
     Raises FileExistsError if the corpus was made with other arguments.
     """
     inputs = None if isinstance(options.inputs, str) else options.inputs

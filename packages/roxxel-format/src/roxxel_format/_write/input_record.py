@@ -41,7 +41,7 @@ class Inputs:
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
-        older: The record of earlier writers: a digest of names, sizes and times.
+        older: The record of older versions: a digest of names, sizes and times.
         facts: Name, size, time and digest of every file.
     """
 

@@ -37,8 +37,9 @@ _MAX_KEPT = 4
 """Maximum number of datasets that a worker process caches; the oldest is dropped."""
 
 _datasets: dict[str, tuple[int, Dataset[Any]]] = {}
-"""Key to process id and dataset. The id keeps a forked child from using a dataset of
-its parent, which may hold a locked lock or a database connection."""
+"""Cached datasets by key, each with the id of the process that stored it. The id keeps
+a forked child from using a dataset of its parent, which may hold a locked lock or a
+database connection."""
 
 
 class IndexedItems:

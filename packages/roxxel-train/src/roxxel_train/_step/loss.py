@@ -208,8 +208,9 @@ def _scalars(leaves: Iterable[tuple[str, Any]], function: str) -> dict[str, Any]
 def _find_loss(
     leaves: Mapping[str, Any], scalars: Mapping[str, Any], function: str
 ) -> str:
-    """Return the path of the loss in a dict, given its values and scalars by path.
+    """Return the path of the loss in the dict that a loss function returned.
 
+    `leaves` has all values of the dict by path, and `scalars` those that are scalars.
     A value named "loss" that is not a scalar is an error. Otherwise the trainer would
     minimise the only scalar of the dict, which may be a metric.
     """

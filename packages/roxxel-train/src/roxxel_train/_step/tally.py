@@ -66,7 +66,8 @@ def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
     """Check that no metric of the user is named like a loss by source.
 
-    `"loss/self"` is always reserved: the run may once have had an unnamed primary.
+    `"loss/self"` is always reserved: before the run gave its primary source a name, the
+    source was called "self" in the log.
     """
     for source in ("self", *sources):
         if f"loss/{source}" in scalars:

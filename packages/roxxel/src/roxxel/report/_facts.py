@@ -314,7 +314,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _over_tokens(rows: Rows, train: Rows, parent: Parent | None) -> dict[str, Series]:
-    """Return the numbers of rows by field, over the tokens read."""
+    """Return each numeric field of the rows as a series over tokens, not steps."""
     counted = [row for row in train if is_count(row.get("tokens"))]
     if not counted:
         return {}
