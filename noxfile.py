@@ -69,16 +69,20 @@ NO_PAGES = "--ignore=tests-integration/test_docs.py"
 ONCE = (
     "benchmarks",
     "test_boundaries.py",
+    "test_cluster_guide.py",
     "test_document_claims.py",
     "test_hostile_files.py",
     "test_house.py",
+    "test_masked_damage.py",
     "test_ray.py",
     "test_registry_pages.py",
     "test_release.py",
     "test_replaced_corpus.py",
+    "test_run_bucket.py",
     "test_text_of_a_run.py",
     "test_tools.py",
     "test_wandb.py",
+    "test_withdrawn.py",
 )
 
 # Tests, the argument of `-k` that selects them, and the variables that lengthen them.
