@@ -41,7 +41,7 @@ def masked_loss(model: Any, batch: jax.Array) -> Any:
 
 
 @cache
-def updated(parts: int) -> tuple[Any, Any]:
+def updated(parts: int, function: Any = masked_loss) -> tuple[Any, Any]:
     """Return a state and the compiled update of it in so many parts."""
     model = Tiny(nnx.Rngs(0))
     model.dropout.rate = 0.0
@@ -49,7 +49,7 @@ def updated(parts: int) -> tuple[Any, Any]:
     optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
     graphdef = nnx.graphdef((model, optimizer))
     state = take(model, optimizer)
-    update = jit_update(graphdef, descend(masked_loss, parts), state, ["self"])
+    update = jit_update(graphdef, descend(function, parts), state, ["self"])
     return state, lambda state, batch: update(
         jax.tree.map(jnp.copy, state), fed(batch, parts)
     )[:2]
@@ -100,6 +100,36 @@ def test_fully_masked_batch_has_no_loss() -> None:
         _, scalars = update(state, np.full((ROWS, COLUMNS), PADDING, np.int32))
 
         assert jnp.isnan(scalars["loss"])
+
+
+def test_a_fully_masked_batch_may_have_a_finite_loss() -> None:
+    """Parts agree with the whole batch: a loss without weight makes no NaN."""
+
+    def guarded(model: Any, batch: jax.Array) -> Any:
+        logits, targets = model(batch[:, :-1]), batch[:, 1:]
+        mask = targets != PADDING
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return {
+            "loss": (losses * mask).sum() / jnp.maximum(mask.sum(), 1),
+            "constant": jnp.float32(3),
+            LOSS_WEIGHT: mask.sum(),
+        }
+
+    for parts in (1, 4):
+        state, update = updated(parts, guarded)
+
+        after, scalars = update(state, np.full((ROWS, COLUMNS), PADDING, np.int32))
+
+        assert float(scalars["loss"]) == 0
+        assert float(scalars["constant"]) == 3
+        assert float(scalars[LOSS_WEIGHT]) == 0
+        for name in ("embed", "out"):
+            for ours, old in zip(
+                jax.tree.leaves(after[0][name]),
+                jax.tree.leaves(state[0][name]),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(ours, old)
 
 
 @cache

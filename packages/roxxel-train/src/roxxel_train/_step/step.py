@@ -185,7 +185,8 @@ def _gradients(
     order of the whole batch.
 
     The weight of a part is its `"loss_weight"`, or 1 without this scalar. The scalar
-    `"loss_weight"` itself is the sum over the parts.
+    `"loss_weight"` itself is the sum over the parts. If the sum is 0, loss and scalars
+    are unweighted means, and the gradients are 0.
     """
 
     def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Any]:
@@ -216,7 +217,8 @@ def _gradients(
         weighted = jax.tree.map(
             lambda x: jnp.where(weight > 0, _at_least_float32(x) * weight, 0), means
         )
-        return rest_after, (weight, counted, weighted), of_rows
+        unweighted = jax.tree.map(_at_least_float32, (loss, aux))
+        return rest_after, (weight, counted, weighted, unweighted), of_rows
 
     def add(carry: Any, rows: Any) -> tuple[Any, Scalars]:
         rest, sums = carry
@@ -235,8 +237,15 @@ def _gradients(
     rows = jax.tree.map(
         lambda x: jnp.take_along_axis(x.T, back, axis=1).reshape(-1), of_parts
     )
-    weight, counted, total = sums
-    loss, aux, grads = jax.tree.map(lambda x: x / weight, total)
+    weight, counted, total, unweighted = sums
+    is_masked = weight == 0
+    loss, aux, grads = jax.tree.map(
+        lambda x: x / jnp.where(is_masked, 1, weight), total
+    )
+    # The loss function decides what the loss of a fully masked batch is.
+    loss, aux = jax.tree.map(
+        lambda mean, x: jnp.where(is_masked, x / parts, mean), (loss, aux), unweighted
+    )
     grads = jax.tree.map(lambda x, like: x.astype(like.dtype), grads, pure_params)
     nnx.update(model, rest_after)
     gradients = nnx.state(model, wrt)
