@@ -119,6 +119,18 @@ def test_run_on_prompts_and_completions_learns_the_completions_alone(
     assert row["loss_weight"] == counts.sum()
 
 
+def test_a_mask_that_a_run_does_not_read_is_named(tmp_path: Path) -> None:
+    target = tmp_path / "chats_*.rox"
+    Roxxel(target).write([[1, 2, 3] * 9] * 8)
+    corpus = Roxxel(target)
+    corpus.write_column("loss_mask", np.ones(corpus.num_tokens, np.uint8))
+
+    trainer(tmp_path, curriculum=Curriculum(Roxxel(target), [Phase(1, 4, 9)])).run()
+
+    warning = "self has a column loss_mask that this run does not read"
+    assert warning in (tmp_path / "run" / "system.log").read_text()
+
+
 def test_unknown_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weather"):
         trainer(tmp_path, fields=("tokens", "weather"))

@@ -126,6 +126,10 @@ def test_documents_withdrawn_in_the_middle_are_learned_before_and_not_after(
     assert again.sampler.masked_steps("self", marked[0]) == (range(4, 10),)
     assert again.sampler.batch(3)["loss_mask"].all()
     assert not again.sampler.batch(4)["loss_mask"].all()
+    longer = (PHASES[0], Phase(6, 4, 33))
+    started(folder, Curriculum(corpus, longer, without={"self": []})).run()
+    log = (folder / "run" / "system.log").read_text()
+    assert "step 10: all documents of self are learned again from here on" in log
 
 
 def test_a_batch_without_the_mask_is_refused(

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import DamagedBlock, MixPlan, Plan, Sampler
+    from roxxel_curriculum import Curriculum, DamagedBlock, MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
 
@@ -131,6 +131,27 @@ def opening(
     if step == first and origin is not None:
         what = "as a branch" if first else "with the weights"
         yield f"begins {what} of step {origin['step']} of {origin['path']}"
+
+
+def unread_masks(curriculum: Curriculum, fields: Sequence[str]) -> str | None:
+    """Return a warning if corpora have a loss mask that the batches leave out."""
+    readers = {
+        curriculum.primary: curriculum.primary_streamer,
+        **curriculum.mix_streamers,
+    }
+    found = [
+        name
+        for name, reader in readers.items()
+        if "loss_mask" in getattr(reader, "columns", ())
+    ]
+    if not found or "loss_mask" in fields:
+        return None
+    names = ", ".join(map(repr, (*fields, "loss_mask")))
+    return (
+        f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} a column loss_mask "
+        "that this run does not read, so it learns the masked tokens too, such as "
+        f"prompts; give fields=({names}) to leave them out"
+    )
 
 
 def uploads(folder: Path, url: Path | str) -> str:
@@ -263,10 +284,12 @@ def _of_withdrawals(plan: Plan, start: int) -> Iterator[Planned]:
         if each.step >= start:
             counted = f"{each.documents} document{'' if each.documents == 1 else 's'}"
             line = (
-                f"step {each.step}: {counted} of {each.source} withdrawn: loss_mask is "
-                "0 on the tokens from here on"
+                f"{counted} of {each.source} withdrawn: loss_mask is 0 on the tokens "
+                "from here on"
             )
-            yield each.step, line
+            if not each.documents:
+                line = f"all documents of {each.source} are learned again from here on"
+            yield each.step, f"step {each.step}: {line}"
 
 
 def _of_epochs(

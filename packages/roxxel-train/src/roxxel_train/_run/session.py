@@ -299,8 +299,11 @@ class Session:
             for text in state.origin.warnings:
                 # The constructor has shown this warning before the log was open.
                 log.warning(text, terminal=False)
-        warning = self.evaluator.metric_warning()
-        if warning is not None:
+        warnings = (
+            self.evaluator.metric_warning(),
+            events.unread_masks(state.curriculum, sampler.fields),
+        )
+        for warning in filter(None, warnings):
             log.warning(warning)
         if dropped:
             log.info(events.dropped_rows(dropped, start))
