@@ -8,6 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -48,6 +49,30 @@ def test_a_sound_run_is_one_line(
     said = capsys.readouterr()
     assert said.out == "40 steps: the corpora hold what the run was fed\n"
     assert said.err == ""
+
+
+def test_a_mask_that_was_replaced_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web = Roxxel(tmp_path / "web_*.rox")
+    web.write([f"document {n} of the web. ".encode() * 30 for n in range(40)])
+    web.write_column("loss_mask", np.arange(web.num_tokens) % 2 == 0, dtype=np.uint8)
+    model = nnx.Embed(256, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(2, 2, 33)]),
+        lambda model, batch: loss_fn(model, batch["tokens"]),
+        tmp_path / "run",
+        fields=("tokens", "loss_mask"),
+    ).run()
+    assert main(["audit", str(tmp_path / "run")]) == 0
+    ones = np.ones(web.num_tokens, np.uint8)
+    web.write_column("loss_mask", ones, exist="replace")
+    capsys.readouterr()
+
+    assert main(["audit", str(tmp_path / "run")]) == 1
+    assert "the column 'loss_mask' of source 'self' had" in capsys.readouterr().err
 
 
 def test_a_part_of_the_run_can_be_chosen(

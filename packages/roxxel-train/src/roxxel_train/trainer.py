@@ -195,9 +195,8 @@ class Trainer:
     def sampler(self) -> Sampler:
         """The sampler of this run, with the batches of past and future steps.
 
-        For a past step, `trainer.sampler.batch(step)` returns the batch that the run
-        has read, and `trainer.sampler.locate(step, row)` the location of a row, even if
-        the curriculum was edited since.
+        For a past step, `sampler.batch(step)` returns the batch that the run has read,
+        and `sampler.locate(step, row)` a row's location, even after an edit.
         """
         return self._session.state.sampler
 

@@ -168,6 +168,11 @@ class Run:
         return sampler
 
     @property
+    def has_masks(self) -> bool:
+        """Whether the run reads a column `loss_mask` of a corpus."""
+        return any("loss_mask" in source for source in self._data().state["sources"])
+
+    @property
     def primary(self) -> str:
         """Name of the primary source at the last start; `"self"` without a name."""
         return read_primary(self.folder)

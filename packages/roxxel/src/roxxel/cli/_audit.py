@@ -51,6 +51,10 @@ def run(options: argparse.Namespace) -> None:
 
     opened_run = opened(options)
     sampler = opened_run.sampler(check="blocks")
+    if opened_run.has_masks:
+        # The digest of a batch covers its tokens only. This call raises an error if a
+        # mask is not the one that the run read.
+        opened_run.sampler(["tokens", "loss_mask"])
     with ShownProgress("reading steps") as progress:
         try:
             result = audit(
