@@ -187,6 +187,27 @@ def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(
     }
 
 
+def test_updates_without_a_token_to_learn_count_in_no_mean(tmp_path: Path) -> None:
+    def masked(state: Any, optimizer: Any, batch: Any) -> Any:
+        """Give steps 1, 5 and 6 no weight, as a loss of fully masked batches does."""
+        scalars = count(state, optimizer, batch)
+        step = optimizer.step[...]
+        weight = ((step != 1) & (step != 5) & (step != 6)).astype(jnp.float32)
+        return {"loss": scalars["loss"] * weight, "loss_weight": weight}
+
+    counting(
+        tmp_path, train_step=masked, log_every=2, checkpoint_every=2, max_to_keep=None
+    ).run()
+
+    means = {row["step"]: row.get("loss_mean") for row in rows(tmp_path)}
+    assert [means[step] for step in (1, 2, 4, 6, 8)] == [None, 2.0, 3.5, None, 7.5]
+    assert not {"perplexity", "loss_mean"} & rows(tmp_path)[0].keys()
+    with Checkpointer(tmp_path / "run" / "checkpoints", pair()[0]) as kept:
+        assert "loss_mean" not in kept.metrics(6)
+        assert kept.metrics(8)["loss_mean"] == 7.5
+        assert kept.best_step == 2
+
+
 def test_every_row_on_the_terminal_names_the_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

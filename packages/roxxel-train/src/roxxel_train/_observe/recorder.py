@@ -21,7 +21,7 @@ import numpy as np
 
 from roxxel_train._log.terminal import train_texts
 from roxxel_train._observe.ledger import Ledger, rows_by_source
-from roxxel_train._step.loss import perplexity
+from roxxel_train._step.loss import LOSS_WEIGHT, perplexity
 from roxxel_train._step.tally import read_tally
 from roxxel_train._step.vocabulary import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
@@ -45,7 +45,7 @@ _LEAST_SHOWN_S = 1e-3
 
 @dataclass(slots=True)
 class LossMean:
-    """The mean loss of an interval of updates.
+    """The mean loss of an interval of updates, without updates of weight 0.
 
     The sum is a Python float, to which losses are added in the order of the updates.
     Checkpoints save the sum, so a resumed run writes the means of an uninterrupted run.
@@ -56,12 +56,14 @@ class LossMean:
 
     @property
     def mean(self) -> float:
-        """The mean; NaN without an update."""
+        """The mean; NaN without an update that counts."""
         return self.loss_sum / self.steps if self.steps else math.nan
 
-    def add(self, loss: float) -> None:
-        self.loss_sum += loss
-        self.steps += 1
+    def add(self, loss: float, weight: float) -> None:
+        """Add the loss of an update; a `weight` of 0 means that no token counted."""
+        if weight:
+            self.loss_sum += loss
+            self.steps += 1
 
     def close(self) -> float:
         """Return the mean and start the next interval."""
@@ -179,7 +181,8 @@ class Recorder:
         Raises:
             NonFiniteError: The loss that was read is NaN or infinite.
         """
-        scalars["loss"].copy_to_host_async()
+        for name in scalars.keys() & {"loss", LOSS_WEIGHT}:
+            scalars[name].copy_to_host_async()
         tally.copy_to_host_async()
         self._unread.append((step, scalars, tally))
         if len(self._unread) > _UNREAD_UPDATES:
@@ -201,10 +204,13 @@ class Recorder:
         """Return the numbers that a checkpoint keeps for the last update.
 
         These are the scalars of the update, `loss_mean` since the last scheduled
-        checkpoint, and the values of an evaluation after this update.
+        checkpoint, and the values of an evaluation after this update. `loss_mean` is
+        missing if no token counted since then.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
-        metrics["loss_mean"] = self._losses.checkpoint.mean
+        mean = self._losses.checkpoint.mean
+        if math.isfinite(mean):
+            metrics["loss_mean"] = mean
         if self._evaluated_step == self._step:
             metrics |= self._evaluation
         return metrics
@@ -222,8 +228,9 @@ class Recorder:
         loss = float(scalars["loss"])
         if not math.isfinite(loss):
             raise self.not_finite(step, f"the loss is {loss}")
-        self._losses.metrics_row.add(loss)
-        self._losses.checkpoint.add(loss)
+        weight = float(scalars.get(LOSS_WEIGHT, 1))
+        self._losses.metrics_row.add(loss, weight)
+        self._losses.checkpoint.add(loss, weight)
         of_update = read_tally(np.asarray(tally))
         self._ledger.add(step - 1, of_update, [*self._names])
         self._step, self._last = step, scalars
@@ -244,12 +251,12 @@ class Recorder:
         tokens = sum(by_source.values())
         rates = self._rates(step, tokens)
         loss_mean = self._losses.metrics_row.close()
+        mean = {"loss_mean": loss_mean, **perplexity("perplexity", loss_mean, scalars)}
         return {
             "phase": self._sampler.phase(step - 1),
             **self._primary,
             **{name: float(value) for name, value in scalars.items()},
-            "loss_mean": loss_mean,
-            **perplexity("perplexity", loss_mean, scalars),
+            **(mean if math.isfinite(loss_mean) else {}),
             "tokens": tokens,
             "tokens_by_source": by_source,
             "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
