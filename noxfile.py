@@ -1,7 +1,8 @@
 """Every task of the project, one session each.
 
-`nox` without arguments checks and tests everything on this Python. `nox -l` lists all
-sessions; those that take longer or need another machine run only if you name them.
+`nox` without arguments checks and tests on this Python all that does not take long.
+`nox -l` lists all sessions; the others run only if you name them. `.ci/run` runs those
+that a change must pass.
 Arguments after `--` go to pytest. `nox --force-python 3.13` uses another Python.
 
 Each package is tested in an environment with only this package and its dependencies, so
@@ -65,24 +66,27 @@ NONE_FOUND = 3
 # The session `docs` runs what the pages show.
 NO_PAGES = "--ignore=tests-integration/test_docs.py"
 
+# Tests run at the same time, one for each core, but at most four. The tests of a file
+# run in one process, because they share fixtures and compiled programs.
+PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+
 # No version of JAX changes the results of these tests: the point "workspace" runs them.
 ONCE = (
     "benchmarks",
     "test_boundaries.py",
-    "test_cluster_guide.py",
+    "test_command_train.py",
     "test_document_claims.py",
     "test_hostile_files.py",
+    "test_hostile_runs.py",
     "test_house.py",
-    "test_masked_damage.py",
-    "test_ray.py",
+    "test_primary.py",
     "test_registry_pages.py",
     "test_release.py",
     "test_replaced_corpus.py",
-    "test_run_bucket.py",
+    "test_story.py",
     "test_text_of_a_run.py",
     "test_tools.py",
-    "test_wandb.py",
-    "test_withdrawn.py",
+    "test_wrong_input.py",
 )
 
 # Tests, the argument of `-k` that selects them, and the variables that lengthen them.
@@ -209,7 +213,7 @@ def types(session: nox.Session) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only its own dependencies."""
     sync(session, "--package", package, "--group", "test")
-    session.run("pytest", f"packages/{package}", *session.posargs)
+    session.run("pytest", f"packages/{package}", *PARALLEL, *session.posargs)
 
 
 @nox.session(requires=["boundaries"])
@@ -217,15 +221,28 @@ def tests(session: nox.Session, package: str) -> None:
     "python,wanted", [nox.param(*point, id=name) for name, point in POINTS.items()]
 )
 def integration(session: nox.Session, wanted: Sequence[str]) -> None:
-    """Run the integration tests at one point of the JAX matrix."""
-    unneeded: Sequence[str] = ()
+    """Run the integration tests at one point of the JAX matrix.
+
+    The session `long` runs those that kill programs or start many.
+    """
+    selected: Sequence[str] = ("-m", "not long")
     if wanted:
         unneeded = [f"--ignore={INTEGRATION / name}" for name in ONCE]
+        selected = ("-m", "not long or versions", *unneeded)
         # Install all in one call: flax declares too wide a range of JAX versions.
         session.install(*wanted, *sources(*PACKAGES), "--group", "integration")
     else:
         sync(session, "--all-packages", "--group", "integration")
-    session.run("pytest", INTEGRATION, NO_PAGES, *unneeded, *session.posargs)
+    options = (NO_PAGES, *selected, *PARALLEL, *session.posargs)
+    session.run("pytest", INTEGRATION, *options)
+
+
+@nox.session(requires=["boundaries"])
+def long(session: nox.Session) -> None:
+    """Run the integration tests that kill programs or start many of them."""
+    sync(session, "--all-packages", "--group", "integration")
+    options = (NO_PAGES, "-m", "long", *PARALLEL, *session.posargs)
+    session.run("pytest", INTEGRATION, *options)
 
 
 @nox.session(name="integration-tpu", requires=["boundaries"])
@@ -276,7 +293,7 @@ def minimal(session: nox.Session, package: str) -> None:
     """Test one package with the lowest versions that its `pyproject.toml` allows."""
     members = sources(*with_members(package))
     session.install(*LOWEST, *members, *test_tools(package))
-    session.run("pytest", f"packages/{package}", *session.posargs)
+    session.run("pytest", f"packages/{package}", *PARALLEL, *session.posargs)
 
 
 @nox.session(requires=["boundaries"])
@@ -320,7 +337,7 @@ def docs(session: nox.Session) -> None:
     site = Path("docs") / "_build"
     # -E reads all pages again: Sphinx repeats no warning about an unchanged page.
     session.run("sphinx-build", "-E", "-W", "-q", "docs", str(site))
-    session.run("pytest", INTEGRATION / "test_docs.py", *session.posargs)
+    session.run("pytest", INTEGRATION / "test_docs.py", *PARALLEL, *session.posargs)
     session.log(f"the site is in {site / 'index.html'}")
 
 

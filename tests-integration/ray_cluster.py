@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,30 +22,33 @@ NODE: dict[str, Any] = {
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path) -> Generator[Any]:
-    """Yield a cluster of two raylets with a core each; `folder` needs a short path."""
-    (folder / "ray").mkdir()
-    environment = {
-        "RAY_TMPDIR": str(folder),
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Else a file in the home.
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    }
-    with mock.patch.dict(os.environ, environment):
-        clusters: Any = import_module("ray.cluster_utils")
-        cluster = clusters.Cluster(
-            initialize_head=True,
-            head_node_args={**NODE, "temp_dir": str(folder / "ray")},
-        )
-        try:
-            cluster.add_node(**NODE)
-            yield cluster
-        finally:
-            nodes = cluster.list_all_nodes()
-            cluster.shutdown()
-            assert not any(each.any_processes_alive() for each in nodes)
+def running_cluster() -> Generator[Any]:
+    """Yield a cluster of two raylets with a core each.
+
+    Its folder is not one of the test: the paths of Ray's sockets must be short.
+    """
+    with tempfile.TemporaryDirectory(prefix="r") as folder:
+        environment = {
+            "RAY_TMPDIR": folder,
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Else a file in the home.
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        }
+        with mock.patch.dict(os.environ, environment):
+            clusters: Any = import_module("ray.cluster_utils")
+            cluster = clusters.Cluster(
+                initialize_head=True,
+                head_node_args={**NODE, "temp_dir": folder},
+            )
+            try:
+                cluster.add_node(**NODE)
+                yield cluster
+            finally:
+                nodes = cluster.list_all_nodes()
+                cluster.shutdown()
+                assert not any(each.any_processes_alive() for each in nodes)
 
 
 def raylet_of(node: Any) -> int:

@@ -37,6 +37,8 @@ from .conftest import SEVERAL_PROCESSES, simulated
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.long
+
 PROGRAM = Path(__file__).with_name("programs") / "checkpoint_bucket.py"
 
 
@@ -110,6 +112,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.versions
 def test_saves_and_restores_bit_for_bit(run: Run) -> None:
     with run.checkpointer(1) as saving:
         assert saving.restore() == 0
@@ -228,6 +231,7 @@ def test_the_command_reads_buckets(
     assert said("ls", nothing) == (1, f"roxxel-ckpt: {nothing}: {problem} run\n")
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("kinds", [["503"], ["cut", "reset", "lost"]])
 def test_requests_that_fail_for_a_while_are_repeated(run: Run, kinds: Any) -> None:
     set_faults(run.port, rate=0.2, kinds=kinds)
@@ -243,6 +247,7 @@ def test_requests_that_fail_for_a_while_are_repeated(run: Run, kinds: Any) -> No
     assert run.names() == {"3", "3.json", "writer-1.json"}
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
@@ -849,6 +854,7 @@ def test_kills_leave_no_half_of_a_step(run: Run) -> None:
     assert run.names() - {"abandoned"} == {f"{final}", f"{final}.json", "writer-6.json"}
 
 
+@pytest.mark.versions
 @SEVERAL_PROCESSES
 def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
     """Each process has its own folder for temporary files."""

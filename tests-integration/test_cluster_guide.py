@@ -20,7 +20,7 @@ from .runs import all_said, free_port, rows, slurm_step, write_small_project
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-pytestmark = SEVERAL_PROCESSES
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "cluster.md"
 BLOCKS = re.findall(r"^```\w+\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.MULTILINE)

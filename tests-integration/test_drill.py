@@ -32,6 +32,8 @@ from .runs import all_said, free_port, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 
 CASES = cases(WANTED, drill.STEPS)

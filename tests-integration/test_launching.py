@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-pytestmark = SEVERAL_PROCESSES
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def start(
     )
 
 
+@pytest.mark.versions
 def test_one_config_reads_the_same_however_it_is_launched(tmp_path: Path) -> None:
     folders = [
         write_small_project(tmp_path / name) for name in ("alone", "local", "slurm")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from roxxel import DamagedBlock
 
-pytestmark = SEVERAL_PROCESSES
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 BLOCK = 512
 STEPS = 12

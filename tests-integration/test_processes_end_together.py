@@ -18,7 +18,7 @@ from .runs import free_port, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = SEVERAL_PROCESSES
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 GUARD_S = 120
 """Far longer than any run takes; a run that does not end fails its test."""
@@ -78,6 +78,7 @@ def checkpoints(run: Path) -> set[int]:
     return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
 
 
+@pytest.mark.versions
 def test_read_error_in_one_process_ends_all_with_the_reason(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
@@ -88,6 +89,7 @@ def test_read_error_in_one_process_ends_all_with_the_reason(
     assert all(reason in text for text in (*ended.texts, ended.log))
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("count", [2, 4])
 def test_killed_process_ends_the_others_with_the_reason(
     data: Path, tmp_path: Path, compilation_cache: Path, count: int
@@ -296,6 +298,7 @@ def test_different_part_of_the_curriculum_is_named_by_all(
     assert all(error in text for text in ended.texts)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("rows_per_batch", [4, 3])
 def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
     data: Path, tmp_path: Path, compilation_cache: Path, rows_per_batch: int

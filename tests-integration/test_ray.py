@@ -30,7 +30,10 @@ from .ray_cluster import NODE, raylet_of, running_cluster
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-pytestmark = pytest.mark.filterwarnings("default")  # Ray warns of itself
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # Ray warns of itself
+    pytest.mark.long,
+]
 
 TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]
 LINE = re.compile(r"[^\n]+")
@@ -45,10 +48,10 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def cluster(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+def cluster(bucket: Path) -> Iterator[Any]:
     """A cluster of two raylets with a core each."""
     del bucket
-    with running_cluster(tmp_path_factory.mktemp("r")) as cluster:
+    with running_cluster() as cluster:
         yield cluster
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 CONFIG = """\
 model = "tiny:make"
 save_path = "{save_path}"

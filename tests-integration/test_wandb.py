@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.long
+
 # The type checker's session has no W&B.
 RECORDS: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
 

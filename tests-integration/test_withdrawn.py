@@ -15,7 +15,7 @@ from .runs import rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = SEVERAL_PROCESSES
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 CONFIG = """\
 model = "roxxel.models:llama"

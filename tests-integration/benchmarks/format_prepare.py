@@ -125,7 +125,7 @@ def main() -> None:
         runner: Runner = Processes()
         if options.ray:
             (folder / "r").mkdir()
-            runner = OfRay(resources.enter_context(running_cluster(folder / "r")))
+            runner = OfRay(resources.enter_context(running_cluster()))
         found = campaign(folder, runner, options.kills, chance)
     for outcome, count in sorted(found.items()):
         print(f"{outcome}: {count}")

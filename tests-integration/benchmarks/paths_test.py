@@ -6,7 +6,7 @@ from . import paths
 
 MOST = {
     "a document written": 12,
-    "a batch": 12,  # 10, and two that look at the file's size every 10 ms
+    "a batch": 11,
     "a save": 9,
     "a restore": 9,
 }

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 PRETRAIN = HERE / "pretrain.py"
 
