@@ -238,6 +238,8 @@ def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> N
     corpus.write(["x", "y"], separator=0, exist="append")
     assert (corpus.columns, corpus.partial_columns) == ([], ["id"])
     assert corpus.document_name(0) is None
+    with pytest.raises(ShardError, match=r"c_00001.rox: the shard has no column 'id'"):
+        corpus.find_documents("web/0")
 
     corpus.write_column("id", ["\u00e9", "z" * 99], "document", exist="append")
     assert names_of(corpus)[8:] == ["web/8", "\u00e9", "z" * 99]
@@ -249,6 +251,27 @@ def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> N
     assert earlier.document_name(3) == "web/3"
     with pytest.raises(TypeError, match="dtype int64 cannot be stored as utf8"):
         corpus.write_column("id", np.arange(11), "document", "utf8", exist="replace")
+
+
+def test_an_append_names_the_columns_that_it_leaves_partial(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    corpus, lines = tmp_path / "c_*.rox", tmp_path / "more.jsonl"
+    Roxxel(corpus).write(rows_of(3), separator=0, document_id="id")
+    lines.write_text('{"text": "x"}\n')
+
+    options = ("--separator", 0, "--exist", "append")
+    assert run("write", corpus, lines, *options) == 0
+
+    _, note = capfdbinary.readouterr().out.decode().splitlines()
+    assert note == (
+        f"{corpus}: the column 'id' has no values in some shards, so it cannot be "
+        "read; append the values with "
+        "Roxxel(...).write_column('id', ..., exist='append')"
+    )
+    assert run("cat", corpus, "--document", "web/1") == 1
+    error = capfdbinary.readouterr().err.decode()
+    assert "the shard has no column 'id'; append it with write_column(..., ex" in error
 
 
 @pytest.mark.parametrize("column", ["id", "path", "url"])

@@ -258,9 +258,11 @@ class Roxxel:
 
         Reads all names, and returns the numbers in order. Several documents may have
         the same name, such as the path of a file of many documents.
+
+        Raises:
+            ShardError: Only some shards have names; the message names one without.
         """
-        column = self._open().names
-        return [] if column is None else column.find(name)
+        return self._open().find_documents(name)
 
     def __len__(self) -> int:
         """Return the number of blocks of `block_size` bytes; the last may be short."""

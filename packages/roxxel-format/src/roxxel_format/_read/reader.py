@@ -189,6 +189,16 @@ class CorpusReader:
                 return self.column(name)
         return None
 
+    def find_documents(self, name: str) -> list[int]:
+        """Return the documents of a name; see `Roxxel.find_documents`."""
+        names = self.names
+        if names is not None:
+            return names.find(name)
+        for each in _NAMES:
+            if each in self.contents.columns:
+                self.column(each)  # An error if a shard lacks the column.
+        return []
+
     def read(
         self,
         starts: npt.ArrayLike,

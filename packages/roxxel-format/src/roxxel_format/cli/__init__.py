@@ -17,6 +17,7 @@ from roxxel_format._prepare.committing import commit_units
 from roxxel_format._write.side import held_out_path
 from roxxel_format.cli import reading, values, writing
 from roxxel_format.cli.arguments import parser
+from roxxel_format.corpus import Roxxel
 from roxxel_format.prepare import PartSummary, write_files
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from roxxel_format._write.options import WriteSummary
 
-_PYTHON_ARGUMENT = re.compile(r'\bexist="(\w+)"')
+# Not within a call of `write_column`, which no option of the command replaces.
+_PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
@@ -99,6 +101,14 @@ def _write(options: argparse.Namespace) -> int:
     if options.split is not None:
         corpora.insert(0, held_out_path(options.corpus, options.split[0]))
     _print_summaries(dict(zip(corpora, written, strict=True)))
+    if options.exist == "append" and options.part is None:
+        for corpus in corpora:
+            for column in Roxxel(corpus).partial_columns:
+                print(
+                    f"{corpus}: the column {column!r} has no values in some shards, so "
+                    "it cannot be read; append the values with "
+                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
+                )
     return 0
 
 
