@@ -285,8 +285,8 @@ class BucketFolder:
         """Return a local directory for the files of this process."""
         del process
         directory = self._copies.directory() / f"{step}.{attempt}"
-        # The save fails later, when it creates files here, and then reports the error
-        # on all processes.
+        # Ignore an error here: this save then also fails to create its files in the
+        # directory, and reports that error on all processes.
         with contextlib.suppress(OSError):
             self._copies.claim(directory)
         return directory
@@ -347,7 +347,11 @@ class BucketFolder:
         self._bucket.delete(writer_name(generation) for generation in earlier)
 
     def settle(self, staging: Path) -> None:
-        """Remove the local files of this save; with `local=`, those of other saves."""
+        """Remove the local files that need not stay after a save.
+
+        With `local=`, the files of this save stay, and those of other saves are
+        removed. Without `local=`, the files of this save are removed.
+        """
         self.drop(staging, keep=True)
 
     def discard(self, staging: Path, *, is_first: bool) -> None:

@@ -70,11 +70,11 @@ class Checkpointer:
         max_to_keep: Number of newest checkpoints to keep; None keeps all.
         timeout: Longest wait for a background write or another process, in seconds. A
             request to a bucket is repeated for about a third of this time.
-        best_metric: Key of `metrics_dict` that ranks checkpoints. None uses the metric
-            that was recorded last. If no metric is recorded, the metric is
-            `"eval_loss"` (the held-out loss) if any checkpoint has it, else
-            `"loss_mean"` (the mean training loss since the previous checkpoint), else
-            `"loss"`.
+        best_metric: Key of `metrics_dict` that ranks checkpoints. None uses the
+            `best_metric` of the newest checkpoint that records one. If no checkpoint
+            records one, the key is `"eval_loss"` (the held-out loss) if any checkpoint
+            has this metric, else `"loss_mean"` (the mean training loss since the
+            previous checkpoint), else `"loss"`.
         best_mode: `"min"` if lower is better, `"max"` if higher is better. None uses
             the recorded mode of this metric, or `"min"`.
         keep_best: Number of best checkpoints to keep in addition to the newest.

@@ -75,7 +75,10 @@ def check_indexed(dataset: Dataset[Any]) -> None:
 def check_batches(
     dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
 ) -> None:
-    """Raise a ValueError if no batch can be filled; finite epochs may be empty."""
+    """Raise a ValueError if the items do not fill a batch.
+
+    A dataset without items is an error only if `epochs` is None.
+    """
     num_items = len(dataset)
     name = type(dataset).__name__
     if num_items == 0 and epochs is None:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from .sharding._global_arrays import Box, HostBatch, Layout, Shape, ShardingLike
 
 HINTED_VALUES = 1 << 21
-"""Array elements of the steps that one call of `will_need` covers; at least one step.
-The first call covers twice as many elements, 32768 rows of 128 elements, which fit the
-cache of a curriculum."""
+"""Number of array elements that one call of `will_need` covers. A call covers whole
+steps, and at least one, however large. The first call covers twice as many elements,
+32768 rows of 128 elements, which fit the cache of a curriculum."""
 
 
 @runtime_checkable
@@ -176,7 +176,7 @@ class _RowReader:
 
 
 class _Hints:
-    """Calls `will_need` of the source, if it exists, once for each step."""
+    """Calls `will_need` of the source, if it exists, and never twice for a step."""
 
     def __init__(self, source: object, start: int, stop: int) -> None:
         hint = getattr(source, "will_need", None)

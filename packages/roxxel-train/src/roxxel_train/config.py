@@ -62,8 +62,9 @@ class TrainConfig:
     Args:
         model: A Flax NNX module, or a function that returns `(model, optimizer)`. The
             trainer moves a module to the mesh; after `run()` the module has the newest
-            values. The trainer compiles a function, and every device creates only its
-            own part of the arrays, so the model may exceed the memory of a device.
+            values. If `model` is a function, the trainer compiles it, and every device
+            creates only its own part of the arrays, so the model may exceed the memory
+            of a device.
         optimizer: The `nnx.Optimizer` of `model`; omitted if `model` is a function.
         curriculum: The data, the blend and the batch shape of every step.
         loss_fn: A function `(model, batch)`. `batch` has shape `(batch_size, seq_len)`

@@ -186,7 +186,10 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
 
 
 def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each past withdrawal in only the state or the solution."""
+    """Compare the withdrawals before the step of the state.
+
+    Returns a sentence for each withdrawal that only the state or only the solution has.
+    """
     past = recorded_withdrawals(state)
     live = [each for each in solution.withdrawals if each.step < state["step"]]
     different = {*past} ^ {*live}
@@ -342,7 +345,7 @@ class _Past:
         return self._entries[self._next - 1]
 
     def _continues(self) -> bool:
-        """Return whether later steps may belong to the phase of the last entry."""
+        """Return whether the phase may continue after the entry that was read last."""
         return self._next == len(self._entries) or self._entries[self._next].is_edited
 
     def _compare_shape(self, phase: Phase, index: int, entry: ResolvedPhase) -> None:

@@ -178,7 +178,8 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     try:
         return replace(source, reader=with_version(wanted))
     except ShardError:
-        # The version is missing; `_run_differences` reports the other fingerprint.
+        # The wanted version is missing, so the source keeps its own version.
+        # `_run_differences` then reports that the two fingerprints differ.
         return source
 
 

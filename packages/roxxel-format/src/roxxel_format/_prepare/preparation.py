@@ -207,7 +207,10 @@ class _Preparation:
         part: tuple[int, int] | None,
         progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
-        """Write the missing units of a part, or all missing units and commit."""
+        """Write all missing units, and commit.
+
+        With `part`, write only the missing units of this part, and do not commit.
+        """
         target, appends = self._target, self._exist == "append"
         name = None if isinstance(target, str) else target
         if name is not None:

@@ -91,7 +91,7 @@ def _with_padding(
     begins: npt.NDArray[np.int64],
     stops: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Extend runs of separators over an incomplete separator that ends a block.
+    """Add each incomplete separator at the end of a block to the run before it.
 
     The first Roxxel padded the last block of each write with separators, of which the
     last may be incomplete. The next write begins with a new block, in the same shard or
@@ -116,6 +116,7 @@ def _with_padding(
                 continue
             if np.array_equal(line.range(start, stop), end[: stop - start]):
                 stops[row] = stop
-    # If an empty document follows the padding, its run touches the run before.
+    # Join runs that now touch: an empty document after the padding is a run of
+    # separators that begins where the padding ends.
     is_apart = begins[1:] != stops[:-1]
     return begins[np.append(1, is_apart) > 0], stops[np.append(is_apart, 1) > 0]
