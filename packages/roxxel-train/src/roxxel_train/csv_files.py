@@ -27,8 +27,8 @@ class CsvFiles:
 
     The columns are `step`, `time` and the values of the rows by name, such as
     `tokens_by_source/self`. If a value has a new name, the file is written again with
-    another column. A row replaces earlier rows of its step and of later steps, so a
-    run that resumes has each row once.
+    another column. A run that resumes writes some steps again. A new row of step k
+    therefore removes the rows of step k and of later steps from the file.
 
     Args:
         log_dir: Folder of the files, created when the first row is written.

@@ -196,7 +196,8 @@ class Trainer:
         """The sampler of this run, with the batches of past and future steps.
 
         For a past step, `sampler.batch(step)` returns the batch that the run has read,
-        and `sampler.locate(step, row)` a row's location, even after an edit.
+        and `sampler.locate(step, row)` returns the location of a row in this batch.
+        Both hold even if the curriculum was edited after this step.
         """
         return self._session.state.sampler
 

@@ -77,7 +77,7 @@ class WandB:
             raise TypeError(f"wandb.init: {error}") from error
 
     def __call__(self, row: Mapping[str, Any]) -> None:
-        """Send one row, unless W&B already had this step, or a later one, at the start.
+        """Send one row, unless an earlier start has sent this step or a later step.
 
         Raises:
             Exception: W&B does not accept the run or the row.

@@ -269,8 +269,9 @@ class Recorder:
     def _rates(self, step: int, tokens: int) -> dict[str, float]:
         """Return the timing fields of a metrics row, measured since the previous row.
 
-        `read_s`, `assemble_s` and `transfer_s` split the wait of the loop in proportion
-        to the work of the background thread, which may exceed the wait.
+        The background thread may work longer than the loop waits for it. So `read_s`,
+        `assemble_s` and `transfer_s` are not the times of this work: they are shares of
+        the wait, in the same proportion.
         """
         stream = self._read_stats()
         times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s

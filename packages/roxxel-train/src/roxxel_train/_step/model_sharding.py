@@ -291,7 +291,7 @@ def _annotations(state: Any) -> Any:
 
 
 def _annotation(variable: nnx.Variable[Any]) -> PartitionSpec | None:
-    """Return a Variable's annotation, or None if Flax has none for its value."""
+    """Return the annotation of a Variable; None if Flax gives no `PartitionSpec`."""
     spec = nnx.get_partition_spec(variable).get_value()
     return spec if isinstance(spec, PartitionSpec) else None
 

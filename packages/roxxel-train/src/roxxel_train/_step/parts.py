@@ -1,9 +1,10 @@
 """Deals the rows of a batch to the parts of a step with gradient accumulation.
 
 A group is `num_parts` consecutive rows of the batch, and gives one row to each part. So
-a part has rows on all devices, and no row moves between devices. But a blend has a
-pattern: of two sources with equal weights, every second row is of the same source. If a
-part took the same row of every group, all its rows could be of one source.
+a part has rows on all devices, and no row moves between devices. But the sources of a
+blend follow a pattern: with two sources of equal weight, the rows belong to the first
+and the second source in turn. If a part took the same row of every group, all its rows
+could be of one source.
 
 A piece is `num_parts` successive rows of one source. Groups and pieces are the vertices
 of a bipartite graph. A row is an edge between its group and its piece, and a part is a
@@ -94,8 +95,9 @@ def _colours(pieces: Sequence[int], num_colours: int) -> list[int]:
             continue
         # No colour is free in both: `colour` is free in the group, and `other` in the
         # piece. From the piece, follow rows of `colour` and `other` in turn, and swap
-        # the two colours on this path. Then `colour` is free in the piece too: the path
-        # never enters the group, which has no row of `colour`.
+        # the two colours on this path. Then `colour` is free in the piece. It stays
+        # free in the group of the new row too: the path enters each group by a row of
+        # `colour`, so it cannot enter this group, which has no such row.
         colour, other = _lowest(here), _lowest(there)
         rows = list(path(piece, colour, other))
         for swapped in rows:

@@ -185,8 +185,9 @@ def accumulation_notes(
     """Return one sentence for each phase whose accumulated parts leave devices idle.
 
     A part with fewer rows than devices takes as much time and memory as a part with one
-    row per device. If a batch is replicated over all devices, any divisor of its rows
-    works. If the placement is strict, idle devices are an error.
+    row per device. If a batch is replicated over all devices, no part leaves a device
+    idle, however few rows it has. If the placement is strict, idle devices are an
+    error.
     """
     ways = [
         (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
