@@ -16,7 +16,8 @@ _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
 _LINE_S = 60.0
-"""Without a bar, a line shows the step if no line has shown one for this long."""
+"""A terminal without a bar adds a line with the step if no other line has shown a step
+for this time."""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),

@@ -36,8 +36,8 @@ _MOST_STEPS = 16
 the first batch waits for the reads of one step only."""
 
 _MOST_VALUES = 1 << 20
-"""Largest number of array elements in a window of several steps. A hint of
-the loader covers twice as many elements."""
+"""Largest number of array elements in a window of several steps. One call of
+`will_need` by the loader covers twice as many elements."""
 
 _STEPS_A_CALL = 2
 """Steps read ahead for each delivered step. With two, the next window is read, and the

@@ -258,7 +258,8 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
         does = "begins"
         if begin > phase.start or solved.is_edited:
             does = "continues, edited" if solved.is_edited else "continues"
-        # `<=`: if a source runs out within the last step, no mix covers this step.
+        # A source may run out within the last step. No mix then covers this step, and
+        # `<=` finds the mix that stops before it.
         blend = next(mix for mix in phase.mixes if begin <= mix.stop)
         line = (
             f"step {begin}: phase {phase.index} {does}: {steps} "

@@ -247,7 +247,8 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
     folder = fetch_run(os.fspath(path)) if _is_url(path) else Path(path)
-    # `data.json` is read last: a start writes it before the first new checkpoint.
+    # Read `data.json` after the checkpoint. Each start writes `data.json` before its
+    # first checkpoint, so the file is then not older than the checkpoint.
     trained = data_state(folder)
     record = read_data_record(folder)
     if record is None:

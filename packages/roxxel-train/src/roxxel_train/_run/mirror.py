@@ -41,7 +41,7 @@ LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
 _SYNCED = ".synced"
-"""Local file with the name of a list: the local folder is a copy of this list."""
+"""Local file that contains the name of one list, of which the folder is a copy."""
 
 _ATTEMPTS = 5
 

@@ -69,7 +69,7 @@ class Processes:
     was installed before the block.
 
     `report` writes a text to the log of the run and flushes the log to the disk.
-    Any thread may call `report`, always after the text is on standard error. If
+    Any thread may call `report`, after it has written the text to standard error. If
     `hang_after_s` is None, steps have no time limit. `timeout_s` limits the waits for
     the other processes at the start and at the end.
     """

@@ -205,7 +205,7 @@ class RunState:
             self._upload_soon(self.folder, log)
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile the check before a save, so the first save does not wait."""
+        """Start to compile `is_finite`, so the first save does not wait for it."""
         if self.checkpointer is not None:
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
