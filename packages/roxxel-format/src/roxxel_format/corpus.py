@@ -260,7 +260,8 @@ class Roxxel:
         the same name, such as the path of a file of many documents.
 
         Raises:
-            ShardError: Only some shards have names; the message names one without.
+            ShardError: Only some shards have document names; the message says which
+                shard has none.
         """
         return self._open().find_documents(name)
 
@@ -358,7 +359,8 @@ class Roxxel:
 
         Does not wait for the disk. Windows near each other become one request, so pass
         the windows of several batches in one call. A call can take a millisecond, so
-        call from a background thread. In a bucket, request the windows.
+        call from a background thread. For a corpus in a bucket, this method begins to
+        download the windows.
 
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
@@ -669,6 +671,9 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close; the next use opens the constructor's version, or the current one."""
+        """Close the corpus, so that the next use chooses the version again.
+
+        It opens the version that the constructor was given, else the current version.
+        """
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

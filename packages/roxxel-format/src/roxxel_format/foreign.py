@@ -298,9 +298,9 @@ class Roxxel02Tokens(MappedTokens):
         dtype: Item type. Default: the type that the shards record; shards of `ROXXEL01`
             record no type. Items are little-endian, unless the dtype is big-endian
             (`">u2"`).
-        separator: The token or the bytes that the writer appended to each document. A
-            document ends after a run of one or more separators, because padding also
-            consists of separators, of which the last may be incomplete. The first use
+        separator: The token or the bytes that the writer appended to each document. The
+            writer also padded blocks with separators, and may have cut off the last
+            one. So a document ends after one or more separators in a row. The first use
             of the documents searches all tokens. Default: all tokens are one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 

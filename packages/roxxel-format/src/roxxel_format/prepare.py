@@ -87,7 +87,8 @@ def write_files(
         document_id: Field of ids, which documents keep in a column `id`.
         path: Keep the path of each document's file, relative to the folder of all
             inputs, in a column `path`.
-        exist: As for `Roxxel.write`; `"keep"` compares the inputs.
+        exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
+            of the last write.
         metadata: As for `Roxxel.write`.
         workers: Processes of this machine. A program with several workers must guard
             its main part with `if __name__ == "__main__":`, because each worker imports

@@ -217,7 +217,7 @@ def _kind_and_dtype(fields: Fields, schema: Any) -> tuple[str | None, str | None
     """Return the kind of documents in columns, and their item type if it is known.
 
     Raises:
-        ValueError: A column is missing, or there are two.
+        ValueError: A column is missing, or two columns have its name.
         TypeError: A column of documents holds neither texts nor lists of numbers.
     """
     for name in fields.names:

@@ -134,7 +134,8 @@ def commit_plan(
         if name.job_of(each) == plan.job
     ]
     table = ShardTable(*map(list, zip(*map(found.shards.row, rows), strict=True)))
-    # Delete the plan last: only the plan says that the records are not needed any more.
+    # Delete the plan last: a later process learns only from the plan that the records
+    # are not needed any more.
     place.discard(records)
     place.discard([name.plan.name])
     return summary_of(place.folder, table, plan.dtype, started)

@@ -29,7 +29,9 @@ _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
 
 SKIP_BAD = "skip_bad"
-"""The only argument that a later command may add: finished units have no damage."""
+"""The only argument that a later command may add.
+
+Units that were finished without it have no damage, so it would not change them."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _MOST_DEATHS = 2
 """The unit fails when this number of processes have died while writing it."""
 
 _MOST_VAIN = 5
-"""With one process at a time, the run ends when this number die in a row."""
+"""With one process at a time, the run ends when this many processes die in a row."""
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -77,8 +77,8 @@ class ProcessRunner:
         when a second process dies in it.
 
         Raises:
-            ChildProcessError: With one process at a time, process after process died,
-                whatever the unit.
+            ChildProcessError: With one process at a time, several processes died in a
+                row, in different units.
         """
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)

@@ -25,7 +25,10 @@ class OpenFile(Protocol):
     is_mapped: bool
 
     def check_size(self) -> None:
-        """Raise ShardError if the size changed, unless `read` checks that."""
+        """Raise ShardError if the size changed.
+
+        Does nothing for a file whose method `read` checks the size.
+        """
         ...
 
     def changed(self) -> ShardError:
@@ -88,7 +91,8 @@ class Files(Protocol):
     def discard(self, path: str) -> bool:
         """Remove a damaged copy of a shard; return whether `path` is a copy.
 
-        A copy that another thread has removed counts too: its reader may try again.
+        Also returns True if another thread has removed the copy already, because the
+        reader of the copy may then try again.
         """
         ...
 

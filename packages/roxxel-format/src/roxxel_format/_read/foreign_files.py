@@ -238,7 +238,7 @@ class BlockFile:
 
     @property
     def block_ends(self) -> npt.NDArray[np.int64]:
-        """Item indices at which blocks end; blocks that split an item are left out."""
+        """Item indices at which blocks end; without ends that lie inside an item."""
         self._file.check_size()
         ends, rest = np.divmod(self._ends, self.items.itemsize)
         return ends[rest == 0]

@@ -34,7 +34,9 @@ class InputTotals:
 def input_totals(
     contents: Contents, metadata_of: Callable[[int], dict[str, Any]]
 ) -> list[InputTotals]:
-    """Return the totals of each input file, in the order of the inputs of each write.
+    """Return the totals of each input file, write by write.
+
+    The files of one write are in the order of its inputs.
 
     `metadata_of` returns the metadata of a shard, and is called for every shard. Shards
     that an earlier release wrote, or that were not written from files, record no

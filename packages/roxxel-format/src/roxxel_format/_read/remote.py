@@ -7,8 +7,8 @@ end when idle.
 
 A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
 requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
-seconds are evicted. If there are none, the hint is dropped, and the read requests the
-range itself.
+seconds are evicted. If there are no such ranges, the request ahead (the hint) is
+dropped, and the read sends a request of its own.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class RemoteFile:
 class RemoteFiles:
     """Opens files in buckets; a read waits up to about `timeout_s` seconds.
 
-    Only this object reads the ranges that it requested ahead, so no reader gets bytes
-    of an object that was replaced before the reader opened it.
+    No other `RemoteFiles` reads the ranges that this one requested ahead. Otherwise a
+    reader could get old bytes of an object that was replaced before it was opened.
     """
 
     has_copies = False
@@ -176,7 +176,7 @@ class RemoteFiles:
 
 
 def run_later(task: Callable[[], object]) -> None:
-    """In a background thread, run a task that requests ranges, after earlier tasks.
+    """Run a task that requests ranges in a background thread; tasks run in order.
 
     An error of the task is dropped, because the read of the same bytes raises it.
     """

@@ -333,8 +333,8 @@ class Opening(NamedTuple):
 
     The end of the last document, the checksums, the metadata and the foot are adjacent.
     If they are small, opening reads them as one range, from `tail` on. Opening does not
-    read the head, but finds the head that matches the checksum in the foot; only
-    `verify` reads the head.
+    read the head. Of all heads with this `dtype_name` and `block_size`, it takes the
+    one whose checksum is in the foot. Only `verify` reads the head.
     """
 
     dtype_name: str

@@ -148,7 +148,10 @@ class CorpusName:
 
 
 def shards_of(name: str) -> tuple[str, ...]:
-    """Return the possible names of the shard that a shard or column file is for."""
+    """Return the possible names of the shard to which a file belongs.
+
+    The file is a shard itself, or a column of a shard.
+    """
     match = _COLUMN_FILE.fullmatch(name)
     return (match[1] + SUFFIX, match[1]) if match else (name,)
 
@@ -287,8 +290,9 @@ def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
     """Return the names under which a corpus has shards, `name` first.
 
     `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
-    manifest `manifest.json`. Shards of the other pattern belong to the corpus if
-    `listed`, the files in its manifest, has such a shard.
+    manifest `manifest.json`. `listed` are the files in the manifest. If one of
+    them is a shard of the other pattern, all shards of that pattern belong to the
+    corpus.
     """
     if name.prefix not in {"", _FOLDER_PREFIX}:
         return [name]

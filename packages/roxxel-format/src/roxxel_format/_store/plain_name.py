@@ -40,8 +40,9 @@ def resolved(
 
     A pattern, a file or folder that exists, and a path that ends with a slash mean
     themselves. A plain name with neither file nor shards also means itself, or
-    `t_*.rox` for a `sharded` write, which may make several shards. `is_shard` returns
-    whether a file that is named like a shard of a corpus is one.
+    `t_*.rox` for a `sharded` write, which may make several shards. `is_shard` gets
+    a file that has the name of a shard, and returns whether the file is a shard of the
+    corpus.
 
     Raises:
         ShardError: The file and the shards exist.

@@ -281,8 +281,8 @@ def remove_idle_locks(name: CorpusName) -> None:
 def _idle_locks(name: CorpusName) -> list[Path]:
     """Return the lock files of a corpus without a manifest.
 
-    A process that holds the lock `alone` may remove them, in this order: once the lock
-    file of writes is removed, other writes create and lock a new file.
+    A process that holds the lock `alone` may remove them. It removes the lock file of
+    writes last, because other writes then create and lock a new file.
     """
     if name.manifest is None or name.manifest.exists():
         return []

@@ -252,8 +252,8 @@ class _Write:
             self._found = BEGUN if self._began else read_committed(self._name)
         # The number of a listed shard is not free, even if its file is gone. Other
         # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
-        # the next number would look like another. `_new_path` skips the numbers of
-        # existing files one by one.
+        # a shard `wiki_20240102.rox` would look like a second such corpus. `_new_path`
+        # skips the numbers of existing files one by one.
         numbers = map(self._name.number, self._found.manifest.shards.names)
         first = max((n + 1 for n in numbers if n is not None), default=0)
         self._numbers = count(first)

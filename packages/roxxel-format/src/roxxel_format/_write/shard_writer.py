@@ -141,7 +141,10 @@ class ShardWriter:
         return self._head.item_size
 
     def size_with(self, num_tokens: int) -> int:
-        """Bound the shard's size from above, with another document of `num_tokens`."""
+        """Return an upper bound of the shard's size after one more document.
+
+        The document has `num_tokens` tokens.
+        """
         data = (self.num_tokens + num_tokens) * self._head.item_size
         data += (len(self._ends) + 1) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)

@@ -69,8 +69,8 @@ def copy_corpus(
         if exist == "error":
             _check_continues(there, manifest, place)
         pool = resources.enter_context(ThreadPoolExecutor(_THREADS, "roxxel-verify"))
-        # A replacement uses new names for all files, because it ends by deleting every
-        # file of the old corpus, whatever another copy does meanwhile.
+        # A replacement ends by deleting every file of the old corpus, whatever another
+        # copy does meanwhile. So all its own files have new names.
         is_new = exist == "replace"
         job = secrets.token_hex(6) if is_new else None
         known = Manifest() if is_new else there

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from roxxel_format._write.options import WriteSummary
 
-# Not within a call of `write_column`, which no option of the command replaces.
+# An argument `exist=` in a message, but not that of `write_column`: the command has no
+# option for columns.
 _PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
 
 
