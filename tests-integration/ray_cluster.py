@@ -28,6 +28,8 @@ def running_cluster() -> Generator[Any]:
     Its folder is not one of the test: the paths of Ray's sockets must be short.
     """
     with tempfile.TemporaryDirectory(prefix="r") as folder:
+        own = Path(folder, "ray")  # Ray looks for its clusters here.
+        own.mkdir()
         environment = {
             "RAY_TMPDIR": folder,
             "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Else a file in the home.
@@ -40,7 +42,7 @@ def running_cluster() -> Generator[Any]:
             clusters: Any = import_module("ray.cluster_utils")
             cluster = clusters.Cluster(
                 initialize_head=True,
-                head_node_args={**NODE, "temp_dir": folder},
+                head_node_args={**NODE, "temp_dir": str(own)},
             )
             try:
                 cluster.add_node(**NODE)
