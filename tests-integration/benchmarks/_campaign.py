@@ -152,11 +152,14 @@ def write(pattern: str, documents: Iterable[Any], exist: Exist) -> None:
 
 
 def clean(pattern: str, *, by_command: bool) -> bool:
-    """Remove what killed writers left; return False if a writer is running."""
+    """Remove what killed writers left.
+
+    The result is False if a writer is running, or if it has not made a file yet.
+    """
     if not by_command:
         try:
             Roxxel(pattern).remove_leftovers()
-        except BlockingIOError:
+        except (BlockingIOError, FileNotFoundError):
             return False
         return True
     output = io.StringIO()
