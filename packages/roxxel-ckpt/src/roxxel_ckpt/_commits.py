@@ -4,9 +4,9 @@
     <step>.<attempt>.json                commits a step
 
 An attempt is `<generation>-<number>-<token>`. If a step has two commits, the later
-attempt counts. A program that saves becomes the writer by creating
-`writer-<generation>.json` with the next generation, a number. The writer with the
-highest generation wins.
+attempt counts. A generation is a number. To become the writer, a program that saves
+creates `writer-<generation>.json`, with the highest earlier generation plus 1. The
+writer with the highest generation wins.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Folder(Protocol):
     def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
         """Copy files of a step into the directory that `step_path` returned.
 
-        Returns False if the directory always has all files of the step.
+        Returns False if no copy is needed, because the directory is the step itself.
         """
         ...
 

@@ -114,8 +114,8 @@ def _name_of(
     """Return the name that this package gives to a leaf in Orbax's tree."""
     inner = list(path[1:])
     # NNX stores the value of a Variable under the key `value`, which has no siblings. A
-    # module may have an attribute `value` too, but above the Variable, so the loop
-    # starts at the leaf.
+    # module may also have an attribute `value`. Its key is nearer to the root than the
+    # key of the Variable, so the loop starts at the leaf.
     for depth in range(len(path) - 1, 0, -1):
         if path[depth] == "value" and len(children[path[:depth]]) == 1:
             del inner[depth - 1]

@@ -322,7 +322,7 @@ class Save:
         """Commit the step on process 0, then delete the steps that retention drops.
 
         `digests` has the CRC-32 of each process's file of digests. Raises
-        CheckpointWriteError if the folder lacks such a file, or has another CRC-32.
+        CheckpointWriteError if such a file is missing or has another CRC-32.
         """
         for process, crc in enumerate(digests):
             if not self._has_digests(process, crc):

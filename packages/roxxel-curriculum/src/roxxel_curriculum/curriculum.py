@@ -66,8 +66,8 @@ class Curriculum:
         without: Documents that the run does not learn, by source: numbers from 0,
             ranges, pairs `[start, stop)`, an array of integers, or the path of a file
             (`.npy`, or a text with a number on each line). The field `"loss_mask"` is
-            0 on their tokens. The tokens stay where they are, so no window moves and
-            every other batch is the same. A model that gets no `"segment_ids"` still
+            0 on their tokens. The tokens stay where they are, so no window moves, and
+            nothing else in a batch changes. A model that gets no `"segment_ids"` still
             reads these tokens as the context of later tokens of their row. A
             change of `without` in a run holds from the step at which the run resumes,
             and the state of the run records each change.

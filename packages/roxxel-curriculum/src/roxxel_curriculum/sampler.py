@@ -355,9 +355,9 @@ class Sampler:
         """Return the number of passes over each source in the first `step` steps.
 
         1.25 means a quarter of the second pass. Skipped data counts as read. The
-        last tokens of an epoch also count as read if they are too few for a sequence: a
-        later phase with shorter sequences may still read these tokens, and then the
-        number falls.
+        last tokens of an epoch also count as read if they are too few for a sequence.
+        If a later phase with shorter sequences still reads these tokens, the number
+        falls when that phase begins.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.

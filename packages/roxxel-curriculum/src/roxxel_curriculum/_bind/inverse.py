@@ -170,7 +170,10 @@ def _samples_of_epoch(
 
 
 class _Piece(NamedTuple):
-    """Tokens `[start, stop)` of each span in `[first, last]`, counted in the span."""
+    """The same part of each span from `first` to `last`, both included.
+
+    The part is the tokens `[start, stop)`, counted from the start of the span.
+    """
 
     first: int
     last: int

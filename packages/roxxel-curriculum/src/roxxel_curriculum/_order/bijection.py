@@ -212,7 +212,7 @@ def _small_tables(
 ) -> npt.NDArray[np.int64]:
     """Return a table with a row per group: entry `i` is the image of `i < SMALL`.
 
-    The image is that under the bijection of the group or, if `inverse`, its inverse.
+    If `inverse`, the images are those of the inverse of each group's bijection.
     """
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]

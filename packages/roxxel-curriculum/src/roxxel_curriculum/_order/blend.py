@@ -1,14 +1,15 @@
 """Assigns each sample of a blend to a source, in proportion to the weights.
 
-Each node of a Huffman tree over the weights has a share p, the share of its lighter
-child, rounded to a multiple of 2**-48. Of its first m samples, a node assigns
-`round(m p)` to the lighter child and the rest to the heavier child. A child's error is
-at most half a sample, plus its parent's error times the child's share. So all splits
-add at most two samples of error for any number of sources. The rounding of p adds less
-than 0.6 samples in a run of 10**14 samples. So the count of a source stays within three
-samples of its exact share. Counts are computed from the root to the leaves. The index
-of a source's k-th sample is computed from the leaf to the root, with one exact division
-per node. All numbers are integers.
+The sources are the leaves of a Huffman tree over the weights. Every other node has two
+children. Its number p is the share of its samples that the lighter child gets, rounded
+to a multiple of 2**-48. Of its first m samples, a node assigns `round(m p)` to the
+lighter child and the rest to the heavier child. A child's error is at most half a
+sample, plus its parent's error times the child's share. So all splits add at most two
+samples of error for any number of sources. The rounding of p adds less than 0.6 samples
+in a run of 10**14 samples. So the count of a source stays within three samples of its
+exact share. Counts are computed from the root to the leaves. The index of a source's
+k-th sample is computed from the leaf to the root, with one exact division per node. All
+numbers are integers.
 """
 
 from __future__ import annotations

@@ -89,7 +89,8 @@ class Solver:
         weights = phase.integer_weights
         self._check_lengths(phase, label)
         cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
-        # The draft has all the samples that are left; `solved` has those of its steps.
+        # The draft has every sample that the sources can still give in this phase.
+        # `solved` has only the samples of its steps.
         draft = ResolvedPhase(
             index=index,
             start=self.step,
