@@ -162,7 +162,10 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return a sample's epoch, the epoch's first depth, and the sample's index."""
+        """Return the epoch of a sample, the epoch's first depth, and an index.
+
+        The index counts the samples of this epoch, from its first depth.
+        """
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample

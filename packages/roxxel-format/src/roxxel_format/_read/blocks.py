@@ -144,7 +144,7 @@ def _advanced(
 
 @cache
 def _crc_of_bits(exponent: int) -> npt.NDArray[np.uint32]:
-    """Return for each of 32 bits its CRC, advanced over `2**exponent` zero bits."""
+    """Return 32 CRCs: entry i has only bit i, advanced over `2**exponent` zero bits."""
     if exponent == 0:
         return np.array([_CRC_POLYNOMIAL, *(1 << bit for bit in range(31))], np.uint32)
     half = _crc_of_bits(exponent - 1)

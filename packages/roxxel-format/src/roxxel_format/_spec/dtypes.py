@@ -55,9 +55,10 @@ def stored_dtype(name: str) -> np.dtype[Any]:
 
 
 def column_dtype(name: str) -> np.dtype[Any] | None:
-    """Return the dtype of an item type, of bytes such as `S36`, or of texts (object).
+    """Return the dtype of a column by its name; None if the name is unknown.
 
-    None if unknown.
+    The name is an item type, bytes of a fixed length such as `S36`, or the name of
+    texts, whose dtype is object.
     """
     if name == TEXTS:
         return np.dtype(object)

@@ -17,7 +17,8 @@ def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
     """Return a copy of a TOML table with these changes, made in the given order.
 
     Raises:
-        ValueError: A change is not `KEY=VALUE`, or its key is inside of a value.
+        ValueError: A change is not `KEY=VALUE`, or its key leads into a value that is
+            neither a table nor an array, or to an entry that an array does not have.
     """
     result = dict(table)
     for change in changes:
