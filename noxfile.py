@@ -80,6 +80,8 @@ ONCE = (
     "test_hostile_runs.py",
     "test_house.py",
     "test_primary.py",
+    "test_quickstart.py",
+    "test_readme.py",
     "test_registry_pages.py",
     "test_release.py",
     "test_replaced_corpus.py",

@@ -298,7 +298,6 @@ def test_different_part_of_the_curriculum_is_named_by_all(
     assert all(error in text for text in ended.texts)
 
 
-@pytest.mark.versions
 @pytest.mark.parametrize("rows_per_batch", [4, 3])
 def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
     data: Path, tmp_path: Path, compilation_cache: Path, rows_per_batch: int
