@@ -60,9 +60,9 @@ _PAUSED_SILENT_S = 60.0
 compilation may hold the interpreter lock for long, in C code."""
 
 _CAUSE_S = 4.0
-"""A process waits for this time before it publishes an error that the failure of another
-process may have caused. If another process gives no sign of life in this
-time, the message names this other process as the cause."""
+"""A process waits for this time before it publishes an error that the failure of
+another process may have caused. If another process gives no sign of life in this time,
+the message names this other process as the cause."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
