@@ -90,8 +90,8 @@ class Parent:
         run_id: The `id` in `run.json` of the other run; None if not recorded.
         digest: Digest of the checkpoint; None if not recorded.
         tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
-        tokens_by_source: The same tokens by source; empty unless `is_branch`, and for
-            branches whose `run.json` does not record it.
+        tokens_by_source: The same tokens by source. Empty if `is_branch` is false, or
+            if `run.json` does not record these tokens.
 
     >>> str(Parent("runs/a", 100, is_branch=True))
     'step 100 of runs/a'
@@ -255,7 +255,8 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
     A last line without a newline does not count as damaged: the trainer is still
     writing the line, or a crash has left it incomplete.
 
-    The rows of a run whose primary source had several names all have the newest name.
+    If the name of the primary source changed during the run, all rows have the newest
+    name.
 
     Raises:
         RunFolderError: `metrics.jsonl` is not a regular file.

@@ -44,8 +44,9 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 _FEWEST_AHEAD, _MOST_AHEAD = 2, 8
 _BYTES_AHEAD = 4 << 20
-"""Bytes of global batches made ahead if the caller gives no number. Steps with small
-batches are short, so more batches are needed to bridge a pause of a slow source."""
+"""Bytes of global batches to make ahead, if the caller gives no number of batches.
+Steps with small batches are short, so more batches are needed to bridge a pause of a
+slow source."""
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,9 @@ class BatchIterator(Generic[B]):
     batch. The error ends the iteration.
 
     After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
-    the same step. Two interrupts require a new iteration that starts at `step`: one
-    while a stream with `workers=0` is read, and one in a function of `map_batches` if
-    the loader has a sharding.
+    the same step. Two kinds of interrupts are different: an interrupt while a stream
+    with `workers=0` is read, and an interrupt in a function of `map_batches` of a
+    loader with a sharding. After these, start a new iteration at `step`.
 
     `close()` and the end of a `with` block stop the threads. The threads also stop when
     the iterator is garbage-collected.

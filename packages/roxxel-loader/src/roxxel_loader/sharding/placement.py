@@ -43,8 +43,9 @@ def host_to_global_device_array(
 ) -> Any:
     """Return the global batch that consists of the rows of all processes.
 
-    The sharding determines the order of the processes' rows: process order, unless the
-    mesh orders its devices differently. A single process passes the whole batch.
+    The rows of the processes follow each other in the order of the process indices,
+    unless the mesh of the sharding has its devices in another order. A single process
+    passes the whole batch.
 
     Args:
         local_batch: The rows of this process: a pytree of numpy arrays, such as a batch

@@ -91,9 +91,10 @@ def _show(result: Audit, *, is_json: bool) -> None:
 
 
 def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
-    """Replace each error that was shown before by the step that showed it.
+    """Return a difference that does not repeat the errors of earlier differences.
 
-    `first_steps` maps each error to the first step with it; new errors are added.
+    A repeated error becomes the words "the damage of step N". `first_steps` maps each
+    error to the first step with it; new errors are added.
     """
     shown = dict(first_steps)
     damage: dict[int, str] = {}

@@ -216,7 +216,8 @@ class _Start:
         The result is the last step that the run reported before the kill.
         """
         for reached in self._steps():
-            # The first line already yields step 0: it shows that the run has begun.
+            # The first line of the run's output yields 0. The line shows that the run
+            # has begun, so with `step` 0 the kill may follow this line.
             if reached >= step:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(delay_s)

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)
-    # A config without save_path is compared as an edit of the other config's run.
+    # If only one of the configs has a save_path, both are planned for the run there.
     folder = folder or other_folder
     other_folder = other_folder or folder
     if folder and other_folder and _resolved(folder) == _resolved(other_folder):
@@ -89,7 +89,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
-    """Return the plan of a config for a run with this state; None for a new run."""
+    """Return the plan of a config for a run with the given state.
+
+    For a new run, `state` is None.
+    """
     curriculum = open_curriculum(config)
     try:
         return curriculum.plan(config.seed, state)

@@ -272,7 +272,7 @@ def _data(
 ) -> tuple[dict[str, tuple[str, ...]], Schedule]:
     """Remove the sources and the schedule from a table, and return both.
 
-    `primary` is the name of the primary, unless the table names it.
+    If the table does not name the primary source, the argument `primary` is its name.
     """
     for name in ("sources", "phases"):
         if not given.get(name):

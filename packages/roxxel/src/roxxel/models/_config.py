@@ -24,8 +24,8 @@ class RopeScaling:
     Attributes:
         kind: The rule.
         factor: Divisor of the frequencies, at least 1.
-        low_freq_factor: `"llama3"` divides wavelengths above `original_context /
-            low_freq_factor` by the whole factor.
+        low_freq_factor: `"llama3"` divides a frequency by the whole `factor` if its
+            wavelength is above `original_context / low_freq_factor`.
         high_freq_factor: `"llama3"` keeps wavelengths below `original_context /
             high_freq_factor`. Between both bounds it interpolates.
         original_context: Context of the model before the extension, for `"llama3"`.
@@ -74,8 +74,8 @@ class LlamaConfig:
         rope_scaling: How the frequencies are stretched; None leaves them unchanged.
         norm_epsilon: Added to the mean square inside RMSNorm.
         tied: Whether the token table is also the output matrix.
-        init_std: Standard deviation of initial weights. Matrices whose product is added
-            to the residual stream start smaller by `sqrt(2 * num_layers)`.
+        init_std: Standard deviation of initial weights. For matrices whose product is
+            added to the residual stream, it is divided by `sqrt(2 * num_layers)`.
         dtype: Type of activations and of the inputs of matrix products. Parameters and
             logits are always float32.
         attention: Implementation of `jax.nn.dot_product_attention`. `"cudnn"` needs an

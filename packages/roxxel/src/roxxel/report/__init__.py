@@ -41,7 +41,8 @@ def write_report(run: Path | str, out: Path) -> RunFacts:
     """Write the page of a run.
 
     Args:
-        run: Folder of the run, or its URL, as the commands on the page show it.
+        run: Folder of the run, or its URL. Commands on the page name the run in this
+            form.
         out: File of the page; its folder must exist.
 
     Returns:
