@@ -107,10 +107,10 @@ def batch(calls: Calls, folder: Path) -> list[str]:
     This is the shortest of five recordings: a thread that looks every few milliseconds
     after pages and files is in some of them.
     """
-    phases = [Phase(steps=20, batch_size=8, seq_len=129)]
+    phases = [Phase(steps=40, batch_size=8, seq_len=129)]
     recordings: list[list[str]] = []
     sampler = Curriculum(Roxxel(folder / "tokens_*.rox"), phases).sampler(seed=0)
-    with device_stream(sampler, 0, 20, prefetch=PREFETCH) as stream:
+    with device_stream(sampler, 0, 40, prefetch=PREFETCH) as stream:
         for _ in range(5):
             next(stream)
         for _ in range(5):
