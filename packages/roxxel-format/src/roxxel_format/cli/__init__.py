@@ -102,14 +102,6 @@ def _write(options: argparse.Namespace) -> int:
     if options.split is not None:
         corpora.insert(0, held_out_path(options.corpus, options.split[0]))
     _print_summaries(dict(zip(corpora, written, strict=True)))
-    if options.exist == "append" and options.part is None:
-        for corpus in corpora:
-            for column in Roxxel(corpus).partial_columns:
-                print(
-                    f"{corpus}: the column {column!r} has no values in some shards, so "
-                    "it cannot be read; append the values with "
-                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
-                )
     return 0
 
 
@@ -120,10 +112,22 @@ def _commit(options: argparse.Namespace) -> int:
 
 
 def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
-    """Print a line for each corpus of a write; name the two corpora of a split."""
+    """Print a line for each corpus of a write; name the two corpora of a split.
+
+    A further line names each column that an append left without values.
+    """
     for corpus, summary in written.items():
         if isinstance(summary, PartSummary) or not summary.kept:
             print(f"{corpus}: {summary}" if len(written) > 1 else summary)
+        if not isinstance(summary, PartSummary):
+            with Roxxel(corpus) as opened:
+                partial = opened.partial_columns
+            for column in partial:
+                print(
+                    f"{corpus}: the column {column!r} has no values in some shards, so "
+                    "it cannot be read; append the values with "
+                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
+                )
 
 
 def _check_usage(options: argparse.Namespace) -> None:
