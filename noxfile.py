@@ -70,7 +70,8 @@ NO_PAGES = "--ignore=tests-integration/test_docs.py"
 # run in one process, because they share fixtures and compiled programs.
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 
-# No version of JAX changes the results of these tests: the point "workspace" runs them.
+# Only the point "workspace" runs these tests: no version of JAX changes their results,
+# or the other tests make the same calls of JAX.
 ONCE = (
     "benchmarks",
     "test_boundaries.py",
