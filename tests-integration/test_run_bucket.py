@@ -298,8 +298,9 @@ def wait_for(is_so: Any) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    # The earlier program must not end before the later one has begun.
-    slow = "\n[model_args]\nwait_s = 1.0\n"
+    # The later program must begin before the earlier one saves again: the log would lack
+    # the rows of a checkpoint that is committed while the later program starts.
+    slow = "\n[model_args]\nwait_s = 4.0\n"
     with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
         with runs.start(runs.config("second", "s3://data/both"), "b") as later:
