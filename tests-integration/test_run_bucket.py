@@ -298,8 +298,8 @@ def wait_for(is_so: Any) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    # The later program must begin before the earlier one saves again: the log would lack
-    # the rows of a checkpoint that is committed while the later program starts.
+    # The later program must begin before the earlier one saves again: the log would
+    # lack the rows of a checkpoint that is committed while the later program starts.
     slow = "\n[model_args]\nwait_s = 4.0\n"
     with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
