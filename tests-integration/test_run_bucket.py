@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.long
@@ -296,11 +297,124 @@ def wait_for(is_so: Any) -> None:
         time.sleep(0.02)
 
 
+class Moment:
+    """Calls a function before an object of a matching name is created, once."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object]
+    ) -> None:
+        from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
+
+        self.has_come = False
+        create = Bucket.create
+
+        def watched(bucket: Bucket, given: str, data: bytes) -> None:
+            if not self.has_come and re.fullmatch(name, bucket.url_of(given)):
+                self.has_come = True
+                act()
+            create(bucket, given, data)
+
+        monkeypatch.setattr(Bucket, "create", watched)
+
+
+def train_here(runs: Runs, config: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Train in this process, and return the exit status."""
+    from roxxel.cli import main
+
+    monkeypatch.chdir(runs.folder)
+    monkeypatch.syspath_prepend(runs.folder)
+    return main(["train", config])
+
+
+@pytest.mark.usefixtures("fetched")
+def test_the_log_is_in_the_bucket_before_its_checkpoint(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "s3://data/ordered"
+    seen: list[int] = []
+    # A slow upload of the log, so that a commit beside it would come first.
+    Moment(monkeypatch, rf"{url}/log-1-[2-9]\.json", lambda: time.sleep(2))
+
+    def look() -> None:
+        found = max((runs.folder / "bucket/data/ordered").glob("log-*.json"))
+        pieces = json.loads(found.read_text())["metrics.jsonl"]
+        text = b"".join((found.parent / name).read_bytes() for name, *_ in pieces)
+        lines = map(json.loads, text.splitlines())
+        seen.extend(row["step"] for row in lines if row["kind"] == "train")
+
+    Moment(monkeypatch, rf"{url}/checkpoints/5\..*json", look)
+
+    assert train_here(runs, runs.config("ordered", url), monkeypatch) == 0
+
+    # The run went on during the upload, so later rows may be there, too.
+    assert seen[:5] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_checkpoint_is_not_committed_if_its_log_is_refused(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = "s3://data/refused"
+    before: dict[Path, bytes] = {}
+
+    def begin() -> None:
+        writer = runs.folder / "bucket/data/refused/writer-2.json"
+        writer.write_text('{"host": "other"}')
+        before.update(objects(runs, "refused"))
+
+    # Another program begins while the log of step 10 is uploaded.
+    Moment(
+        monkeypatch,
+        rf"{url}/checkpoints/5\..*json",
+        lambda: Moment(monkeypatch, rf"{url}/log-1-.*json", begin),
+    )
+
+    assert train_here(runs, runs.config("refused", url), monkeypatch) == 1
+
+    told = capsys.readouterr().err
+    assert f"{url}: another program on other has begun to run here" in told
+    assert newest_step(runs, "refused") == 5
+    logs = runs.folder / "bucket/data/refused"
+    assert all(path.exists() for path in before if path.parent == logs)
+    assert {p.name for p in logs.glob("log-*")} == {
+        path.name for path in before if path.name.startswith("log-")
+    }
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "s3://data/moment"
+    folder = runs.folder / "bucket/data/moment"
+    states: list[dict[Path, bytes]] = []
+    for steps in (5, 10):
+        config = runs.folder / runs.config("moment", url)
+        text = config.read_text().replace("steps = 40", f"steps = {steps}")
+        config.write_text(text)
+        runs.train(config.name, "a")
+        states.append(objects(runs, "moment"))
+    before, after = states
+
+    def replace(content: dict[Path, bytes]) -> None:
+        shutil.rmtree(folder)
+        for path, data in content.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    # The second program has begun, and commits step 10 when this one begins.
+    replace({folder / "writer-2.json": b"{}", **before})
+    Moment(monkeypatch, rf"{url}/.*", lambda: replace(after))
+
+    assert train_here(runs, runs.config("moment", url), monkeypatch) == 0
+
+    rows = losses(fetch_run(url))
+    assert [step for step, _ in rows] == list(range(1, 41))
+
+
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    # The later program must begin before the earlier one saves again: the log would
-    # lack the rows of a checkpoint that is committed while the later program starts.
-    slow = "\n[model_args]\nwait_s = 4.0\n"
+    slow = "\n[model_args]\nwait_s = 0.2\n"
     with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
         with runs.start(runs.config("second", "s3://data/both"), "b") as later:
@@ -310,9 +424,9 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
         _, errors = earlier.communicate(timeout=200)
     assert earlier.returncode == 1
     reason = (
-        r"s3://data/both/checkpoints: another program on \S+ has begun to save "
-        "checkpoints here, so this program can no longer save; give every run a folder "
-        "of its own"
+        r"s3://data/both(/checkpoints)?: another program on \S+ has begun to "
+        "(run|save checkpoints) here, so this program can no longer save; give every "
+        "run a folder of its own"
     )
     told = [line for line in errors.splitlines() if "another program" in line]
     assert told, errors

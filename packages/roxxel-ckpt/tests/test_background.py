@@ -100,6 +100,43 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     assert saving.steps() == [7]
 
 
+def test_before_commit_is_called_when_the_files_are_there_and_the_step_is_not(
+    tmp_path: Path,
+) -> None:
+    seen: list[tuple[list[int], bool, bool]] = []
+
+    def look() -> None:
+        is_written = any(tmp_path.rglob("digests/0.json"))
+        is_here = threading.current_thread() is threading.main_thread()
+        seen.append((saving.steps(), is_written, is_here))
+
+    with checkpointer(tmp_path) as saving:
+        assert saving.save(1, before_commit=look)
+        saving.wait()
+        assert saving.save(1, before_commit=look) is False
+        assert saving.save(2)
+
+    assert seen == [([], True, False)]
+    assert saving.steps() == [1, 2]
+
+
+def test_a_step_does_not_exist_if_before_commit_fails(tmp_path: Path) -> None:
+    saving = checkpointer(tmp_path, max_to_keep=1)
+    save_all(saving, 1)
+
+    assert saving.save(2, before_commit=no_space)
+    with pytest.raises(
+        CheckpointWriteError, match=r"save of step 2 failed \(.*No space left"
+    ):
+        saving.wait()
+
+    assert saving.steps() == [1]
+    assert saving.restore() == 1
+    assert saving.save(2)
+    saving.close()
+    assert saving.steps() == [2]
+
+
 def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

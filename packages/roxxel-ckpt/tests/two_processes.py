@@ -92,11 +92,18 @@ class Run:
     def save_and_restore(self) -> None:
         """Save three steps, and restore the last one in both ways."""
         assert self.saving.restore() == 0
+        committed: list[int] = []
         for step in (1, 2, 3):
             self.set(step)
-            assert self.saving.save(step, {"loss": 1.0 / step}, {"step": step})
+            assert self.saving.save(
+                step,
+                {"loss": 1.0 / step},
+                {"step": step},
+                before_commit=lambda step=step: committed.append(step),
+            )
         assert self.saving.save(3) is False
         self.saving.wait()
+        assert committed == ([] if self.index else [1, 2, 3])
         assert self.saving.steps() == [2, 3]
         for release in (False, True):
             self.set(9)

@@ -14,10 +14,9 @@ Processes need not share a disk. Each process writes its files to a local direct
 uploads them from there. For a restore, each process downloads the files that its
 devices need.
 
-A program that saves becomes the writer by creating `writer-<generation>.json` with the
-next generation, a number. The writer with the highest generation wins. Every writer
-checks for a later writer before and after it creates a commit. If there is a later
-writer, the earlier writer deletes its own commit and fails.
+If several programs save here, the one that begins last wins (`roxxel_ckpt.writers`).
+Every program checks for a later writer before and after it creates a commit. If there
+is a later writer, the earlier writer deletes its own commit and fails.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ from roxxel_ckpt._commits import (
     commits_in,
     is_attempt,
     parsed,
-    writer_name,
 )
 from roxxel_ckpt._copies import Copies, storing, write_copy
 from roxxel_ckpt._integrity import digests_from_json, unsealed
@@ -56,6 +54,7 @@ from roxxel_ckpt.errors import (
     CheckpointNotFoundError,
     CheckpointWriteError,
 )
+from roxxel_ckpt.writers import writer_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
@@ -343,8 +342,7 @@ class BucketFolder:
         self._files.remove(
             a for a in lost - _in_doubt if a.generation <= self._commits.generation()
         )
-        earlier = [g for g in contents.writers if g < self._commits.generation()]
-        self._bucket.delete(writer_name(generation) for generation in earlier)
+        self._commits.remove_earlier_writers(contents)
 
     def settle(self, staging: Path) -> None:
         """Remove the local files that need not stay after a save.

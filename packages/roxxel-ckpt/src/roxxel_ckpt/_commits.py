@@ -4,25 +4,21 @@
     <step>.<attempt>.json                commits a step
 
 An attempt is `<generation>-<number>-<token>`. If a step has two commits, the later
-attempt counts. A generation is a number. To become the writer, a program that saves
-creates `writer-<generation>.json`, with the highest earlier generation plus 1. The
-writer with the highest generation wins.
+attempt counts. `roxxel_ckpt.writers` explains writers and generations.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import secrets
-import socket
 import threading
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_ckpt.errors import CheckpointTimeoutError, CheckpointWriteError
+from roxxel_ckpt.errors import CheckpointTimeoutError
+from roxxel_ckpt.writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from roxxel_ckpt.buckets import Bucket
 
 _NAME = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)-([0-9]+)-([0-9a-f]+)")
-_WRITER = re.compile(r"writer-([0-9]+)\.json")
 # The generation of this program in each folder, and the number of its saves there.
 _generations: dict[tuple[str, int], int] = {}
 _num_attempts: dict[str, int] = {}
@@ -57,12 +52,12 @@ class Contents(NamedTuple):
     Attributes:
         committed: The attempts with a commit, in order.
         uploaded: The attempts with files.
-        writers: The generations of all writers.
+        objects: The names of all objects.
     """
 
     committed: list[Attempt]
     uploaded: list[Attempt]
-    writers: list[int]
+    objects: list[str]
 
     def newest(self) -> dict[int, Attempt]:
         """Return, for every step, the attempt that counts, oldest step first."""
@@ -79,17 +74,17 @@ class Commits:
 
     def __init__(self, bucket: Bucket, files: Bucket) -> None:
         self._bucket, self._files = bucket, files
+        self._writers = Writers(bucket, "save checkpoints")
 
     def contents(self) -> Contents:
         """List the folder."""
         found = self._bucket.names()
         is_apart = self._files.url != self._bucket.url
         prefixes = self._files.names().prefixes if is_apart else found.prefixes
-        writers = map(_WRITER.fullmatch, found.objects)
         return Contents(
             sorted(commits_in(found.objects)),
             [parsed(name) for name in prefixes if _NAME.fullmatch(name)],
-            sorted(int(match[1]) for match in writers if match),
+            found.objects,
         )
 
     def become_writer(self) -> None:
@@ -102,7 +97,7 @@ class Commits:
         if key in _generations:
             self.check_writer(self.contents())
         else:
-            _generations[key] = self._new_generation()
+            _generations[key] = self._writers.begin(self._generations_of_attempts)
 
     @contextlib.contextmanager
     def one_save(self, timeout_s: float) -> Generator[None]:
@@ -125,13 +120,11 @@ class Commits:
 
     def check_writer(self, contents: Contents) -> None:
         """Raise CheckpointWriteError if there is a later writer."""
-        newest = max(contents.writers, default=0)
-        if newest > self.generation():
-            raise CheckpointWriteError(
-                f"{self._bucket.url}: another program{self._host_of(newest)} has begun "
-                "to save checkpoints here, so this program can no longer save; give "
-                "every run a folder of its own"
-            )
+        self._writers.check(self.generation(), contents.objects)
+
+    def remove_earlier_writers(self, contents: Contents) -> None:
+        """Delete the objects of the writers before this program."""
+        self._writers.remove_earlier(self.generation(), contents.objects)
 
     def generation(self) -> int:
         """Return the generation of this program, which is a writer."""
@@ -143,31 +136,9 @@ class Commits:
         number = _num_attempts[url] = _num_attempts.get(url, 0) + 1
         return f"{self.generation()}-{number}-{secrets.token_hex(4)}"
 
-    def _new_generation(self) -> int:
-        about = {"host": socket.gethostname(), "started_at": time.time()}
-        while True:
-            # A person may have deleted the objects of earlier writers.
-            found = self.contents()
-            attempts = found.committed + found.uploaded
-            known = (*found.writers, *(a.generation for a in attempts))
-            generation = max(known, default=0) + 1
-            about["token"] = secrets.token_hex(8)
-            with contextlib.suppress(FileExistsError):
-                self._bucket.create(writer_name(generation), json.dumps(about).encode())
-                if max(self.contents().writers, default=0) == generation:
-                    return generation
-
-    def _host_of(self, generation: int) -> str:
-        try:
-            about = json.loads(self._bucket.read(writer_name(generation)))
-            return f" on {about['host']}"
-        except (OSError, ValueError, KeyError, TypeError):
-            return ""
-
-
-def writer_name(generation: int) -> str:
-    """Return the name of the object that a writer creates."""
-    return f"writer-{generation}.json"
+    def _generations_of_attempts(self) -> list[int]:
+        found = self.contents()
+        return [attempt.generation for attempt in found.committed + found.uploaded]
 
 
 def commits_in(names: Iterable[str]) -> list[Attempt]:

@@ -3,8 +3,8 @@
 `begin_save` prepares the folder on process 0. A `Save` runs on every process. Its
 thread copies arrays to the host, writes and digests files in the staging directory of
 this process, then delivers the files to the folder: by renames on a shared disk, by
-uploads in a bucket. After all processes have delivered their files, process 0 commits
-the step.
+uploads in a bucket. After all processes have delivered their files, process 0 calls
+`before_commit`, then commits the step.
 """
 
 from __future__ import annotations
@@ -193,9 +193,9 @@ class Save:
     """A save of one step, on its own thread.
 
     `attempt` is a name that only this save has, so that a late process does not write
-    into the next save. No other save uses `channel`. When the save ends, it closes
-    `held`, which releases the folder's lock. `was_raised` is True once the error of
-    this save was raised.
+    into the next save. No other save uses `channel`. If `before_commit` raises an error
+    on process 0, the save fails. When the save ends, it closes `held`, which releases
+    the folder's lock. `was_raised` is True once the error of this save was raised.
     """
 
     def __init__(
@@ -207,6 +207,7 @@ class Save:
         retention: Retention,
         timeout_s: float,
         held: contextlib.ExitStack,
+        before_commit: Callable[[], object],
     ) -> None:
         self.folder, self.step = folder, description.step
         self.channel = Channel(f"save/{attempt}")
@@ -214,6 +215,7 @@ class Save:
         self._description, self._specs = description, specs
         self._staging = folder.staging(self.step, attempt, process_index())
         self._retention, self._timeout_s, self._held = retention, timeout_s, held
+        self._before_commit = before_commit
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
         self._copied: Future[None] = Future()
@@ -337,6 +339,7 @@ class Save:
             saved_at=time.time(),
             best=self._retention.best_rule(found),
         )
+        self._before_commit()
         self.folder.commit(self._staging, self.step, description.to_json(self._specs))
         for old in sorted(found.keys() - self._retention.kept(found)):
             self._try_to_delete(

@@ -30,7 +30,7 @@ from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule
@@ -160,6 +160,7 @@ class Checkpointer:
         metrics_dict: Mapping[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
         force: bool = False,
+        before_commit: Callable[[], object] = lambda: None,
     ) -> bool:
         """Save the live state as a step; return once its arrays may be donated.
 
@@ -174,6 +175,11 @@ class Checkpointer:
                 A step without a finite value of the best metric is never the best.
             extra: Small JSON object to save with the step.
             force: Replace the step if it exists.
+            before_commit: Process 0 calls this function on the thread of the save, when
+                all files of the step are written and the step does not exist yet. If
+                the function raises an error, the save fails and the step never exists.
+                A run in a bucket uploads its log here, so that the log of a checkpoint
+                is never missing.
 
         Returns:
             True if a checkpoint is being written. False if the step exists already, or
@@ -225,6 +231,7 @@ class Checkpointer:
                 self._retention,
                 self._timeout_s,
                 held.pop_all(),
+                before_commit,
             )
             self._last.start(arrays, started_at)
             self._position = number

@@ -31,7 +31,7 @@ from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Generator, Mapping
 
 _VERSION = 1
 _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -78,11 +78,13 @@ class RunFolder:
         """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. In a bucket, the files of the run are fetched first,
-        and uploaded at the start and at the end.
+        after this object was made. In a bucket, this program becomes the writer, the
+        files of the run are fetched, and they are uploaded at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
+            CheckpointWriteError: A later program has begun to run in the bucket.
+            CheckpointBucketError: The bucket refuses, fails, or does not answer.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with locked(self.path) as is_free:
@@ -92,7 +94,7 @@ class RunFolder:
                     "wait until it ends, or give another save_path"
                 )
             if self._mirror is not None:
-                self._mirror.fetch()
+                self._mirror.take_over()
             if self._read() is None:
                 # Without `run.json` the folder is not a run, so this file comes first.
                 versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
@@ -106,24 +108,28 @@ class RunFolder:
             if self._mirror is None:
                 yield
                 return
-            self._mirror.take_over()
+            self._mirror.upload()
             try:
                 yield
             except BaseException:
                 # An error of the upload must not replace the error of the run.
                 with suppress(OSError):
-                    self._mirror.end()
+                    self._mirror.upload()
                 raise
-            self._mirror.end()
+            self._mirror.upload()
 
     def write_data(self, record: Mapping[str, Any]) -> None:
         """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, record)
 
-    def upload_soon(self, report: Callable[[str], object]) -> None:
-        """In a bucket, upload the files on a thread; `report` gets an error's text."""
+    def upload(self) -> None:
+        """In a bucket, upload the files that have changed.
+
+        Raises:
+            CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
+        """
         if self._mirror is not None:
-            self._mirror.upload_soon(report)
+            self._mirror.upload()
 
     def fetch_folder(self, name: str) -> None:
         """Copy a subfolder of a run in a bucket to this machine.

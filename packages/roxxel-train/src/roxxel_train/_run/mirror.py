@@ -1,16 +1,22 @@
 """The files of a run in a bucket, and their copies in a local folder.
 
 A run whose `save_path` is a URL writes its files to a local folder and uploads them: at
-the start, with every checkpoint and at the end. (Checkpoints are uploaded by
-`roxxel_ckpt`.) In the bucket are
+the start, before every commit of a checkpoint and at the end. (Checkpoints are uploaded
+by `roxxel_ckpt`.) In the bucket are
 
+    writer-<generation>.json            made by each program that runs here
     files/<generation>-<token>          a piece of a file, of at most 16 MiB
     log-<generation>-<number>.json      a list: the pieces of every file
 
 Objects are created and never changed. Readers use the list with the highest generation,
-and within this generation the highest number. A program uses the next generation when
-it starts, so readers ignore what an earlier program still uploads. An upload sends only
-the pieces that have changed; of a growing log, this is the last piece.
+and within this generation the highest number. An upload sends only the pieces that have
+changed; of a growing log, this is the last piece.
+
+If two programs run here, the one that begins last wins (`roxxel_ckpt.writers`). It
+begins first and then reads the lists, so it sees every list that another program has
+uploaded with success. After that, uploads of the other program fail. A checkpoint is
+committed only after the upload of its log has succeeded. So whoever restores a
+checkpoint also has its log.
 """
 
 from __future__ import annotations
@@ -21,15 +27,20 @@ import os
 import re
 import secrets
 import shutil
+import threading
 import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from roxxel_ckpt import CheckpointBucketError, fetch_descriptions
+from roxxel_ckpt import (
+    CheckpointBucketError,
+    CheckpointWriteError,
+    fetch_descriptions,
+)
 from roxxel_ckpt.buckets import Bucket, checked_url, for_each
+from roxxel_ckpt.writers import Writers
 
-from roxxel_train._log.files import Worker
 from roxxel_train._run.reference import CHECKPOINTS
 from roxxel_train.errors import RunMismatchError
 
@@ -75,8 +86,10 @@ class Mirror:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         self.folder = Path(base, "roxxel", "runs", scheme, *path.split("/"))
         self._bucket = Bucket(self.url, timeout_s)
+        self._writers = Writers(self._bucket, "run")
         self._mine = _Manifest(0, 0, {})
-        self._worker: Worker | None = None
+        self._last_number = -1
+        self._lock = threading.Lock()
 
     def record(self) -> bytes | None:
         """Return the content of `run.json`; None if the bucket holds no run.
@@ -112,65 +125,57 @@ class Mirror:
         self._of_newest(lambda newest: self._fetch_files(newest, f"{name}/"))
 
     def take_over(self) -> None:
-        """Begin the next generation, and upload all files under its number."""
-        generation = max(self._manifests(), default=(0, 0))[0]
-        while True:
-            generation += 1
-            self._mine = _Manifest(generation, -1, {})
-            try:
-                self._upload()
-            except FileExistsError:  # another program has just begun this generation
-                continue
-            break
-        self._sweep()
+        """Become the writer, then make the local folder a copy of the bucket.
 
-    def upload_soon(self, report: Callable[[str], object]) -> None:
-        """Upload changed files on a thread; `report` gets the text of an error."""
-        if self._worker is None:
-            self._worker = Worker("roxxel-upload")
-
-        def upload() -> None:
-            try:
-                self._upload()
-            except OSError as error:
-                report(f"log files were not uploaded: {error}")
-
-        self._worker.put(upload)
-
-    def end(self) -> None:
-        """Wait for earlier uploads, then upload changed files."""
-        if self._worker is not None:
-            self._worker.finish()
-            self._worker.join()
-            self._worker = None
-        self._upload()
-
-    def _upload(self) -> None:
-        generation = self._mine.generation
-        newest = max(self._manifests(), default=(0, 0))[0]
-        if newest > generation:
-            raise CheckpointBucketError(
-                f"{self.url}: another program has begun to run here; give every run a "
-                "folder of its own"
-            )
-        files = {name: list(self._pieces(name)) for name in self._names()}
-        if files == self._mine.files and self._mine.number >= 0:
-            return
-        before, self._mine = (
-            self._mine,
-            _Manifest(generation, self._mine.number + 1, files),
+        From now on, uploads of earlier programs fail.
+        """
+        generation = self._writers.begin(
+            lambda: [manifest[0] for manifest in self._manifests()]
         )
-        try:
-            self._bucket.create(self._mine.name, json.dumps(files).encode())
-        except BaseException:
-            self._mine = before
-            raise
-        (self.folder / _SYNCED).write_text(self._mine.name)
-        if before.number >= 0:
-            # If this fails, the next program removes these objects.
-            with suppress(CheckpointBucketError):
-                unused = _objects(before.files) - _objects(files)
-                self._bucket.delete([before.name, *sorted(unused)])
+        self._mine, self._last_number = _Manifest(generation, -1, {}), -1
+        self.fetch()
+
+    def upload(self) -> None:
+        """Upload the files that have changed.
+
+        Raises:
+            CheckpointWriteError: Another program has begun to run here.
+            CheckpointBucketError: The bucket refuses, fails, or does not answer.
+        """
+        with self._lock:  # the thread of a save uploads too
+            self._check_writer()
+            before = self._mine
+            files = {name: list(self._pieces(name)) for name in self._names()}
+            is_first = before.number < 0
+            if files == before.files and not is_first:
+                return
+            # A list whose creation failed may still arrive, so its number is not used
+            # again.
+            self._last_number += 1
+            mine = _Manifest(before.generation, self._last_number, files)
+            self._bucket.create(mine.name, json.dumps(files).encode())
+            try:
+                self._check_writer()
+            except CheckpointWriteError:
+                self._try_to_delete(mine, keep=before)
+                raise
+            self._mine = mine
+            (self.folder / _SYNCED).write_text(mine.name)
+            if is_first:
+                self._sweep()
+            else:
+                self._try_to_delete(before, keep=mine)
+
+    def _check_writer(self) -> None:
+        names = self._bucket.names().objects
+        self._writers.check(self._mine.generation, names)
+
+    def _try_to_delete(self, manifest: _Manifest, keep: _Manifest) -> None:
+        """Delete a list, and its pieces that the list `keep` does not name."""
+        # If this fails, the next program removes these objects.
+        with suppress(CheckpointBucketError):
+            unused = _objects(manifest.files) - _objects(keep.files)
+            self._bucket.delete([manifest.name, *sorted(unused)])
 
     def _pieces(self, name: str) -> Iterator[tuple[str, int, int]]:
         """Upload the pieces of a file that have changed; yield all pieces."""
@@ -199,10 +204,12 @@ class Mirror:
         )
 
     def _sweep(self) -> None:
-        """Remove the lists of earlier programs, and pieces that no list names."""
+        """Remove what earlier programs left, and pieces that no list names."""
         with suppress(CheckpointBucketError):
             earlier = [m for m in self._manifests() if m[0] < self._mine.generation]
             self._bucket.delete(_Manifest(*m, {}).name for m in earlier)
+            names = self._bucket.names().objects
+            self._writers.remove_earlier(self._mine.generation, names)
             used = _objects(self._mine.files)
             pieces = [f"files/{name}" for name in self._bucket.names("files/").objects]
             self._bucket.delete(

@@ -117,7 +117,7 @@ class Session:
                 stack.callback(self.trace.close)
                 with self.processes.paused("restore"):
                     self._restore()
-                state.record_data(log)
+                state.record_data()
                 self.compile_ahead(compiler)
                 stack.callback(self.updates.close)
                 stack.callback(state.close)
@@ -167,7 +167,7 @@ class Session:
             ]
             if masked:
                 self.recorder.drain()
-                state.mask(masked, self.log)
+                state.mask(masked)
                 for block in masked:
                     self.log.warning(events.masked_block(block))
         return batch

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -174,10 +175,10 @@ class RunState:
                 "token j of a row by loss_mask[:, j]"
             )
 
-    def mask(self, blocks: Sequence[DamagedBlock], log: Logger) -> None:
+    def mask(self, blocks: Sequence[DamagedBlock]) -> None:
         """Mask damaged blocks in the sampler, in later states and in `data.json`."""
         self.sampler = self.sampler.with_damaged(blocks)
-        self.record_data(log)
+        self._write_data()
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`."""
@@ -195,14 +196,13 @@ class RunState:
             branch_from=self._origin_record("branch_from"),
         )
 
-    def record_data(self, log: Logger) -> None:
+    def record_data(self) -> None:
         """Write the record of the data, on process 0, after a restore succeeded.
 
-        In a bucket, the upload begins at once: readers of the run need the record.
+        In a bucket, the record is uploaded at once: readers of the run need it.
         """
-        if self.folder is not None and jax.process_index() == 0:
-            self.folder.write_data(data_record(self.sampler, self.curriculum))
-            self._upload_soon(self.folder, log)
+        self._write_data()
+        self._upload_files()
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile `is_finite`, so the first save does not wait for it."""
@@ -286,18 +286,29 @@ class RunState:
                 "ledger": self.ledger.to_json(),
             }
             metrics = recorder.metrics()
-            if not self.checkpointer.save(self.step, metrics, extra):
+            # Whoever restores this checkpoint from a bucket needs its metrics rows.
+            save = partial(
+                self.checkpointer.save,
+                self.step,
+                metrics,
+                extra,
+                before_commit=self._upload_files,
+            )
+            if not save():
                 # `on_busy="skip"` has skipped the save, but a run must save this step.
                 self.checkpointer.wait()
-                self.checkpointer.save(self.step, metrics, extra)
+                save()
             if is_due:
                 self.losses.checkpoint.close()
-            if self.folder is not None and jax.process_index() == 0:
-                self._upload_soon(self.folder, log)
         self._saved_step = self.step
 
-    def _upload_soon(self, folder: RunFolder, log: Logger) -> None:
-        folder.upload_soon(lambda text: log.warning(text, terminal=False))
+    def _write_data(self) -> None:
+        if self.folder is not None and jax.process_index() == 0:
+            self.folder.write_data(data_record(self.sampler, self.curriculum))
+
+    def _upload_files(self) -> None:
+        if self.folder is not None and jax.process_index() == 0:
+            self.folder.upload()
 
     def check_finite(self, recorder: Recorder) -> None:
         """Check the parameters after the last update, which no later loss can test."""
