@@ -414,7 +414,8 @@ def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
 
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    slow = "\n[model_args]\nwait_s = 0.2\n"
+    # The earlier program must not end before the later one begins.
+    slow = "\n[model_args]\nwait_s = 1.0\n"
     with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
         with runs.start(runs.config("second", "s3://data/both"), "b") as later:
