@@ -85,6 +85,8 @@ def test_a_file_says_what_python_says(tmp_path: Path) -> None:
         skips=[(12, 3)],
     )
     assert not loaded.plan().diff(declared.plan())
+    path.write_text(TEXT, encoding="utf-8-sig")
+    assert load_schedule(path) == found
 
 
 @pytest.mark.parametrize(

@@ -243,7 +243,7 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
     path.write_text("3\n99999999999999999999\n")
     with pytest.raises(CurriculumError, match=r"line 2 of .*ids\.txt: the number 9"):
         curriculum(without={"web": path})
-    path.write_bytes(b"3\r\n 5 \r\n")
+    path.write_bytes(b"\xef\xbb\xbf3\r\n 5 \r\n")
     assert masked(path) == [3, 5]
 
 

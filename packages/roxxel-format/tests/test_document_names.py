@@ -168,6 +168,20 @@ def test_cat_prints_and_chooses_documents_by_their_names(
     assert b"document 99 is out of range" in capfdbinary.readouterr().err
 
 
+def test_a_name_cannot_control_the_terminal(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    corpus = tmp_path / "c_*.rox"
+    name = "\x1b[2Jgr\u00fcn\n\x9b"
+    Roxxel(corpus).write([{"text": "a", "id": name}], separator=0, document_id="id")
+
+    assert run("cat", corpus, "--names") == 0
+
+    shown = capfdbinary.readouterr().out.decode()
+    assert shown == "document 0 (\\x1b[2Jgr\u00fcn\\n\\x9b):\na\n"
+    assert Roxxel(corpus).document_name(0) == name
+
+
 def test_documents_without_names_cannot_be_named(
     tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:

@@ -361,6 +361,13 @@ def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
         load_config(tmp_path / "first.toml")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(CONFIG, encoding="utf-8-sig")
+
+    assert load_config(file) == parse_config(CONFIG, file)
+
+
 def test_paths_are_relative_to_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

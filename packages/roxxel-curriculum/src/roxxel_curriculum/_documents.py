@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -119,7 +120,8 @@ def _of_file(path: Path, where: str) -> DocumentSet:
                 "integers"
             ) from error
     numbers: list[int] = []
-    for index, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    for index, line in enumerate(content.split(b"\n"), 1):
         if not (text := line.strip()):
             continue
         if not _NUMBER.fullmatch(text):

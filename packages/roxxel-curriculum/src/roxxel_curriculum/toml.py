@@ -109,7 +109,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
     """
     content = Path(path).read_bytes()
     try:
-        schedule = parse_schedule(content.decode("utf-8"))
+        schedule = parse_schedule(content.decode("utf-8-sig"))
         return schedule.relative_to(Path(path).parent)
     except (TypeError, ValueError) as error:
         raise CurriculumError(f"{path}: {error}") from error

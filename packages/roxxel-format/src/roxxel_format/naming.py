@@ -16,11 +16,17 @@ def named(corpus: Any, document: int) -> str:
         document: Number of the document.
 
     Returns:
-        The text, such as ` (web/17)`; empty if the document has no name.
+        The text, such as ` (web/17)`; empty if the document has no name. Characters
+        that could control the terminal are escaped.
     """
     of_corpus = getattr(corpus, "document_name", None)
     name = None if of_corpus is None else of_corpus(document)
-    return "" if name is None else f" ({name})"
+    return "" if name is None else f" ({printable(name)})"
+
+
+def printable(text: str) -> str:
+    """Escape the characters of a text that could control the terminal."""
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def names_of(corpus: Any, documents: Sequence[int]) -> list[str] | None:

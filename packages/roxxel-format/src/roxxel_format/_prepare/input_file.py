@@ -15,6 +15,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
+from roxxel_format.naming import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -73,9 +75,8 @@ def reason(error: Exception) -> str:
     has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
     message = str(error.args[0] if has_position else error)
     text = " ".join(message.split()).rstrip(".")
-    # Escape bytes of the file in the text: they could control the terminal.
-    printable = [each if each.isprintable() else ascii(each)[1:-1] for each in text]
-    return "".join(printable) or type(error).__name__
+    # The text may contain bytes of the file.
+    return printable(text) or type(error).__name__
 
 
 def compression_of(path: str) -> Compression | None:

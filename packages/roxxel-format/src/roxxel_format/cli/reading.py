@@ -18,7 +18,7 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._store.output import Output
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
-from roxxel_format.naming import documents_at, named
+from roxxel_format.naming import documents_at, named, printable
 from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
     shown = sorted(inputs, key=lambda each: -each.num_tokens)
     for each in shown[:_MOST_INPUTS]:
         share = each.num_tokens / max(1, num_tokens)
-        label = f"{each.name:>24} {each.num_tokens:>12,} tokens, {share:.1%}"
+        label = f"{printable(each.name):>24} {each.num_tokens:>12,} tokens, {share:.1%}"
         yield label + _per_token([each])
     others = shown[_MOST_INPUTS:]
     if others:

@@ -148,7 +148,8 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
     """
     file = Path(path)
     try:
-        content = file.read_text(encoding="utf-8")
+        # Some editors write a byte order mark first, which TOML does not permit.
+        content = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
         raise ConfigError(f"{file}: no such file; give a config file") from error
     except UnicodeDecodeError as error:
