@@ -13,9 +13,12 @@ and then from 90 % of the run, with an empty cache each time. For each, the repo
 `blocks` is Roxxel with `check="blocks"`. `cached` is Roxxel with a cache that is empty
 at first; its third row begins with the whole corpus in the cache.
 
-`disk` is Roxxel reading from a disk, without the server, so its waiting time is that of
-the loop itself. Server and loader share the cores of this machine, so the figures
-include the CPU time of the server.
+`disk` is Roxxel reading from a disk, without the server. For `ready`, all batches are
+on the device before the loop begins. Its waiting time is what the loop counts without
+any wait: after each pause, the interpreter needs some time to take a batch.
+
+Server and loader share the cores of this machine, so the figures include the CPU time
+of the server.
 
     python tests-integration/benchmarks/bucket_read.py               # a quick look
     python tests-integration/benchmarks/bucket_read.py --mib 512 --steps 600 --rounds 3
@@ -41,7 +44,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from buckets import running_bucket, set_faults, stats
 
 PEERS = Path(__file__).with_name("peers")
-OWN = ("roxxel", "blocks", "cached", "disk")
+OWN = ("roxxel", "blocks", "cached", "disk", "ready")
 LOADERS = (*OWN, "streaming", "litdata")
 SHAPES = ("16x1025", "1x32769")
 DOCUMENT_BYTES = 100_000

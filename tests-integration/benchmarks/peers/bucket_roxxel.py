@@ -1,10 +1,14 @@
-"""Roxxel to one CPU device: from a bucket by byte ranges or with a cache, or a disk."""
+"""Roxxel to one CPU device: from a bucket by byte ranges or with a cache, or a disk.
+
+`ready` is no loader: all batches are on the device before the loop begins.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
 from bucket_loop import Job, run
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
@@ -22,7 +26,7 @@ def write(job: Job, data: Path) -> None:
 
 def corpus(job: Job) -> Roxxel:
     url = "s3://data/web_*.rox"
-    if job.loader == "disk":
+    if job.loader in {"disk", "ready"}:
         return Roxxel(Path(job.data) / "web_*.rox")
     if job.loader == "cached":
         return Roxxel(url, cache=job.cache)
@@ -33,7 +37,8 @@ def batches(job: Job) -> Iterable[Any]:
     stop = job.start + job.steps
     phase = Phase(stop, job.rows, job.seq_len)
     sampler = Curriculum(corpus(job), [phase]).sampler(seed=0)
-    return device_stream(sampler, job.start, stop)
+    stream = device_stream(sampler, job.start, stop)
+    return jax.block_until_ready(list(stream)) if job.loader == "ready" else stream
 
 
 run(batches, write)

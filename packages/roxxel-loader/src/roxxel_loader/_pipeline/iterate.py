@@ -104,10 +104,14 @@ class Progress:
 
 
 class Made(NamedTuple):
-    """The batch of a step, and the seconds that each stage took."""
+    """The batch of a step, the bytes of its global arrays, and the seconds of a stage.
+
+    `num_bytes` is 0 for a batch that is not moved to devices.
+    """
 
     step: int
     batch: Any
+    num_bytes: int
     read_s: float
     assemble_s: float
     transfer_s: float
@@ -127,6 +131,7 @@ def make_global(
     return Made(
         step,
         jax.tree.unflatten(tree, arrays),
+        sum(array.nbytes for array in arrays),
         was_read - began,
         assembled - was_read,
         perf_counter() - assembled,
@@ -137,7 +142,7 @@ def make_local(read: Callable[[int], Any], step: int) -> Made:
     """Read a batch without moving it to devices."""
     began = perf_counter()
     batch = read(step)
-    return Made(step, batch, perf_counter() - began, 0.0, 0.0)
+    return Made(step, batch, 0, perf_counter() - began, 0.0, 0.0)
 
 
 def apply_all(functions: Sequence[Callable[[Any], Any]], batch: Any) -> Any:
@@ -235,7 +240,7 @@ class BatchIterator(Generic[B]):
         began = perf_counter()
         with self._turn.lock:
             try:
-                step, made, *stages_s = self._next_made()
+                step, made, _, *stages_s = self._next_made()
                 batch = guarded(lambda _: apply_all(self._functions, made), step)
             except Exception as error:
                 was_closed = self._closed
@@ -317,7 +322,7 @@ class BatchIterator(Generic[B]):
             if self._pending:  # empty if another thread has closed this iterator
                 self._pending.popleft()
             if self._fits_ahead:
-                self._ahead = _num_ahead(result.batch)
+                self._ahead = _num_ahead(result.num_bytes)
         return result
 
     def _submit_ahead(self) -> None:
@@ -349,9 +354,8 @@ class BatchIterator(Generic[B]):
         return is_ahead and self._process_id != os.getpid()
 
 
-def _num_ahead(batch: Any) -> int:
-    """Return the number of batches to make ahead if each is as large as `batch`."""
-    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
+def _num_ahead(num_bytes: int) -> int:
+    """Return the number of batches to make ahead if each has this many bytes."""
     return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
 
 
