@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-pytestmark = [SEVERAL_PROCESSES, pytest.mark.long, pytest.mark.versions]
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 COUNTS = (1, 2, 4)
 SPREAD = pytest.mark.parametrize("count", COUNTS[1:])
