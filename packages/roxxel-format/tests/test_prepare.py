@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from roxxel_format.cli import main
 from .helpers import names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
 
@@ -74,6 +75,54 @@ def test_any_number_of_workers_gives_the_same_shards(tmp_path: Path) -> None:
     assert len(one) == 4
     assert one == two
     assert read_all(tmp_path / "by_1") == [b"x" * number for number in range(5)]
+
+
+_SLOW = """
+import os, sys, time
+from pathlib import Path
+from roxxel_format.cli import main
+from roxxel_format._prepare import unit_writer
+
+def stall(self, number):
+    Path(os.environ["PIDS"], str(os.getpid())).touch()
+    time.sleep(600)
+
+unit_writer.UnitWriter.write_unit = stall
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
+    program, pids = tmp_path / "slow.py", tmp_path / "pids"
+    program.write_text(_SLOW)
+    pids.mkdir()
+    inputs = map(str, texts(tmp_path, 5))
+    target = str(tmp_path / "out" / "c_*.rox")
+    options = "--workers", "2", "--unit-bytes", "2"
+    command = [sys.executable, str(program), "write", target, *inputs, *options]
+
+    with subprocess.Popen(command, env={**os.environ, "PIDS": str(pids)}) as process:
+        wait_for(lambda: len(list(pids.iterdir())) == 2)
+        process.kill()
+
+    wait_for(lambda: not any(is_alive(int(path.name)) for path in pids.iterdir()))
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that ended may wait for its parent."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("max_shard_bytes", [None, 20_000])

@@ -306,6 +306,17 @@ def test_a_refusal_is_not_skipped_and_shows_no_secret(
     assert "secret" not in error
 
 
+def test_an_object_with_a_control_character_in_its_name_is_an_error(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bucket.folder / "raw" / "tab\tx.jsonl").write_bytes(json_lines(4))
+
+    assert run("write", tmp_path / "c_*.rox", RAW) == 1
+
+    error = capsys.readouterr().err
+    assert f"{RAW}: the name of an object has a control character, an empty" in error
+
+
 def test_transient_failures_are_tried_again(bucket: Bucket, tmp_path: Path) -> None:
     data = json_lines(400)
     (bucket.folder / "raw" / "a.jsonl").write_bytes(data)

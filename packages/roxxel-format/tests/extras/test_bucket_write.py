@@ -213,6 +213,18 @@ def test_a_server_that_refuses_is_one_error(bucket: Bucket) -> None:
         Roxxel(URL, timeout_s=1).write([[1]], vocab_size=90)
 
 
+def test_a_server_that_refuses_to_list_says_so(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket.set_faults(kinds=["403"])
+
+    assert main(["write", URL, "s3://data/raw/*.jsonl"]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("roxxel-format: s3://data/")
+    assert "access was refused; check the credentials and the region" in error
+
+
 def test_the_command_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n')
     arguments = ["write", URL, str(tmp_path / "a.jsonl"), "--field", "text"]
@@ -280,7 +292,7 @@ def test_a_put_of_unknown_outcome_deletes_nothing(bucket: Bucket, exist: Any) ->
     timer = threading.Timer(0.2, lambda: bucket.set_faults(kinds=["503"]))
     timer.start()
 
-    with pytest.raises(BucketError):
+    with pytest.raises(BucketError, match="may have taken effect: compare the corpus"):
         Roxxel(URL, timeout_s=1).write([[2]], vocab_size=90, exist=exist)
 
     timer.join()
@@ -305,6 +317,16 @@ def test_an_append_whose_answer_was_lost_is_a_success(bucket: Bucket) -> None:
 
     bucket.set_faults()
     assert sorted(Roxxel(URL).tokens[:].tolist()) == [1, 7, 7, 7, 7, 8, 8, 8, 8]
+
+
+def test_a_commit_whose_every_answer_is_lost_is_a_success(bucket: Bucket) -> None:
+    Roxxel(URL).write([[1]], vocab_size=90)
+    bucket.set_faults(kinds=["lost"], methods=["PUT"], keys="manifest")
+
+    Roxxel(URL, timeout_s=1).write([[2]], vocab_size=90, exist="append")
+
+    bucket.set_faults()
+    assert Roxxel(URL).tokens[:].tolist() == [1, 2]
 
 
 def test_clean_without_a_manifest_removes_nothing(bucket: Bucket) -> None:

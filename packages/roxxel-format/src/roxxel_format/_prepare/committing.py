@@ -227,7 +227,8 @@ def _commit(
 
 def _lost(place: Place) -> FileExistsError:
     return FileExistsError(
-        f"{place.manifest}: another write was committed during this preparation, so "
-        "it cannot be committed; abandon it with `roxxel-format clean --abandon "
-        f'{place.pattern}`, and write again with exist="replace"'
+        f"{place.manifest}: another write was committed during this one, so this one "
+        "cannot be committed; remove its files with `roxxel-format clean --abandon "
+        f"'{place.pattern}'`, then write again with exist=\"append\", or elsewhere, or "
+        'with exist="replace", which deletes the other corpus'
     )

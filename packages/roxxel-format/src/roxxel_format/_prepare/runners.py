@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -164,9 +165,21 @@ _writer: Writer | None = None
 
 def _begin_worker(writer: Writer) -> None:
     global _writer  # noqa: PLW0603 - one per process, set when the process begins
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     # One process per core: the threads of a tokenizer would compete for the cores.
     os.environ.update(ONE_THREAD)
     _writer = writer
+
+
+def _end_with_parent() -> None:
+    """End this process when the parent has ended, even if the parent was killed.
+
+    A worker waits for work on a pipe that the other workers keep open.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(number: int) -> Outcome:

@@ -56,8 +56,13 @@ _REFUSED = "access was refused; check the credentials and the region in the envi
 _KINDS = {
     "PermissionDeniedError": _REFUSED,
     "UnauthenticatedError": _REFUSED,
-    "InvalidPathError": 'the name of an object has an empty part, "." or ".."; give '
-    "the object another name",
+    "InvalidPathError": "the name of an object has a control character, an empty part, "
+    '"." or ".."; give the object another name',
+}
+_STATUSES = {
+    "401": _REFUSED,
+    "403": _REFUSED,
+    "416": "the object is too short, so it was replaced; open the corpus again",
 }
 _first_process: int | None = None
 """The process that sent the first request; a fork of it must not send any."""
@@ -176,8 +181,14 @@ def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
 def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> bool:
     """Write an object if its current tag is `tag`; for None, if it does not exist.
 
+    The response to a request may be lost. So if the request fails and the object then
+    holds `data`, the object counts as written.
+
     Returns:
         False if the object has another tag, or exists although `tag` is None.
+
+    Raises:
+        BucketError: The request failed; it may still take effect.
     """
     mode = "create" if tag is None else {"e_tag": tag}
 
@@ -191,13 +202,18 @@ def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> 
             return False
         return True
 
-    if _call(url, timeout_s, put):
-        return True
-    # The client may have repeated a request whose response was lost.
+    failure: BucketError | None = None
     try:
-        return read_object(url, None, len(data), timeout_s).data == data
-    except (BucketError, FileNotFoundError):
-        return False
+        if _call(url, timeout_s, put):
+            return True
+    except BucketError as error:
+        failure = error
+    with contextlib.suppress(BucketError, FileNotFoundError):
+        if read_object(url, None, len(data), timeout_s).data == data:
+            return True
+    if failure is not None:
+        raise failure
+    return False
 
 
 def delete_object(url: str, timeout_s: float) -> None:
@@ -289,8 +305,8 @@ def _reason(error: Exception) -> str:
     if "NotPartial" in text:
         return "the server ignores byte ranges; copy the corpus to a disk instead"
     status, code = _STATUS.search(text), _CODE.search(text)
-    if status and status[1] == "416":
-        return "the object is too short, so it was replaced; open the corpus again"
+    if status and status[1] in _STATUSES:
+        return _STATUSES[status[1]]
     if status or code:
         answer = " ".join(found[1] for found in (status, code) if found)
         return f"the last answer was an error ({answer}); try again later"

@@ -43,7 +43,7 @@ from roxxel_format._write.commit import (
     unfinished_job,
     withdraw,
 )
-from roxxel_format.errors import ManifestError, ShardError
+from roxxel_format.errors import BucketError, ManifestError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
@@ -307,9 +307,16 @@ class BucketPlace(Place):
 
     def commit(self, manifest: Manifest) -> bool:
         """Put the manifest, unless another write committed since `begin`."""
-        return replace_object(
-            self.manifest, manifest.pack(), self._tag, self._timeout_s
-        )
+        try:
+            return replace_object(
+                self.manifest, manifest.pack(), self._tag, self._timeout_s
+            )
+        except BucketError as error:
+            raise BucketError(
+                f"{error}; this commit may have taken effect: compare the corpus with "
+                "`roxxel-format info` before you write again, because an append would "
+                "add the documents twice"
+            ) from None
 
     def leftovers(self, *, abandon: bool = False) -> list[str]:
         """Return the URLs of unlisted files that are at least a week old.
