@@ -22,7 +22,7 @@ from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.long
@@ -125,7 +125,7 @@ class Runs:
         return output
 
     def local(self, machine: str, name: str) -> Path:
-        return self.folder / machine / "roxxel/runs/s3/data" / name
+        return self.folder / machine / "roxxel/runs/s3" / f"data%2F{name}"
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
@@ -410,6 +410,94 @@ def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
 
     rows = losses(fetch_run(url))
     assert [step for step, _ in rows] == list(range(1, 41))
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_program_that_was_overtaken_at_its_start_saves_nothing(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
+
+    url = "s3://data/overtaken"
+    folder = runs.folder / "bucket/data/overtaken"
+    delete = Bucket.delete
+
+    def late(bucket: Bucket, names: Iterable[str]) -> None:
+        # Another program begins while this one removes what earlier ones left.
+        if bucket.url == url and (folder / "log-1-0.json").exists():
+            (folder / "writer-2.json").write_text('{"host": "other"}')
+        delete(bucket, names)
+
+    monkeypatch.setattr(Bucket, "delete", late)
+
+    assert train_here(runs, runs.config("overtaken", url), monkeypatch) == 1
+
+    told = capsys.readouterr().err
+    assert f"{url}: another program on other has begun to run here" in told
+    assert not (folder / "checkpoints").exists()
+
+
+@pytest.mark.usefixtures("fetched")
+@pytest.mark.parametrize("deleted", ["", "metrics.jsonl"])
+def test_files_deleted_on_this_machine_stay_in_the_bucket(
+    runs: Runs,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    deleted: str,
+) -> None:
+    name = f"deleted-{len(deleted)}"
+    url = f"s3://data/{name}"
+    local = runs.local("reader", name)
+
+    def remove() -> None:
+        if deleted:
+            (local / deleted).unlink()
+        else:
+            shutil.rmtree(local)
+
+    Moment(monkeypatch, rf"{url}/checkpoints/5\..*json", remove)
+    config = runs.config(name, url)
+
+    assert train_here(runs, config, monkeypatch) == 1
+
+    told = capsys.readouterr().err
+    missing = local / (deleted or "run.json")
+    assert f"{missing}: was deleted while the run wrote to it" in told
+    assert newest_step(runs, name) == 5
+    runs.train(config, "b")
+    assert [step for step, _ in losses(runs.local("b", name))] == list(range(1, 41))
+
+
+@pytest.mark.usefixtures("fetched")
+def test_runs_below_one_another_do_not_touch_each_other(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("outer/inner", "outer"):
+        config = runs.config(name.replace("/", "-"), f"s3://data/{name}")
+        assert train_here(runs, config, monkeypatch) == 0
+
+    assert runs.local("reader", "outer%2Finner").joinpath("run.json").is_file()
+    lists = (runs.folder / "bucket/data/outer").glob("log-*.json")
+    names = [name for path in lists for name in json.loads(path.read_text())]
+    assert "metrics.jsonl" in names
+    assert not [name for name in names if "inner" in name]
+
+
+def test_a_run_that_was_deleted_and_made_again_has_its_own_rows(runs: Runs) -> None:
+    url = "s3://data/again"
+    config = runs.folder / runs.config("again", url)
+    text = config.read_text().replace("steps = 40", "steps = 10")
+    config.write_text(text)
+    runs.train(config.name, "a")
+    shutil.rmtree(runs.folder / "bucket/data/again")
+    config.write_text(text.replace("seed = 7", "seed = 8"))
+    runs.train(config.name, "b")
+    config.write_text(config.read_text().replace("steps = 10", "steps = 15"))
+
+    runs.train(config.name, "a")
+
+    expected = losses(runs.local("b", "again"))
+    assert losses(runs.local("a", "again"))[:10] == expected
 
 
 @pytest.mark.usefixtures("fetched")

@@ -22,6 +22,7 @@ checkpoint also has its log.
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -32,6 +33,7 @@ import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from roxxel_ckpt import (
     CheckpointBucketError,
@@ -41,6 +43,7 @@ from roxxel_ckpt import (
 from roxxel_ckpt.buckets import Bucket, checked_url, for_each
 from roxxel_ckpt.writers import Writers
 
+from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._run.reference import CHECKPOINTS
 from roxxel_train.errors import RunMismatchError
 
@@ -52,7 +55,8 @@ LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
 _SYNCED = ".synced"
-"""Local file that contains the name of one list, of which the folder is a copy."""
+"""Local file that identifies one list, of which the folder is a copy."""
+_LONGEST_NAME = 200
 
 _ATTEMPTS = 5
 
@@ -72,19 +76,30 @@ class _Manifest(NamedTuple):
     def name(self) -> str:
         return f"log-{self.generation}-{self.number}.json"
 
+    @property
+    def identity(self) -> str:
+        """The name and a digest: a run that was deleted may have had the same names."""
+        content = json.dumps(self.files).encode()
+        return f"{self.name} {hashlib.sha256(content).hexdigest()}"
+
 
 class Mirror:
     """The files of a run in a bucket.
 
-    `folder` is the local folder of the run. Its path is `roxxel/runs/` in
-    `$XDG_CACHE_HOME`, or in `~/.cache`, followed by the URL as a path.
+    `folder` is the local folder of the run, in `roxxel/runs/` in `$XDG_CACHE_HOME`, or
+    in `~/.cache`. Its name is the URL with `%2F` for a slash: the folder of a run must
+    not lie in the folder of another run.
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = checked_url(url)
         scheme, _, path = self.url.partition("://")
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.folder = Path(base, "roxxel", "runs", scheme, *path.split("/"))
+        name = quote(path, safe="")
+        if len(name) > _LONGEST_NAME:
+            digest = hashlib.sha256(path.encode()).hexdigest()
+            name = f"{name[:_LONGEST_NAME]}-{digest[:16]}"
+        self.folder = Path(base, "roxxel", "runs", scheme, name)
         self._bucket = Bucket(self.url, timeout_s)
         self._writers = Writers(self._bucket, "run")
         self._mine = _Manifest(0, 0, {})
@@ -145,7 +160,11 @@ class Mirror:
         with self._lock:  # the thread of a save uploads too
             self._check_writer()
             before = self._mine
-            files = {name: list(self._pieces(name)) for name in self._names()}
+            files: _Pieces = {}
+            for name in self._names():
+                with suppress(FileNotFoundError):  # a sink may delete its own files
+                    files[name] = list(self._pieces(name))
+            self._check_complete(files)
             is_first = before.number < 0
             if files == before.files and not is_first:
                 return
@@ -160,15 +179,28 @@ class Mirror:
                 self._try_to_delete(mine, keep=before)
                 raise
             self._mine = mine
-            (self.folder / _SYNCED).write_text(mine.name)
+            (self.folder / _SYNCED).write_text(mine.identity)
             if is_first:
                 self._sweep()
+                # A program that was suspended here must not begin to save checkpoints.
+                self._check_writer()
             else:
                 self._try_to_delete(before, keep=mine)
 
     def _check_writer(self) -> None:
         names = self._bucket.names().objects
         self._writers.check(self._mine.generation, names)
+
+    def _check_complete(self, files: _Pieces) -> None:
+        """Raise CheckpointWriteError if a file without which no run resumes is gone."""
+        for name in (RECORD, METRICS_FILE):
+            is_known = name == RECORD or name in self._mine.files
+            if is_known and name not in files:
+                raise CheckpointWriteError(
+                    f"{self.folder / name}: was deleted while the run wrote to it, so "
+                    f"the files of {self.url} cannot be uploaded; start the run again "
+                    "to continue from its newest checkpoint"
+                )
 
     def _try_to_delete(self, manifest: _Manifest, keep: _Manifest) -> None:
         """Delete a list, and its pieces that the list `keep` does not name."""
@@ -233,9 +265,12 @@ class Mirror:
             left -= 1
             try:
                 return act(self._newest())
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if not left:
-                    raise
+                    raise RunMismatchError(
+                        f"{error}, but it holds a part of the files of this run; "
+                        "restore the object, or give another save_path"
+                    ) from error
 
     def _newest(self) -> _Manifest:
         found = max(self._manifests(), default=None)
@@ -257,7 +292,7 @@ class Mirror:
 
     def _fetch(self, manifest: _Manifest) -> None:
         synced = self.folder / _SYNCED
-        if synced.is_file() and synced.read_text() == manifest.name:
+        if synced.is_file() and synced.read_text() == manifest.identity:
             return
         for entry in self.folder.iterdir():
             if entry.is_dir():
@@ -265,7 +300,7 @@ class Mirror:
             elif entry.name != LOCK:
                 entry.unlink()
         self._fetch_files(manifest, "")
-        synced.write_text(manifest.name)
+        synced.write_text(manifest.identity)
 
     def _fetch_files(self, manifest: _Manifest, prefix: str) -> None:
         """Copy the missing files whose paths begin with `prefix`."""
