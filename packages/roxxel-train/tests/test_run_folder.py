@@ -65,6 +65,27 @@ def test_run_that_another_program_began_meanwhile_is_kept(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "run.json").read_text() == record
 
 
+@pytest.mark.parametrize(
+    ("kept", "held"), [(1, "ends with step 1"), (0, "holds no row"), (3, None)]
+)
+def test_a_resumed_run_says_which_rows_are_lost(
+    tmp_path: Path, kept: int, held: str | None
+) -> None:
+    trainer(tmp_path, [Phase(3, 4, 9)], log_every=1).run()
+    metrics, log = (tmp_path / "run" / name for name in ("metrics.jsonl", "system.log"))
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:kept]))
+
+    trainer(tmp_path, [Phase(5, 4, 9)], log_every=1).run()
+
+    warning = (
+        f"WARNING metrics.jsonl {held}, but had rows up to step 3 when step 3 was "
+        "saved: the rows between are lost; restore the file from a copy if there is one"
+    )
+    assert (warning in log.read_text()) == (held is not None)
+    assert ("are lost" in log.read_text()) == (held is not None)
+
+
 def test_making_a_trainer_creates_nothing(tmp_path: Path) -> None:
     trainer(tmp_path, PHASES)
 

@@ -29,6 +29,7 @@ METRICS_FILE = "metrics.jsonl"
 SYSTEM_FILE = "system.log"
 
 _MAX_WAITING = 10_000
+_TAIL_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
@@ -127,6 +128,10 @@ class LogFiles:
         return self._worker.call(
             lambda: _cut_rows(self._rows_path, step, evaluated=evaluated)
         )
+
+    def last_step(self) -> int:
+        """Return the step of the last metrics row; 0 without a row."""
+        return self._worker.call(lambda: _last_step(self._rows_path))
 
     def flush(self) -> None:
         """Write queued lines and flush both files; raise the error of a write."""
@@ -288,6 +293,17 @@ def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
             return len(lines) - number
         kept += len(line)
     return 0
+
+
+def _last_step(path: Path) -> int:
+    """Return the step of the last row of a file that has a step; 0 without one."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    steps = (_position(line)[0] for line in reversed(lines))
+    return next((step for step in steps if step > 0), 0)
 
 
 def _plain(value: Any, *, for_json: bool = False) -> Any:

@@ -222,6 +222,14 @@ class Logger:
             return 0
         return self._files.cut(step, evaluated=evaluated)
 
+    def last_step(self) -> int | None:
+        """Return the step of the last row of `metrics.jsonl`.
+
+        Returns:
+            0 if the file has no row with a step; None if the logger writes no files.
+        """
+        return None if self._files is None else self._files.last_step()
+
     def flush(self) -> None:
         """Flush the files to the disk, without waiting for the terminal or a sink.
 

@@ -198,6 +198,21 @@ def dropped_rows(number: int, step: int) -> str:
     )
 
 
+def lost_rows(last: int, wanted: int, step: int) -> str:
+    """Return the warning that rows of a resumed run are missing.
+
+    Args:
+        last: Step of the last metrics row; 0 without a row.
+        wanted: Step of the last row when the checkpoint was saved.
+        step: Step of the checkpoint.
+    """
+    held = f"ends with step {last}" if last else "holds no row"
+    return (
+        f"metrics.jsonl {held}, but had rows up to step {wanted} when step {step} was "
+        "saved: the rows between are lost; restore the file from a copy if there is one"
+    )
+
+
 def requested_save(step: int) -> str:
     """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
     return f"step {step}: saves a checkpoint on request"

@@ -305,8 +305,7 @@ class Session:
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        if dropped:
-            log.info(events.dropped_rows(dropped, start))
+        self._log_rows(dropped, start)
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
@@ -315,6 +314,14 @@ class Session:
             for note in (*plan.notes_on_longest, *self.notes):
                 log.info(note)
         self._planned.log(start)
+
+    def _log_rows(self, dropped: int, start: int) -> None:
+        """Log how many metrics rows were dropped, and warn if rows are missing."""
+        if dropped:
+            self.log.info(events.dropped_rows(dropped, start))
+        last, wanted = self.log.last_step(), self.state.last_row
+        if last is not None and wanted is not None and last < wanted:
+            self.log.warning(events.lost_rows(last, wanted, start))
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""

@@ -52,6 +52,8 @@ class RunState:
         arrays: The live arrays; the next update donates them.
         step: Updates done.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
+        last_row: Step of the last metrics row when the restored checkpoint was saved;
+            None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
     """
@@ -89,6 +91,7 @@ class RunState:
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
         self._masks_damage = config.on_damage == "mask"
+        self.last_row: int | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.step = 0
@@ -243,6 +246,7 @@ class RunState:
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
                 self._continue(extra)
+                self.last_row = extra.get("last_row")
                 self._spoilt = None
             elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
@@ -284,6 +288,7 @@ class RunState:
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
+                "last_row": log.last_step(),
             }
             metrics = recorder.metrics()
             # Whoever restores this checkpoint from a bucket needs its metrics rows.
