@@ -208,6 +208,7 @@ def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> 
             return True
     except BucketError as error:
         failure = error
+        timeout_s = max(1.0, timeout_s / 4)  # the time limit has passed already
     with contextlib.suppress(BucketError, FileNotFoundError):
         if read_object(url, None, len(data), timeout_s).data == data:
             return True
