@@ -29,6 +29,7 @@ from roxxel_train._step.compiled import (
     compiling_thread,
     use_compilation_cache,
 )
+from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
     BatchPlacement,
@@ -38,7 +39,6 @@ from roxxel_train._step.placement import (
     instead_of_set_mesh,
 )
 from roxxel_train._step.step import ModelState, choose_step, jit_update
-from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.config import TrainConfig, configured_by
 
 if TYPE_CHECKING:

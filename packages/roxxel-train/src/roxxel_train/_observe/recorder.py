@@ -21,9 +21,9 @@ import numpy as np
 
 from roxxel_train._log.terminal import train_texts
 from roxxel_train._observe.ledger import Ledger, rows_by_source
+from roxxel_train._step.diagnose.vocabulary import missing_in_batch
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity
 from roxxel_train._step.tally import read_tally
-from roxxel_train._step.vocabulary import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.machine import Machine
-    from roxxel_train._step.vocabulary import TokenLookup
+    from roxxel_train._step.diagnose.vocabulary import TokenLookup
 
 _UNREAD_UPDATES = 2
 """Largest number of updates with an unread loss; two keep a device busy."""

@@ -21,9 +21,9 @@ from roxxel_train._run.events import RunSummary
 from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
+from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
-from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_train._step.missing_field import explained
+from roxxel_train._step.diagnose.missing_field import explained
+from roxxel_train._step.diagnose.unused import unused_fields
+from roxxel_train._step.diagnose.vocabulary import token_lookups
 from roxxel_train._step.placement import in_bytes
-from roxxel_train._step.unused import unused_fields
-from roxxel_train._step.vocabulary import token_lookups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh
 
+    from roxxel_train._step.diagnose.vocabulary import TokenLookup
     from roxxel_train._step.step import Tree
-    from roxxel_train._step.vocabulary import TokenLookup
 
 _POLL_S = 0.1
 _ANNOUNCE_AFTER_S = 1.0

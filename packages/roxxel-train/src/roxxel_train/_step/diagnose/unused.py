@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax.extend.core import Literal
 
-from roxxel_train._step.vocabulary import PASS_ON, inner_program
+from roxxel_train._step.diagnose.vocabulary import PASS_ON, inner_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

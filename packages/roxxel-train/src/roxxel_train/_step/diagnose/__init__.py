@@ -1,0 +1,1 @@
+"""Finds mistakes in models, optimizers and loss functions before the first step."""
