@@ -11,7 +11,7 @@ from hashlib import blake2b
 from operator import add
 from typing import TYPE_CHECKING
 
-from roxxel_format._prepare.plan import parse_plan, parse_record
+from roxxel_format._prepare.plan import parse_plan, parse_unit
 from roxxel_format._spec.tables import ShardTable, sizes_of
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import is_url
@@ -24,6 +24,7 @@ from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.side import held_out_path
 from roxxel_format._write.target import name_to_write
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -82,7 +83,7 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
                 summaries |= commit_units(held_out)
         summaries[filepath] = commit_plan(place, plan, found, started)
     if name is not None and plan.exist != "append":
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ShardError):
             remove_leftovers(name)
     return summaries
 
@@ -112,7 +113,9 @@ def _record(
 ) -> UnitRecord | None:
     """Return the record of a unit; reads the file only if it is in the listing."""
     name = place.name.unit_record(plan.job, number).name
-    return parse_record(number, place.read(name)) if name in sizes else None
+    if name not in sizes:
+        return None
+    return parse_unit(number, place.read(name), place.folder + name)
 
 
 def is_committed(place: Place, plan: Plan, found: Manifest) -> bool:

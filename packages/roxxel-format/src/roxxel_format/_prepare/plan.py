@@ -4,17 +4,21 @@ The plan is a JSON file beside the manifest. It holds what all processes of the
 preparation must agree on, and what the commit needs: the inputs, the arguments, the
 item type. The first process creates the plan, and the others compare their own inputs
 and arguments with it. The record of a unit lists the shards of the unit. A process
-creates the record after the shards, so a unit with a record is done.
+creates the record after the shards, so a unit with a record is done. Both files are
+sealed with a checksum.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_format._spec.records import (
+    DamagedRecordError,
+    pack_record,
+    parse_record,
+)
 from roxxel_format._spec.tables import ColumnTable, ShardTable, as_table, sizes_of
-from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,8 +27,6 @@ if TYPE_CHECKING:
     from roxxel_format._write.input_record import Inputs
     from roxxel_format._write.options import Exist
 
-_FORMAT = "roxxel plan"
-_VERSION = 1
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
 
@@ -67,8 +69,7 @@ class Plan:
 
     def pack(self) -> bytes:
         """Return the content of the file."""
-        table = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
-        return json.dumps(table, ensure_ascii=True).encode()
+        return pack_record("plan", asdict(self))
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
         """Return this plan with `skip_bad` added if `arguments` has it."""
@@ -89,18 +90,7 @@ class Plan:
 
 def parse_plan(data: bytes, path: str) -> Plan:
     """Return the plan in a file."""
-    try:
-        table = cast("dict[str, Any]", json.loads(data))
-        is_known = (table.pop("format"), table.pop("version")) == (_FORMAT, _VERSION)
-        plan = Plan(**table) if is_known else None
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        plan = None
-    if plan is None:
-        raise ManifestError(
-            f"{path}: is not a plan of this version of Roxxel; remove it with "
-            "`roxxel-format clean --abandon`, and write again"
-        )
-    return plan
+    return Plan(**parse_record("plan", data, path))
 
 
 def check_same(
@@ -165,7 +155,7 @@ class UnitRecord:
         """Return the content of the file; the same every time the unit is written."""
         table = asdict(self)
         del table["number"], table["seconds"]
-        return json.dumps(table).encode()
+        return pack_record("unit", table)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -177,15 +167,18 @@ class UnitRecord:
         return all(sizes.get(name) == size for name, size in self.sizes.items())
 
 
-def parse_record(number: int, data: bytes | None) -> UnitRecord | None:
-    """Return the record in a file; None if there is no file, or a damaged one."""
+def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
+    """Return the record in a file; None if there is no file, or a damaged one.
+
+    A unit without a sound record is not done, so it is written again.
+    """
     if data is None:
         return None
     try:
-        table = cast("dict[str, Any]", json.loads(data))
-        table["shards"] = ShardTable(**table["shards"])
-        columns = cast("dict[str, Any]", table["columns"])
-        table["columns"] = {name: ColumnTable(**each) for name, each in columns.items()}
-        return UnitRecord(number, **table)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        table = parse_record("unit", data, path)
+    except DamagedRecordError:
         return None
+    columns = cast("dict[str, Any]", table["columns"])
+    table["columns"] = {name: ColumnTable(**each) for name, each in columns.items()}
+    table["shards"] = ShardTable(**table["shards"])
+    return UnitRecord(number, **table)

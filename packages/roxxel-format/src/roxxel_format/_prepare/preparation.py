@@ -55,6 +55,7 @@ from roxxel_format._write.intake import load_intake
 from roxxel_format._write.place import BucketPlace, place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.target import name_to_write
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -230,7 +231,7 @@ class _Preparation:
                 raise
         # A later `clean` removes files that cannot be removed now.
         if name is not None and part is None and not appends:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ShardError):
                 remove_leftovers(name)
         return result
 

@@ -13,7 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.documents import Documents
-from roxxel_format._prepare.plan import UnitRecord, parse_record
+from roxxel_format._prepare.plan import UnitRecord, parse_unit
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._write.intake import Intake, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns
@@ -75,7 +75,8 @@ class UnitWriter:
         with ExitStack() as resources:
             place = place_of(self._target, resources)
             path = place.name.unit_record(self._job, number)
-            found = parse_record(number, place.read(path.name))
+            data = place.read(path.name)
+            found = parse_unit(number, data, place.folder + path.name)
             if found is not None and found.is_whole(place.sizes()):
                 return found
             return self._written(place, number)

@@ -14,13 +14,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import zlib
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
+from roxxel_format._spec.records import is_whole, sealed
 from roxxel_format._spec.tables import (
     FIRST_IS_CONTINUED,
     LAST_CONTINUES,
@@ -41,8 +41,6 @@ _FORMAT_NAME = "roxxel manifest"
 _DIGEST_DIGITS = 64
 _MOST_CONTAINERS = 1 << 20
 _BYTES_PER_CONTAINER = 32
-_TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n')
-_TAIL_SIZE = len(b',"crc32":"00000000"}\n')
 _HEX = re.compile(r"[0-9a-f]*")
 _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -181,16 +179,12 @@ class Manifest:
                 {"name": each.name, **_column_members(each.table)}
                 for each in self.earlier_columns
             ]
-        text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
-        body = text[:-1].encode()
-        return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+        return sealed(table)
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """Parse a manifest; raise ManifestError if any field is invalid."""
-    tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
-    body = memoryview(data)[:-_TAIL_SIZE]
-    if tail is None or zlib.crc32(body) != int(tail[1], 16):
+    if not is_whole(data):
         raise _unusable(data, path)
     try:
         _check_containers(data)

@@ -27,6 +27,7 @@ from roxxel_format._spec.manifest import (
     Version,
     parse_manifest,
 )
+from roxxel_format._spec.records import parse_record
 from roxxel_format._spec.tables import (
     are_complete,
     as_table,
@@ -177,21 +178,18 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
     return _manifest_of([name.single], metadata, as_table(arguments))
 
 
-def open_job(name: CorpusName, manifest: Manifest) -> str | None:
-    """Return the job (digest) of an uncommitted preparation; None without one."""
-    data = _read(name.plan)
-    return None if data is None else unfinished_job(name, data, manifest)
+def unfinished_job(
+    name: CorpusName, plan: bytes | None, manifest: Manifest, folder: str
+) -> str | None:
+    """Return the job (digest) of a plan, unless the manifest lists shards of this job.
 
-
-def unfinished_job(name: CorpusName, plan: bytes, manifest: Manifest) -> str | None:
-    """Return the job of a plan, unless the manifest lists shards of this job."""
-    try:
-        job = as_table(json.loads(plan)).get("job")
-    except (ValueError, RecursionError):
+    None without a plan. Raises ManifestError for a damaged plan: the files of its job
+    are then unknown, so no file of a unit may be taken for a leftover.
+    """
+    if plan is None:
         return None
-    if not isinstance(job, str) or job in map(name.job_of, manifest.shards.names):
-        return None
-    return job
+    job: str = parse_record("plan", plan, folder + name.plan.name)["job"]
+    return None if job in map(name.job_of, manifest.shards.names) else job
 
 
 def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
@@ -214,7 +212,10 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     listed = found.manifest.file_names()
     # Keep the manifest if `*.rox` and `shard_*.rox` both match shards: without a
     # manifest, the shards of either pattern would be a corpus.
-    job = None if abandon else open_job(name, found.manifest)
+    folder = f"{name.folder}/"
+    job = None
+    if not abandon:
+        job = unfinished_job(name, _read(name.plan), found.manifest, folder)
     if found.manifest.versions or job or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
     own |= of_units
@@ -245,8 +246,9 @@ def has_files(name: CorpusName) -> bool:
 def remove_leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     """Remove and return leftovers; raise BlockingIOError if a write is in progress.
 
-    Also removes the lock files if there is no manifest. With `abandon`, also removes
-    the files of a preparation that is not committed.
+    Raises ManifestError for a damaged plan, except with `abandon`. Also removes the
+    lock files if there is no manifest. With `abandon`, also removes the files of a
+    preparation that is not committed.
     """
     before, locks = leftovers(name, abandon=abandon), _idle_locks(name)
     if not before and not locks:

@@ -207,7 +207,7 @@ class _Write:
             raise
         if not appends:
             # A later `clean` removes files that cannot be removed now.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ShardError):
                 remove_leftovers(self._name)
         return table, self._series.sync_s
 

@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._spec.records import DamagedRecordError
 from roxxel_format._spec.tables import sizes_of
 from roxxel_format._store.bucket import (
     delete_object,
@@ -328,19 +329,26 @@ class BucketPlace(Place):
         """
         committed = self.begin(replaces=False)
         plan = self.read(self.name.plan.name)
-        job = plan and unfinished_job(self.name, plan, committed.manifest)
-        if committed.data is None and not (job and abandon):
+        job, is_unknown = None, False
+        try:
+            job = unfinished_job(self.name, plan, committed.manifest, self.folder)
+        except DamagedRecordError:
+            if not abandon:
+                raise
+            is_unknown = True  # Gives up every job.
+        if committed.data is None and not ((job or is_unknown) and abandon):
             return []  # Keep the shards: perhaps only the manifest is lost.
         listed = committed.manifest.file_names()
         found: list[str] = []
         for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
             name = each.url.rpartition("/")[2]
             is_plan = name == self.name.plan.name
-            if job and (is_plan or self.name.job_of(name) == job):
+            of_job = self.name.job_of(name)
+            if (job or is_unknown) and (is_plan or (of_job and job in {None, of_job})):
                 is_left = abandon
             else:
                 is_shard = self.name.is_own(name) and _IN_BUCKET.search(name)
-                is_left = bool(is_plan or is_shard or self.name.job_of(name))
+                is_left = bool(is_plan or is_shard or of_job)
                 is_left &= committed.data is not None and each.age_s > _LEFTOVER_AGE_S
             if is_left and name not in listed:
                 found.append(each.url)
