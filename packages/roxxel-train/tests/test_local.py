@@ -107,7 +107,10 @@ def test_process_that_does_not_end_is_killed(
     assert local.main([program, str(tmp_path / "ready")]) == 4
 
 
-def test_signal_goes_to_all_and_all_may_save(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
+def test_signal_goes_to_all_and_all_may_save(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     os.mkfifo(tmp_path / "ready")
     program = script(
         tmp_path,
@@ -115,17 +118,17 @@ def test_signal_goes_to_all_and_all_may_save(tmp_path: Path) -> None:
         "def save(*_):\n"
         "    open(saved + str(index), 'w').close()\n"
         "    sys.exit(75)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
+        f"signal.signal({number}, save)\n"
         "open(path, 'w' if index else 'r').close()\n"
-        "if index == 0: os.kill(os.getppid(), signal.SIGTERM)\n"
+        f"if index == 0: os.kill(os.getppid(), {number})\n"
         "signal.pause()\n",
     )
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
 
     saved = str(tmp_path / "saved")
     assert local.main([program, str(tmp_path / "ready"), saved]) == 75
     assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(number) is before
 
 
 def test_process_that_a_signal_ended_gives_its_number(tmp_path: Path) -> None:

@@ -220,7 +220,16 @@ def interrupts_are_not_ignored() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGUSR2,
+        signal.SIGXCPU,
+    ],
+)
 @pytest.mark.usefixtures("interrupts_are_not_ignored")
 def test_signal_requests_a_stop(number: signal.Signals) -> None:
     before = signal.getsignal(number)
@@ -234,14 +243,36 @@ def test_signal_requests_a_stop(number: signal.Signals) -> None:
     assert signal.getsignal(number) is before
 
 
-def test_signal_that_is_ignored_stays_ignored() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+def test_signal_that_is_ignored_stays_ignored(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_IGN)
     try:
         with alone() as processes:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
             assert processes.after(1) is None
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_handler_of_the_program_keeps_its_signal(number: signal.Signals) -> None:
+    handled: list[int] = []
+    before = signal.signal(number, lambda *_: handled.append(1))
+    try:
+        with alone() as processes:
+            signal.raise_signal(number)
+            assert processes.after(1) is None
+    finally:
+        signal.signal(number, before)
+    assert handled
+
+
+def test_signals_that_warn_may_come_again_and_before_an_urgent_one() -> None:
+    with alone() as processes:
+        for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGXCPU, signal.SIGTERM):
+            signal.raise_signal(number)
+
+        assert processes.after(1) == Request("stop", "SIGHUP")
 
 
 @pytest.mark.usefixtures("interrupts_are_not_ignored")

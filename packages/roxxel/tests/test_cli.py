@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -209,6 +211,22 @@ def test_a_preempted_run_ends_with_75(
 def test_a_plain_exit_passes(ending: Ending) -> None:
     with pytest.raises(SystemExit):
         ending(SystemExit(3))
+
+
+def test_a_closed_terminal_does_not_change_the_exit_code(
+    ending: Ending, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roxxel_train import Preempted
+
+    master, terminal = os.openpty()
+    os.close(master)
+    with open(terminal, "w") as closed:  # noqa: PTH123 - a descriptor
+        monkeypatch.setattr(sys, "stdout", closed)
+        monkeypatch.setattr(sys, "stderr", closed)
+
+        assert ending(Preempted(7, "SIGHUP")) == 75
+
+        closed.write("what Python flushes at exit")
 
 
 def test_a_reader_that_has_gone_ends_quietly() -> None:

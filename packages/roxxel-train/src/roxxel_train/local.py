@@ -8,10 +8,10 @@ The script must call `roxxel_train.distributed.initialize()`. `roxxel train CONF
 --processes 2` does the same for the run of a config file.
 
 The command prints the output of process 0, and after a failure also the last lines of
-the other processes. The command forwards SIGTERM and SIGINT to all processes. If a
-process fails, the command ends the others and returns the exit code of the failed
-process. Exit code 75 means "stopped and saved", which is not a failure. If the command
-itself is killed, its processes end too.
+the other processes. The command forwards the signals that stop a run or save it, such
+as SIGTERM, to all processes. If a process fails, the command ends the others and
+returns the exit code of the failed process. Exit code 75 means "stopped and saved",
+which is not a failure. If the command itself is killed, its processes end too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from typing import IO, TYPE_CHECKING, Any
 
 from roxxel_train import _launcher
 from roxxel_train._cluster import COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID
+from roxxel_train._signals import SAVE, URGENT, WARNINGS
 from roxxel_train.errors import PREEMPTED_EXIT_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-_FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _GRACE_S = 15.0
 """Time from the failure of a process until the command kills the others. In this time
 the other processes detect the failure and log the reason."""
@@ -144,13 +144,20 @@ def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
 
 @contextmanager
 def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
-    """Forward SIGTERM and SIGINT to the processes."""
+    """Forward the signals of `roxxel_train._signals` that this command does not ignore.
+
+    The processes inherit which signals are ignored.
+    """
 
     def forward(number: int, _frame: object) -> None:
         for process in started:
             process.send_signal(number)
 
-    previous = {number: signal.signal(number, forward) for number in _FORWARDED}
+    previous = {
+        number: signal.signal(number, forward)
+        for number in (*URGENT, SAVE, *WARNINGS)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:

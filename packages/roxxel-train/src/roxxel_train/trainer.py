@@ -259,8 +259,9 @@ class Trainer:
             A summary of this call, which makes no update if the run is complete.
 
         Raises:
-            Preempted: SIGTERM or SIGINT stopped the run, and the state is saved. This
-                exception is a `SystemExit` with code 75.
+            Preempted: SIGTERM, SIGINT, SIGHUP, SIGUSR2 or SIGXCPU stopped the run, and
+                the state is saved. This exception is a `SystemExit` with code 75. A
+                signal that the program ignores (`nohup`) or handles does not stop it.
             NonFiniteError: A loss or a parameter became NaN or infinite.
             RunMismatchError: Another process trains in the folder, or an earlier error
                 has destroyed the values of the model.

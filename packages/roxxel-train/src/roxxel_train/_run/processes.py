@@ -32,14 +32,13 @@ from roxxel_ckpt.coordination import Channel
 from roxxel_train._run.barriers import check_same
 from roxxel_train._run.texts import brief, named, print_error, stacks
 from roxxel_train._run.watcher import Progress, watcher
+from roxxel_train._signals import SAVE, URGENT, WARNINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from types import FrameType, TracebackType
 
     from roxxel_train._run.watcher import Watcher
-
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 _TICK_S = 0.5
 """Time between two exchanges with the service."""
@@ -64,9 +63,10 @@ class Request(NamedTuple):
 class Processes:
     """A context around one run, in which its processes agree on steps.
 
-    In the block, SIGTERM or SIGINT in one process requests a stop of all processes, and
-    SIGUSR1 requests a checkpoint. A second SIGTERM or SIGINT goes to the handler that
-    was installed before the block.
+    In the block, a signal of `roxxel_train._signals` in one process requests a stop of
+    all processes, or a checkpoint. A second SIGTERM or SIGINT goes to the handler that
+    was installed before the block. Signals that the program ignores stay ignored, and
+    except for SIGTERM and SIGINT, a handler of the program stays installed.
 
     `report` writes a text to the log of the run and flushes the log to the disk.
     Any thread may call `report`, after it has written the text to standard error. If
@@ -94,6 +94,7 @@ class Processes:
         self._tick_s = _TICK_S if hang_after_s is None else min(_TICK_S, hang_after_s)
         # Signal handlers set these fields, and must not acquire a lock.
         self._stop: signal.Signals | None = None
+        self._is_urgent = False
         self._is_save_requested = False
         self._previous_handlers: dict[int, object] = {}
         # Every write of `_begun`, `_hold` and `_agreed` holds this condition. It also
@@ -108,9 +109,13 @@ class Processes:
     def __enter__(self) -> Self:
         """Install the signal handlers, in the main thread only; start the thread."""
         if threading.current_thread() is threading.main_thread():
-            self._install(signal.SIGUSR1, self._on_save_signal)
-            for number in _STOP_SIGNALS:
+            for number in URGENT:
                 self._install(number, self._on_stop_signal)
+            others = {SAVE: self._on_save_signal}
+            others |= dict.fromkeys(WARNINGS, self._on_stop_signal)
+            for number, handler in others.items():
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._install(number, handler)
         self._progress.step, self._progress.pause = 0, None
         if self._watcher is not None:
             self._in_run.enter_context(self._watcher.in_run(self._report))
@@ -241,12 +246,13 @@ class Processes:
         signal.signal(number, signal.SIG_DFL if handler is None else handler)  # pyright: ignore[reportArgumentType]
 
     def _on_stop_signal(self, number: int, _frame: FrameType | None) -> None:
-        if self._stop is not None:
+        if number in URGENT and self._is_urgent:
             for installed in tuple(self._previous_handlers):
                 self._restore_handler(installed)
             signal.raise_signal(number)
             return
-        self._stop = signal.Signals(number)
+        self._is_urgent |= number in URGENT
+        self._stop = self._stop or signal.Signals(number)
 
     def _on_save_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._is_save_requested = True

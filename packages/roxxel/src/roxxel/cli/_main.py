@@ -158,5 +158,12 @@ def _sentence(error: Exception) -> str:
 
 def _say(what: object, code: int) -> int:
     sentence = " ".join(str(what).split())
-    print(f"roxxel: {sentence}", file=sys.stderr, flush=True)
+    try:
+        print(f"roxxel: {sentence}", file=sys.stderr, flush=True)
+    except OSError:
+        # The terminal is closed. Discard what Python flushes at exit, which would
+        # change the exit code.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
     return code
