@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from roxxel_format import Roxxel, ShardError
+from roxxel_format.texts import text_codec
 
 
 class Letters:
@@ -52,6 +53,36 @@ def test_a_tokenizer_gives_ids_dtype_and_identity(tmp_path: Path) -> None:
     other.write(["a"], separator=None, tokenizer=Wrapped())
     assert other.documents[0].tolist() == [0]
     assert other.tokenizer == corpus.tokenizer
+
+
+def test_bytes_are_a_tokenizer_without_a_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    monkeypatch.chdir(tmp_path)
+    corpus = Roxxel("b_*.rox")
+
+    corpus.write(["a\u00e9", "", "<|endoftext|>"], tokenizer="bytes")
+
+    codec = text_codec(corpus)
+    assert codec is not None
+    assert corpus.tokens[:].tolist()[:5] == [97, 195, 169, 256, 256]
+    assert corpus.num_tokens == 3 + 1 + 1 + 13 + 1
+    assert corpus.dtype == "uint16"
+    assert codec.decode(corpus.tokens[:5]) == b"a\xc3\xa9" + 2 * b"<|endoftext|>"
+    assert codec.encode("\u00e9").tolist() == [195, 169]
+    (tmp_path / "bytes").mkdir()  # A path is never read as a name, but the record is.
+    with pytest.raises((FileNotFoundError, ModuleNotFoundError)):
+        corpus.write(["a"], tokenizer="bytes", exist="append")
+    assert text_codec(corpus) is not None
+
+
+def test_bytes_encode_the_name_of_the_special_token_if_wished(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "b.rox")
+
+    corpus.write(["a<|endoftext|>b"], tokenizer="bytes", special_tokens=True)
+
+    assert corpus.tokens[:].tolist() == [97, 256, 98, 256]
 
 
 def test_what_a_tokenizer_cannot_do_is_an_error(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from roxxel_format._spec.tables import as_table
-from roxxel_format._write.tokenizers import load
+from roxxel_format._write.byte_tokenizer import ByteTokenizer
+from roxxel_format._write.tokenizers import encoded_ids, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,26 +89,33 @@ def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec 
         return _codec_of(tokenizer, recorded)
     if recorded is None:
         return _BYTES if corpus.dtype_name == "uint8" else None
+    of_bytes = ByteTokenizer()
+    if recorded == load(of_bytes).identity:
+        return _codec_of(of_bytes, recorded)
     name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
     beside = Path(corpus.paths[0]).parent / name
     return _codec_of(str(beside) if beside.is_file() else name, recorded)
 
 
-def _codec_of(tokenizer: str, recorded: str | None) -> TextCodec:
+def _codec_of(tokenizer: str | ByteTokenizer, recorded: str | None) -> TextCodec:
     loaded = load(tokenizer)
     if recorded not in {None, loaded.identity} and not str(recorded).endswith(
         f"@{loaded.hash}"
     ):
         raise ValueError(
-            f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
+            f"{loaded.name}: is {loaded.identity}, but the corpus was tokenized "
             f"by {recorded}; pass the same tokenizer, or use --ids"
         )
     source: Any = loaded.source
-    if getattr(source, "decode", None) is None:
-        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
 
     def encode(text: str) -> Tokens:
-        return np.asarray(source.encode(text, add_special_tokens=False).ids, np.int64)
+        ids = encoded_ids((loaded.encode_part or loaded.encode)(text))
+        return ids.astype(np.int64, copy=False)
+
+    if hasattr(source, "decode_bytes"):
+        return TextCodec(encode, lambda tokens: source.decode_bytes(tokens.tolist()))
+    if getattr(source, "decode", None) is None:
+        raise TypeError(f"{loaded.name}: cannot decode; use --ids")
 
     def decode(tokens: Tokens) -> bytes:
         # By default, the library hides special tokens, such as ends of documents.

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from roxxel_format._store.reading import open_file
+from roxxel_format._write.byte_tokenizer import ByteTokenizer
 
 if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
@@ -183,9 +184,10 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     """Load a tokenizer.
 
     `tokenizer` is an object with `encode`, the path of a `tokenizer.json`, the path of
-    a folder with this file, or a name on the Hugging Face hub. An existing path is
-    never read as a name. Paths and names need the package `tokenizers`. With
-    `special_tokens`, the text of a special token is encoded as this token.
+    a folder with this file, `"bytes"`, or a name on the Hugging Face hub. An existing
+    path is never read as a name. Paths and names of the hub need the package
+    `tokenizers`. With `special_tokens`, the text of a special token is encoded as this
+    token.
 
     Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
     of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
@@ -219,6 +221,8 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
 
 
 def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
+    if name == ByteTokenizer.name and not Path(name).exists():
+        return ByteTokenizer(), ByteTokenizer.name
     try:
         library: Any = importlib.import_module("tokenizers")
     except ModuleNotFoundError as error:

@@ -240,8 +240,8 @@ def _add_write(commands: Any) -> None:
     write.add_argument(
         "--tokenizer",
         metavar="PATH",
-        help="tokenizer.json, its folder, or a Hugging Face name; default: the tokens "
-        "of a text are its UTF-8 bytes",
+        help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
+        "bytes of a text, then token 256; default: the bytes alone",
     )
     write.add_argument(
         "--special-tokens",

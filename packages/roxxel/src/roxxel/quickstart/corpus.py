@@ -21,14 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 SEPARATOR = 256
-"""The token after each document; the tokens 0 to 255 are bytes."""
+"""The token after each document, as the tokenizer `"bytes"` ends it."""
 
 VOCAB_SIZE = SEPARATOR + 1
 
@@ -155,10 +154,8 @@ def write_corpora(folder: Path, library: Library) -> None:
         "held_out": (document.content for document in library.held_out),
     }
     for name, documents in corpora.items():
-        tokens = (np.frombuffer(d, np.uint8).astype(np.uint16) for d in documents)
-        Roxxel(folder / f"{name}.rox").write(
-            tokens, separator=SEPARATOR, vocab_size=VOCAB_SIZE, exist="error"
-        )
+        texts = (document.decode() for document in documents)
+        Roxxel(folder / f"{name}.rox").write(texts, tokenizer="bytes", exist="error")
 
 
 def _documents(folder: Path) -> Iterator[Document]:
