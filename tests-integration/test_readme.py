@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -76,3 +77,34 @@ def test_example_shows_what_was_trained_after_a_longer_phase_was_added(
 
     assert after[-2].startswith("done: 90 of 90 steps")
     assert after[-1] == before[-1]
+
+
+def test_commands_of_the_table_run_on_the_run_of_the_quickstart(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    listed = re.findall(r"^\| `(roxxel [^`]*)` \|", README.read_text(), re.MULTILINE)
+    commands = [line for line in listed if line.split()[2].startswith("runs/")]
+    printed: dict[str, str] = {}
+
+    for line in ["roxxel quickstart --steps 12", *commands]:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", *shlex.split(line)],
+            cwd=tmp_path,
+            env=environment(1, compilation_cache),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stderr}"
+        printed[line.split()[1]] = done.stdout + done.stderr
+
+    assert list(printed) == [
+        *("quickstart", "plan", "train", "show", "where", "audit", "report"),
+    ]
+    assert "12 steps" in printed["plan"]
+    assert "complete" in printed["train"]
+    assert printed["show"].startswith("step 9: ")
+    assert len(printed["show"].splitlines()) > 20, "rows with their text"
+    assert "with these tokens, which the run never reads" in printed["where"]
+    assert (tmp_path / "runs/quickstart/report.html").exists()

@@ -134,6 +134,11 @@ def test_where_finds_a_text_in_the_version_that_the_run_reads(
         capsys, "where", run, "--text", "no such text"
     )
     assert said(capsys, "where", run, "--text", "no such text", "--json") == ""
+    first = found["places"][0]["step"]
+    assert said(capsys, "where", run, "--text", text, "--until", first) == (
+        "not shown: 1 place with these tokens, which no step before step "
+        f"{first} reads\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
@@ -80,13 +81,20 @@ def run(options: argparse.Namespace) -> None:
     sampler = opened_run.sampler()
     corpora = opened_run.corpora()
     trained = opened_run.trained_steps
-    num_found = 0
+    is_search = options.document is None and options.tokens is None
+    num_found = num_unread = 0
     for found in _chosen(options, corpora, opened_run.primary):
         num_found += 1
         try:
             places = sampler.where(*found, until=options.until)
+            first = list(islice(places, 1))
         except IndexError as error:
             raise RunFolderError(f"{options.run}: {error}") from error
+        # A text may stand in thousands of documents that a short run never reads.
+        if is_search and not options.json and not first:
+            num_unread += 1
+            continue
+        places = chain(first, places)
         corpus = corpora[found.source]
         documents = corpus.document_spans(found.start, found.stop)
         numbers = [int(number) for number in documents[:, 0]]
@@ -118,6 +126,11 @@ def run(options: argparse.Namespace) -> None:
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
+    if num_unread:
+        until = options.until
+        never = "the run never" if until is None else f"no step before step {until}"
+        places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
+        say(f"not shown: {places}, which {never} reads")
 
 
 def _chosen(
