@@ -269,3 +269,19 @@ def test_old_shards_of_a_plain_name_are_those_with_numbers(tmp_path: Path) -> No
         tokens = Roxxel02Tokens(tmp_path / name).tokens[:]
         assert bytes(tokens) == b"t_0000.roxt_0001.roxt_base_0002.rox"
     assert bytes(Roxxel02Tokens(tmp_path / "t_more").tokens[:]) == b"t_more_0000.rox"
+
+
+@pytest.mark.parametrize("name", ["one.rox", "one", "many_*.rox", "folder/"])
+def test_brackets_in_the_name_of_a_folder_above_are_no_pattern(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "project [v1]"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "a.txt").write_text("alpha")
+
+    for inputs in ("a.txt", "?.txt", str(folder / "*.txt")):
+        assert main(["write", name, inputs, "--exist", "replace"]) == 0
+        assert [bytes(each) for each in Roxxel(name).documents] == [b"alpha"]
+
+    assert [bytes(each) for each in Roxxel(str(folder / name)).documents] == [b"alpha"]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import glob
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.object_listing import found_objects
 from roxxel_format._prepare.tables import files_of_dataset, without_side_files
-from roxxel_format._store.corpus_name import visible
+from roxxel_format._store.corpus_name import is_pattern, matches_of, visible
 from roxxel_format._store.urls import ObjectVersion, is_url
 from roxxel_format._write.input_record import Inputs
 
@@ -65,10 +63,8 @@ def _found_files(path: str) -> list[str]:
             ]
             files = [a for a, b in zip(inside, is_hidden, strict=True) if not b]
             what = f"{path}: the folder holds no file"
-    elif glob.has_magic(path) and not os.path.lexists(path):
-        base = Path(Path(path).anchor)
-        matching = base.glob(str(Path(path).relative_to(base)))
-        files = visible(each for each in matching if each.is_file())
+    elif is_pattern(path):
+        files = [each for each in matches_of(path) if Path(each).is_file()]
         what = f"{path}: no file matches the pattern"
     else:
         return [path]

@@ -7,7 +7,6 @@ file during a replacement.
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from pathlib import Path
@@ -21,6 +20,7 @@ from roxxel_format._store.corpus_name import (
     CorpusName,
     corpora_in,
     corpus_name,
+    is_pattern,
     matching_files,
     spellings,
     visible,
@@ -58,11 +58,10 @@ def _may_be_shard(path: Path, several: CorpusName) -> bool:
 
 def read_manifest(filepath: str) -> tuple[Path, bytes] | None:
     """Return path and bytes of a corpus's manifest; None without a manifest."""
-    is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
     try:
         path = corpus_name(filepath).manifest
     except ValueError as error:
-        if is_pattern:
+        if is_pattern(filepath):
             return None
         raise ShardError(str(error)) from error
     if path is None:

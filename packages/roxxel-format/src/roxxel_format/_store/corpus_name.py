@@ -164,10 +164,9 @@ def corpus_name(filepath: str) -> CorpusName:
             than one `*` in its last part, or a folder has several manifests.
     """
     path = Path(filepath)
-    if glob.has_magic(filepath) and not path.exists():
-        in_folder = glob.has_magic(str(path.parent)) and not path.parent.is_dir()
+    if is_pattern(filepath):
         match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
-        if in_folder or match is None:
+        if is_pattern(str(path.parent)) or match is None:
             raise ValueError(
                 f"{filepath}: a path to write may have one *, in its last part; use a "
                 'pattern such as "wiki_*.rox"'
@@ -177,6 +176,31 @@ def corpus_name(filepath: str) -> CorpusName:
     if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
     return _of_folder(path)
+
+
+def is_pattern(filepath: str) -> bool:
+    """Return whether a path is a pattern, and not the path of a file or folder.
+
+    Brackets in the name of an existing file or folder are not a pattern.
+    """
+    return glob.has_magic(filepath) and glob.has_magic(_below_folder(filepath)[1])
+
+
+def _below_folder(filepath: str) -> tuple[Path, str]:
+    """Return the deepest existing folder of a path, and the rest of the path."""
+    path = Path(filepath)
+    if os.path.lexists(path):
+        return path, ""
+    folder = path.parent
+    while not folder.is_dir():
+        folder = folder.parent
+    return folder, str(path.relative_to(folder))
+
+
+def matches_of(pattern: str) -> list[str]:
+    """Return the visible files and folders that match a pattern, in natural order."""
+    folder, rest = _below_folder(pattern)
+    return visible(folder.glob(rest))
 
 
 def is_folder(filepath: str) -> bool:
@@ -358,7 +382,7 @@ def matching_files(filepath: str) -> list[str]:
         return found
     if path.exists():
         return [filepath]
-    if not glob.has_magic(filepath):
+    if not is_pattern(filepath):
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
         )
@@ -367,11 +391,7 @@ def matching_files(filepath: str) -> list[str]:
             f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
             'one "*" within a name'
         )
-    # Brackets in the name of an existing folder are not a pattern.
-    base = path.parent
-    while not base.is_dir():
-        base = base.parent
-    found = visible(base.glob(str(path.relative_to(base))))
+    found = matches_of(filepath)
     if not found:
         raise FileNotFoundError(
             f"{path}: no file matches the pattern; write the corpus first, or "

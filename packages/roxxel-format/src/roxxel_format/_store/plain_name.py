@@ -9,7 +9,6 @@ no manifest, the caller checks the files.
 
 from __future__ import annotations
 
-import glob
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from roxxel_format._store.corpus_name import (
     SUFFIX,
     corpus_name,
     is_folder,
+    is_pattern,
     matching_files,
     visible,
 )
@@ -48,7 +48,7 @@ def resolved(
         ShardError: The file and the shards exist.
     """
     path = Path(filepath)
-    if glob.has_magic(filepath) or is_folder(filepath) or os.path.lexists(path):
+    if is_pattern(filepath) or is_folder(filepath) or os.path.lexists(path):
         return filepath
     single = path.with_name(path.name.removesuffix(SUFFIX) + SUFFIX)
     several = corpus_name(str(path.with_name(f"{single.stem}_*{SUFFIX}")))
@@ -77,7 +77,7 @@ def old_shards(filepath: str) -> list[str]:
         ShardError: The file and the shards exist.
     """
     meant = resolved(filepath, lambda _path, _several: True)
-    if meant == filepath or not glob.has_magic(meant):
+    if meant == filepath or not is_pattern(meant):
         return matching_files(meant)
     return visible(_numbered(corpus_name(meant))) or matching_files(meant)
 
