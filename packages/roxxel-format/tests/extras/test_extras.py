@@ -328,7 +328,7 @@ def test_no_document_is_truncated_or_padded(
     assert [each.size for each in corpus.documents] == [3, 1]
 
 
-def test_a_text_with_a_lone_surrogate_names_file_and_document(
+def test_a_text_with_a_lone_surrogate_names_file_and_line(
     tmp_path: Path, bytewise: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = tmp_path / "a.jsonl"
@@ -337,9 +337,10 @@ def test_a_text_with_a_lone_surrogate_names_file_and_document(
     assert run("write", tmp_path / "c.rox", rows, "--tokenizer", bytewise) == 1
 
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith(
-        f"roxxel-format: {rows}: document 1 cannot be encoded by the tokenizer ("
-    )
+    assert error.startswith(f"roxxel-format: {rows}:2: holds the lone surrogate")
+    target = tmp_path / "c_*.rox"
+    assert run("write", target, rows, "--tokenizer", bytewise, "--skip-bad") == 0
+    assert Roxxel(target).num_documents == 1
 
 
 def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(

@@ -5,24 +5,35 @@ of several types, or none if the end of a Zstandard frame is missing. This modul
 decompresses member by member, so its errors name the file and the member. Concatenated
 members are one text, as for the tools `gzip` and `zstd`. Any byte after the last member
 is an error, even a zero, which a crash of the machine can leave.
+
+Only bytes that are not in their format are damage, because `--skip-bad` leaves such a
+file out. A lack of memory, and an error of the disk or the bucket, are not.
 """
 
 from __future__ import annotations
 
+import bz2
+import contextlib
 import importlib
 import io
+import lzma
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
+from roxxel_format.errors import BucketError
 from roxxel_format.naming import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 # Compressed bytes per read; 8 KiB of Zstandard decompress to 256 MiB at most.
 _PIECE = 1 << 13
 _BUFFER = 1 << 20
+_ZSTANDARD_WINDOW = 1 << 31
+"""The largest window that Zstandard has: that of `zstd --long=31`. A decoder refuses
+windows over 128 MiB unless it is told to accept them."""
+_XZ_PADDING = 4
 
 
 class InputError(ValueError):
@@ -47,12 +58,16 @@ class _Decoder(Protocol):
 
 @dataclass(frozen=True)
 class Compression:
-    """A compressed format: its names, the decoder of a member, and its error type."""
+    """A compressed format: its names, the decoder of a member, and its error type.
+
+    A member may be followed by zeros, a multiple of `padding` bytes, if this is not 0.
+    """
 
     name: str
     member: str
     decoder: Callable[[], _Decoder]
     error: type[Exception]
+    padding: int = 0
 
 
 def library(name: str, extra: str, path: str) -> Any:
@@ -79,9 +94,28 @@ def reason(error: Exception) -> str:
     return printable(text) or type(error).__name__
 
 
+@contextlib.contextmanager
+def naming_damage(message: Callable[[str], str]) -> Generator[None]:
+    """Convert a library's error about the bytes of a file to an InputError.
+
+    Libraries raise errors of many types for damaged files. `message` gets the text of
+    the error. A lack of memory, a missing package, and an error of the disk or of a
+    bucket are no damage, and stay as they are.
+    """
+    try:
+        yield
+    except (InputError, BucketError, MemoryError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InputError(message(reason(error))) from error
+
+
 def compression_of(path: str) -> Compression | None:
     """Return the compressed format that a name implies; None if the file is plain."""
-    if path.endswith(".gz"):
+    name = path.lower()
+    if name.endswith(".gz"):
         # 16 added to the window size makes zlib require a gzip header.
         return Compression(
             "gzip",
@@ -89,14 +123,26 @@ def compression_of(path: str) -> Compression | None:
             lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
             zlib.error,
         )
-    if path.endswith(".zst"):
+    if name.endswith(".zst"):
         zstandard = library("zstandard", "zstd", path)
         return Compression(
             "Zstandard",
             "Zstandard frame",
-            lambda: zstandard.ZstdDecompressor().decompressobj(),
+            lambda: zstandard.ZstdDecompressor(
+                max_window_size=_ZSTANDARD_WINDOW
+            ).decompressobj(),
             zstandard.ZstdError,
         )
+    if name.endswith(".xz"):
+        return Compression(
+            "xz",
+            "xz stream",
+            lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+            lzma.LZMAError,
+            _XZ_PADDING,
+        )
+    if name.endswith(".bz2"):
+        return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
     return None
 
 
@@ -126,12 +172,9 @@ def _decompressed(
         while True:
             try:
                 data = decoder.decompress(piece)
-            except compression.error as error:
-                raise InputError(
-                    f"{path}: bytes {start} to {stop} are not a complete "
-                    f"{compression.member} ({reason(error).rpartition(': ')[2]}); copy "
-                    "the file again or make it again"
-                ) from error
+            except (compression.error, MemoryError) as error:
+                what = f"{path}: bytes {start} to {stop}"
+                raise _not_decoded(what, error, compression) from error
             if data:
                 yield data
             if decoder.eof:
@@ -148,6 +191,56 @@ def _decompressed(
         if not piece:
             piece = file.read(_PIECE)
             stop += len(piece)
+        if compression.padding:
+            piece, stop = _after_padding(path, file, compression, piece, stop)
+
+
+def _after_padding(
+    path: str, file: BinaryIO, compression: Compression, piece: bytes, stop: int
+) -> tuple[bytes, int]:
+    """Return the bytes after the zeros that may follow a member, and their end.
+
+    `piece` is the bytes after the member, which end at byte `stop`.
+    """
+    start = stop - len(piece)
+    while piece[:1] == b"\0":
+        piece = piece.lstrip(b"\0")
+        if not piece:
+            piece = file.read(_PIECE)
+            stop += len(piece)
+    num_zeros = stop - len(piece) - start
+    if num_zeros % compression.padding:
+        raise InputError(
+            f"{path}: has {num_zeros} zeros at byte {start}, after a "
+            f"{compression.member}, but a multiple of {compression.padding} is "
+            "allowed there; copy the file again or make it again"
+        )
+    return piece, stop
+
+
+def _not_decoded(what: str, error: Exception, compression: Compression) -> Exception:
+    """Return the error for bytes that a decoder refused; memory is no damage."""
+    text = reason(error).rpartition(": ")[2]
+    if isinstance(error, MemoryError) or text == _NO_MEMORY:
+        return MemoryError(
+            f"{what} need more memory to decompress than this process can get (a file "
+            "of `zstd --long=31` needs 2 GiB); use fewer workers, or decompress the "
+            "file first"
+        )
+    if text in _DICTIONARY:
+        return InputError(
+            f"{what} are a {compression.member} that was compressed with a dictionary; "
+            "decompress the file first, with `zstd -d -D DICTIONARY`"
+        )
+    return InputError(
+        f"{what} are not a complete {compression.member} ({text}); copy the file again "
+        "or make it again"
+    )
+
+
+# Texts of `zstandard`, which has one type of error.
+_NO_MEMORY = "not enough memory"
+_DICTIONARY = ("Dictionary mismatch", "Dictionary is corrupted")
 
 
 class _Pieces(io.RawIOBase):

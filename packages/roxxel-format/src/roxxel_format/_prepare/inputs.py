@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from roxxel_format._prepare.formats import uncompressed
 from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
     library,
-    reason,
+    naming_damage,
 )
 from roxxel_format._prepare.row_documents import (
     batch_documents,
     check_columns,
     json_document,
+    not_utf8,
     tried,
 )
 from roxxel_format._prepare.tables import record_batches
@@ -28,7 +31,7 @@ from roxxel_format._read.foreign_files import (
     parse_roxxel02,
 )
 from roxxel_format._spec.layout import is_shard_head
-from roxxel_format.errors import BucketError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,8 +53,7 @@ _BY_SUFFIX = {
 
 def format_of(path: str) -> str:
     """Return the format that a file name implies; `text` for unknown names."""
-    name = path.removesuffix(".gz").removesuffix(".zst")
-    return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
+    return _BY_SUFFIX.get(Path(uncompressed(path)).suffix.lower(), "text")
 
 
 def is_old_shard(path: str, form: str | None) -> bool:
@@ -132,28 +134,20 @@ def parquet_table(path: str, file: BinaryIO) -> Any:
     """Open a Parquet file; raise InputError if it is damaged."""
     parquet = library("pyarrow.parquet", "parquet", path)
     source = as_seekable(file)
-    try:
+    with naming_damage(partial(_not_parquet, path)):
         return parquet.ParquetFile(source, page_checksum_verification=True)
-    except BucketError:
-        raise
-    except Exception as error:  # pyarrow raises exceptions of many types
-        raise _not_parquet(path, error) from error
 
 
-def _not_parquet(path: str, error: Exception) -> InputError:
-    return InputError(
-        f"{path}: not a Parquet file ({reason(error)}); copy it again or make it again"
-    )
+def _not_parquet(path: str, why: str) -> str:
+    return f"{path}: not a Parquet file ({why}); copy it again or make it again"
 
 
 def _parquet_rows(
     path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     table = parquet_table(path, file)
-    try:
+    with naming_damage(partial(_not_parquet, path)):
         names = list(table.schema_arrow.names)
-    except Exception as error:  # pyarrow raises exceptions of many types
-        raise _not_parquet(path, error) from error
     check_columns(path, names, fields)
     groups = range(*span) if span else range(table.metadata.num_row_groups)
     first, stop = (
@@ -182,20 +176,20 @@ def _batches(
 ) -> Iterator[Any]:
     """Yield the columns of documents in some row groups of Parquet, in batches."""
     row, stop = rows
-    try:
+
+    def damaged(why: str) -> str:
+        return (
+            f"{path}: damaged at or after row {row} ({why}); copy the file again or "
+            "make it again"
+        )
+
+    with naming_damage(damaged):
         for group in groups:  # One iterator of all groups would keep their pages.
             for batch in table.iter_batches(
                 columns=[*fields.names], batch_size=256, row_groups=[group]
             ):
                 yield batch
                 row += batch.num_rows
-    except BucketError:
-        raise
-    except Exception as error:  # pyarrow raises exceptions of many types
-        raise InputError(
-            f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
-            "again or make it again"
-        ) from error
     if row != stop:
         raise InputError(
             f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
@@ -221,10 +215,7 @@ def _text(where: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); "
-            "convert it first"
-        ) from error
+        raise InputError(not_utf8(where, error)) from error
 
 
 def _array_rows(
@@ -265,17 +256,11 @@ def _npy_header(
     path: str, file: BinaryIO
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return shape, whether items are in Fortran order, and dtype."""
-    try:
+    with naming_damage(lambda why: f"{path}: not a .npy file ({why}); check the path"):
         version = np.lib.format.read_magic(file)
         read = _HEADERS.get(version)
         if read is not None:
             return read(file)
-    except BucketError:
-        raise
-    except Exception as error:  # numpy's parser raises exceptions of many types
-        raise InputError(
-            f"{path}: not a .npy file ({reason(error)}); check the path"
-        ) from error
     # Version 3.0 only adds field names in UTF-8, and arrays of numbers have no fields.
     major, minor = version
     raise InputError(

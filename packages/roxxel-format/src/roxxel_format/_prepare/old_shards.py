@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from roxxel_format._prepare.formats import is_compressed
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
 from roxxel_format._read.foreign_files import is_untyped
@@ -89,7 +90,7 @@ def _opened_old_shards(
         ValueError: The separator is not a token, or not the bytes of whole tokens.
     """
     for path in paths:
-        if path == "-" or is_url(path) or path.endswith((".gz", ".zst")):
+        if path == "-" or is_url(path) or is_compressed(path):
             what = "the standard input" if path == "-" else "compressed"
             what = "in a bucket" if is_url(path) else what
             raise InputError(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def opened(
     path: str, version: ObjectVersion | None = None, *, ahead_to: int | None = None
 ) -> Generator[BinaryIO]:
-    """Open an input file; decompress it if its name ends in .gz or .zst.
+    """Open an input file; decompress it if its name says that it is compressed.
 
     Args:
         path: The file, or a URL; `-` is the standard input.
@@ -43,7 +43,8 @@ def opened(
 
     Raises:
         OSError: The file cannot be opened or read; the error names the file.
-        InputError: The file is truncated, damaged, or unreadable for another reason.
+        InputError: The bytes of the file are truncated, damaged, or in another format.
+        MemoryError: The file needs more memory than there is; the error names the file.
     """
     with _naming(path):
         if path == "-":
@@ -94,7 +95,8 @@ def ends_beside(path: str) -> npt.NDArray[np.int64]:
     """Return the end of each document of a `.ds` file, from the index beside it.
 
     Raises:
-        InputError: There is no index, or a damaged one.
+        FileNotFoundError: There is no index.
+        InputError: The index is damaged.
     """
     index = path + ".index"
     try:
@@ -102,7 +104,7 @@ def ends_beside(path: str) -> npt.NDArray[np.int64]:
             return token_ends(index, file.read())
     except FileNotFoundError as error:
         name = index.rpartition("/")[2]
-        raise InputError(
+        raise FileNotFoundError(
             f"{path}: has no {name} beside it, which says where documents end; copy it "
             "too, or rename the file to .bin and read it with "
             "roxxel_format.foreign.FlatTokens"
@@ -120,8 +122,15 @@ def _naming(path: str) -> Generator[None]:
         if error.filename is not None or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, path) from error
-    except Exception as error:
-        raise InputError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason(error)}); check "
-            "the file"
+    except MemoryError as error:
+        if str(error).startswith(path):
+            raise
+        raise MemoryError(
+            f"{path}: needs more memory than this process can get; use fewer workers, "
+            "or divide the file"
         ) from error
+    except Exception as error:
+        what = f"{path}: cannot be read ({type(error).__name__}: {reason(error)})"
+        # A library says by a ValueError that it does not understand the bytes.
+        kind = InputError if isinstance(error, ValueError) else OSError
+        raise kind(f"{what}; check the file") from error

@@ -47,10 +47,25 @@ def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) ->
 
 
 def _document(where: str, fields: Fields, values: dict[str, Any]) -> object:
+    for name in fields.names:
+        _check_text(where, values[name])
     try:
         return fields.document(values)
     except ValueError as error:
         raise InputError(f"{where}: {error}; correct it") from error
+
+
+def _check_text(where: str, text: object) -> None:
+    """Raise InputError for half of a surrogate pair, which no encoding can store."""
+    if not isinstance(text, str) or text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: holds the lone surrogate {text[error.start]!a} at character "
+            f"{error.start}, which is no text; correct it"
+        ) from error
 
 
 def column_document(path: str, row: int, value: Any) -> object:
@@ -84,7 +99,10 @@ def column_document(path: str, row: int, value: Any) -> object:
 def json_document(where: str, line: bytes, fields: Fields) -> object:
     """Return the document of a JSON line: fields of an object, or one value."""
     try:
-        value: Any = json.loads(line)
+        # Given bytes, `json` would guess UTF-16, and accept surrogates.
+        value: Any = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise InputError(not_utf8(where, error)) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON ({error}); correct the line") from error
     if isinstance(value, dict):
@@ -109,6 +127,14 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
                 f"a {fields.part(field)} is a text or a list of tokens"
             )
     return _document(where, fields, table)
+
+
+def not_utf8(where: str, error: UnicodeDecodeError) -> str:
+    """Describe bytes that are not UTF-8."""
+    return (
+        f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); convert it "
+        "first"
+    )
 
 
 def _lacks(kind: str, name: str, names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -18,9 +19,9 @@ from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
     library,
+    naming_damage,
     reason,
 )
-from roxxel_format.errors import BucketError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,21 +150,21 @@ def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
             "truncated, so copy it again or make it again"
         )
     seekable.seek(0)
-    try:
-        is_plain = getattr(file, "name", None) == path
+    is_plain = getattr(file, "name", None) == path
+    with naming_damage(partial(_not_arrow, path)):
         source = arrow.memory_map(path) if is_plain else seekable
         if is_file:
             reader = arrow.ipc.open_file(source)
             yield from map(reader.get_batch, range(reader.num_record_batches))
         else:
             yield from arrow.ipc.open_stream(source)
-    except (GeneratorExit, InputError, BucketError):
-        raise
-    except Exception as error:  # pyarrow raises exceptions of many types
-        raise InputError(
-            f"{path}: not an Arrow file, or a damaged one ({reason(error)}); copy it "
-            "again or make it again"
-        ) from error
+
+
+def _not_arrow(path: str, why: str) -> str:
+    return (
+        f"{path}: not an Arrow file, or a damaged one ({why}); copy it again or make "
+        "it again"
+    )
 
 
 def divided_batches(path: str, file: BinaryIO, least: int) -> list[Span]:
@@ -205,10 +206,7 @@ def _batch_sizes(path: str, file: BinaryIO) -> Iterator[int]:
             if is_batch:
                 yield length + num_bytes
     except struct.error as error:
-        raise InputError(
-            f"{path}: not an Arrow file, or a damaged one (no message at byte {at}); "
-            "copy it again or make it again"
-        ) from error
+        raise InputError(_not_arrow(path, f"no message at byte {at}")) from error
 
 
 def _parsed_message(metadata: bytes) -> tuple[bool, int]:

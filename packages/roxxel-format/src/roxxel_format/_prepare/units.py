@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.formats import is_compressed
 from roxxel_format._prepare.inputs import format_of, parquet_table
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import divided_batches, divided_tokens
@@ -87,7 +88,7 @@ def _divided(
     lines and JSON lines can be divided.
     """
     form, count = form or format_of(path), num_bytes // max(1, least)
-    if count < 2 or path.endswith((".gz", ".zst")):
+    if count < 2 or is_compressed(path):
         return []
     if form == "parquet":
         return _divided_rows(path, least, version)

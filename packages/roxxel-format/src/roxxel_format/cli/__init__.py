@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # An argument `exist=` in a message, but not that of `write_column`: the command has no
 # option for columns.
 _PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
+_ERRORS = (OSError, ValueError, TypeError, IndexError, ImportError, MemoryError)
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
         # Redirect stdout, or Python's flush at exit fails with the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
+    except _ERRORS as error:
         print(f"{prog}: {_sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -66,6 +67,8 @@ def _sentence(error: Exception) -> str:
         what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
         remedy = "; check the path" if error.errno == errno.ENOENT else ""
         return f"{error.filename}: {what}{remedy}"
+    if isinstance(error, MemoryError) and not str(error):
+        return "needs more memory than this process can get; use fewer --workers"
     return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
 
 
