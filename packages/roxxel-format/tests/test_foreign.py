@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, TokenReader
-from roxxel_format.foreign import FlatTokens, MegatronTokens
+from roxxel_format.foreign import (
+    DatatroveTokens,
+    FlatTokens,
+    MegatronTokens,
+    foreign_format,
+    open_foreign,
+)
 
 from .helpers import documents_of, line_of
 
@@ -345,3 +352,223 @@ def test_floats_that_no_integer_holds_are_rounded_like_others(
     assert np.array_equal(found, np.array([[1.5, value]], np.float16), equal_nan=True)
     with pytest.raises(TypeError, match="float32 tokens cannot be read as int32"):
         tokens.read([0], 2, "int32")
+
+
+def llm_c(path: Path, tokens: Any, magic: int, version: int) -> None:
+    """Write a file as llm.c does: 256 numbers of 4 bytes, then the tokens."""
+    header = np.zeros(256, np.int32)
+    header[:3] = magic, version, len(tokens)
+    path.write_bytes(header.tobytes() + tokens.tobytes())
+
+
+@pytest.mark.parametrize(
+    ("magic", "version", "dtype"),
+    [(20240520, 1, "uint16"), (20240801, 7, "uint32"), (20251013, 1, "uint32")],
+)
+def test_the_header_of_llm_c_is_no_token(
+    magic: int, version: int, dtype: str, tmp_path: Path
+) -> None:
+    path, tokens = tmp_path / "a.bin", np.arange(1, 500, dtype=dtype)
+    llm_c(path, tokens, magic, version)
+
+    for reader in (FlatTokens(path), FlatTokens(path, dtype)):
+        assert reader.dtype == dtype
+        assert reader.tokens[:].tolist() == tokens.tolist()
+    with pytest.raises(ValueError, match=rf"{path}: its header says .*uint8"):
+        FlatTokens(path, "uint8")
+    raw = FlatTokens(path, dtype, offset=0)
+    assert raw.num_tokens * raw.dtype.itemsize == path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-2])
+    with pytest.raises(ShardError, match=rf"{path}: .*499 tokens.*offset=0"):
+        FlatTokens(path)
+
+
+def test_raw_tokens_with_the_ending_of_numpy_are_read_by_their_dtype(
+    tmp_path: Path,
+) -> None:
+    path, tokens = tmp_path / "part-0.npy", np.arange(1, 300, dtype=np.uint16)
+    tokens.tofile(path)
+
+    assert FlatTokens(path, "uint16").tokens[:].tolist() == tokens.tolist()
+    with pytest.raises(ShardError, match=rf"{path}: .*dtype"):
+        FlatTokens(path)
+    np.save(path, tokens)
+    assert FlatTokens(path, "uint16").tokens[:].tolist() == tokens.tolist()
+    with pytest.raises(ValueError, match=rf"{path}: its header says uint16.*uint32"):
+        FlatTokens(path, "uint32")
+
+
+def test_an_offset_skips_a_header_of_another_kind(tmp_path: Path) -> None:
+    path, tokens = tmp_path / "a.bin", np.arange(1, 300, dtype=np.uint16)
+    path.write_bytes(b"header!" + tokens.tobytes())
+
+    assert FlatTokens(path, "uint16", offset=7).tokens[:].tolist() == tokens.tolist()
+    with pytest.raises(ShardError, match="has 605 bytes, which is not a whole"):
+        FlatTokens(path, "uint16")
+    with pytest.raises(ValueError, match="offset=606"):
+        FlatTokens(path, "uint16", offset=606)
+
+
+@given(
+    lengths=st.lists(st.integers(0, 40), min_size=1, max_size=8),
+    cut=st.integers(0, 100),
+    is_ended=st.booleans(),
+)
+def test_documents_of_flat_files_end_with_their_separator(
+    lengths: list[int],
+    cut: int,
+    is_ended: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("flat")
+    documents = [np.arange(1, n + 1, dtype=np.uint16) for n in lengths]
+    line = np.concatenate([np.append(each, 0) for each in documents])
+    if not is_ended and documents[-1].size:
+        line = line[:-1]
+    for number, part in enumerate((line[:cut], line[cut:])):
+        part.astype(np.uint16).tofile(folder / f"t_{number}.bin")
+
+    flat = FlatTokens(folder / "t_*.bin", "uint16", separator=0)
+
+    assert flat.tokens[:].tolist() == line.tolist()
+    assert [each.tolist() for each in flat.documents] == [
+        each.tolist() for each in documents
+    ]
+    assert flat.num_documents == len(documents)
+    spans = flat.document_spans(0, flat.num_tokens)
+    assert (
+        spans[:, 2].tolist()
+        == np.minimum(np.cumsum([n + 1 for n in lengths]), line.size).tolist()
+    )
+
+
+def test_flat_files_are_read_in_natural_order_or_as_listed(tmp_path: Path) -> None:
+    paths = [tmp_path / f"t_{number}.bin" for number in (10, 9, 2)]
+    for number, path in enumerate(paths):
+        np.full(300, number + 1, np.uint16).tofile(path)
+
+    whole = FlatTokens(tmp_path / "t_*.bin", "uint16")
+    listed = FlatTokens(paths, "uint16")
+
+    assert whole.read([299], 302).tolist() == [[3, *[2] * 300, 1]]
+    assert listed.read([299], 302).tolist() == [[1, *[2] * 300, 3]]
+    assert whole.fingerprint != listed.fingerprint
+    again = pickle.loads(pickle.dumps(listed))  # noqa: S301 - our own bytes
+    assert again.fingerprint == listed.fingerprint
+    for name, dtype in (("a.npy", "uint16"), ("b.npy", "uint32")):
+        np.save(tmp_path / name, np.arange(1, 50, dtype=dtype))
+    with pytest.raises(ShardError, match=r"b.npy: holds uint32, but .*a.npy"):
+        FlatTokens(tmp_path / "*.npy")
+    with pytest.raises(IsADirectoryError, match=r"a folder; .*/\*\.bin"):
+        FlatTokens(tmp_path, "uint16")
+
+
+def test_a_replaced_flat_file_is_an_error_at_the_next_opening(tmp_path: Path) -> None:
+    for number in (0, 1):
+        np.full(5000, 7, np.uint16).tofile(tmp_path / f"t_{number}.bin")
+    flat = FlatTokens(tmp_path / "t_*.bin", "uint16")
+    np.full(5000, 8, np.uint16).tofile(tmp_path / "new")
+    (tmp_path / "new").replace(tmp_path / "t_1.bin")
+
+    with pytest.raises(ShardError, match=r"t_1.bin: the file was replaced"):
+        flat.read([5000], 10)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "named"),
+    [
+        ("uint32", "uint16", '"uint32"'),
+        ("uint16", "uint8", '"uint16"'),
+        ("int64", "uint16", '"uint64"'),
+        ("uint64", "int32", '"uint64"'),
+        ("uint16", "uint32", '"uint16"'),
+        ("uint32", "int64", '"uint32"'),
+    ],
+)
+def test_tokens_of_the_wrong_width_get_a_warning(
+    written: str, read: str, named: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.bin"
+    ids = np.random.default_rng(0).integers(300, 50_000, 2000)
+    (ids % 250 + 1 if read == "uint8" else ids).astype(written).tofile(path)
+
+    with pytest.warns(UserWarning, match=rf"{path}: .*{named}"):
+        FlatTokens(path, read)
+    FlatTokens(path, written)
+
+
+def test_datatrove_files_are_token_readers(tmp_path: Path) -> None:
+    documents = [[5, 6, 0], [0], [7, 8], [9, 0]]
+    for number, part in enumerate((documents[:1], documents[1:])):
+        path = tmp_path / f"00{number}_tok.ds"
+        np.array([*chain(*part)], np.uint16).tofile(path)
+        np.cumsum([len(each) for each in part]).tofile(f"{path}.index")
+
+    plain = DatatroveTokens(tmp_path / "*.ds")
+    trove = DatatroveTokens(tmp_path / "*.ds", separator=0, tokenizer="t")
+
+    assert isinstance(trove, TokenReader)
+    assert [each.tolist() for each in plain.documents] == documents
+    assert [each.tolist() for each in trove.documents] == [[5, 6], [], [7, 8], [9]]
+    assert trove.tokens[:].tolist() == [*chain(*documents)]
+    assert trove.fingerprint != plain.fingerprint
+    again = pickle.loads(pickle.dumps(trove))  # noqa: S301 - our own bytes
+    assert (again.fingerprint, again.tokenizer) == (trove.fingerprint, "t")
+    (tmp_path / "000_tok.ds").write_bytes(bytes(5))
+    with pytest.raises(ShardError, match=r"000_tok.ds: has 5 bytes, but"):
+        DatatroveTokens(tmp_path / "*.ds")
+
+
+def test_separators_of_megatron_documents_are_no_part_of_them(tmp_path: Path) -> None:
+    documents = [np.array(each, np.uint16) for each in ([5, 0], [], [6], [0])]
+    write_megatron(tmp_path / "m", documents)
+
+    reader = MegatronTokens(tmp_path / "m", separator=0)
+
+    assert [each.tolist() for each in reader.documents] == [[5], [], [6], []]
+    assert [each.tolist() for each in reader.documents.with_separator] == [
+        each.tolist() for each in documents
+    ]
+
+
+def test_a_reader_shows_its_path_and_its_size(tmp_path: Path) -> None:
+    np.arange(3000, dtype=np.uint16).tofile(tmp_path / "a.bin")
+
+    shown = repr(FlatTokens(tmp_path / "a.bin", "uint16"))
+
+    assert shown == f"FlatTokens('{tmp_path}/a.bin', 3,000 tokens of uint16)"
+
+
+def test_a_corpus_of_another_format_is_opened_by_plain_values(tmp_path: Path) -> None:
+    tokens = np.array([5, 6, 0, 7, 0], np.uint16)
+    tokens.tofile(tmp_path / "a.bin")
+    tokens.tofile(tmp_path / "a.ds")
+    np.array([3, 5]).tofile(tmp_path / "a.ds.index")
+    write_megatron(tmp_path / "m", [tokens[:3], tokens[3:]])
+    Roxxel(tmp_path / "r.rox").write([tokens])
+
+    found = [
+        open_foreign(tmp_path / "a.bin", dtype="uint16", separator=0),
+        open_foreign(str(tmp_path / "a.ds"), separator=0, tokenizer="t"),
+        open_foreign(tmp_path / "m", separator=0),
+        open_foreign(tmp_path / "m.bin", separator=0),
+        open_foreign(tmp_path / "m.bin", "flat", dtype="uint16", separator=0),
+    ]
+
+    assert [type(each).__name__.removesuffix("Tokens") for each in found] == [
+        "Flat",
+        "Datatrove",
+        "Megatron",
+        "Megatron",
+        "Flat",
+    ]
+    for each in found:
+        assert [one.tolist() for one in each.documents] == [[5, 6], [7]]
+    assert foreign_format(tmp_path / "r.rox") is None
+    assert foreign_format("s3://bucket/wiki_*.rox") is None
+    with pytest.raises(ValueError, match=r"r.rox.*'datatrove'"):
+        open_foreign(tmp_path / "r.rox")
+    with pytest.raises(ValueError, match=r"a.ds.*offset=3"):
+        open_foreign(tmp_path / "a.ds", offset=3)
+    with pytest.raises(ValueError, match=r"format='bin'.*'megatron'"):
+        open_foreign(tmp_path / "a.bin", "bin")

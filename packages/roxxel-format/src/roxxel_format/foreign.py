@@ -1,14 +1,18 @@
 """Read corpora of other formats in place, each as a `TokenReader`.
 
-The readers map Megatron's `.bin` with its `.idx`, flat `.npy` or `.bin` files, and the
-shards of the first Roxxel, which end with `ROXXEL02`. So a curriculum can read an
-existing corpus without tokenizing again. These formats have no checksums, so readers
+The readers map flat `.bin` and `.npy` files (nanoGPT, llm.c, OLMo), Megatron's `.bin`
+with its `.idx`, `.ds` files of datatrove, and the shards of the first Roxxel, which end
+with `ROXXEL02`. So a curriculum can read an existing corpus without tokenizing again.
+`open_foreign` opens any of them by plain values, and `roxxel-format copy` turns any of
+them into shards. These formats have no checksums, so readers
 cannot detect damaged tokens, and a fingerprint covers only a sample of the tokens. An
 unpickled reader opens its files by path, and raises if their fingerprint changed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from functools import cached_property
 from hashlib import blake2b
 from itertools import accumulate
@@ -20,10 +24,17 @@ import numpy as np
 
 from roxxel_format._read.foreign_files import (
     BlockFile,
-    little_endian,
-    map_items,
-    map_npy,
+    ds_dtype,
+    ends_as_roxxel02,
+    parse_ends,
     read_megatron_index,
+)
+from roxxel_format._read.item_files import (
+    find_items,
+    line_of,
+    paths_of,
+    sample,
+    wrong_width,
 )
 from roxxel_format._read.line import (
     Line,
@@ -33,11 +44,19 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.maps import with_room
-from roxxel_format._read.separators import DocumentEnds, items_of, separated
+from roxxel_format._read.separators import (
+    DocumentEnds,
+    ended,
+    items_of,
+    separated,
+    with_separator,
+)
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.plain_name import old_shards
+from roxxel_format._store.reading import read_file
+from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -46,20 +65,24 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._read.maps import MappedFile
+    from roxxel_format._read.item_files import ItemFile, Items
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._store.corpus_name import Filepath
 
 __all__ = [
+    "DatatroveTokens",
     "DocumentEnds",
     "FlatTokens",
     "MappedTokens",
     "MegatronTokens",
     "Roxxel02Tokens",
+    "foreign_format",
+    "open_foreign",
 ]
 
 _SAMPLED_BLOCKS = 1024
 _SAMPLE_SIZE = 4096
+_MAX_INDEX_SIZE = 1 << 34
 
 
 class MappedTokens:
@@ -70,6 +93,7 @@ class MappedTokens:
         documents: Returns the documents; called at their first use.
         key: Bytes that identify the ends of the documents, for the fingerprint.
         tokenizer: Name and hash of the tokenizer, if known.
+        name: What `repr` shows in front of the number of tokens, such as the path.
 
     Example:
         >>> np.save("flat.npy", np.arange(50))
@@ -83,11 +107,19 @@ class MappedTokens:
         documents: Callable[[], DocumentEnds],
         key: bytes | memoryview,
         tokenizer: str | None,
+        *,
+        name: str = "",
     ) -> None:
         self._line = line
         self._find_documents = documents
         self._key = key
         self._tokenizer = tokenizer
+        self._name = name
+
+    def __repr__(self) -> str:
+        what = f"{self.num_tokens:,} tokens of {self.dtype}"
+        shown = ", ".join(filter(None, (self._name, what)))
+        return f"{type(self).__name__}({shown})"
 
     @cached_property
     def _documents(self) -> DocumentEnds:
@@ -199,46 +231,69 @@ class MappedTokens:
 
 
 class FlatTokens(MappedTokens):
-    """A flat `.npy` or `.bin` file of tokens, read as one document.
+    """Flat files of tokens: raw `.bin`, `.npy`, or with the header of llm.c.
+
+    nanoGPT writes raw `.bin`, OLMo raw tokens with the ending `.npy`, llm.c a header of
+    1024 bytes before the tokens. The first bytes of a file say which it is, so you name
+    only the type of raw tokens.
 
     Args:
-        path: The file. A `.npy` file holds one flat array.
-        dtype: Item type of a file without a header, such as `.bin`. Items are
-            little-endian on every machine, unless the dtype is big-endian (`">u2"`).
+        filepath: A file, a glob pattern, or a list of these. The files of a pattern are
+            read in natural order of their names, as one line of tokens.
+        dtype: Item type of a file without a header. Items are little-endian on every
+            machine, unless the dtype is big-endian (`">u2"`).
+        offset: Bytes before the first token of each file. Default: the size of a header
+            of `.npy` or llm.c, else 0.
+        separator: The token that ends each document. The first use of the documents
+            searches all tokens. Default: all tokens are one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
-        ShardError: The file does not hold whole items of a known type.
+        FileNotFoundError: There is no such file.
+        ShardError: A file does not hold whole items of a known type, or two files hold
+            items of different types.
+        ValueError: A file needs `dtype`, or `separator` is no value of it.
+
+    Warns:
+        UserWarning: The tokens look as if `dtype` had the wrong width, such as every
+            second token 0.
 
     Example:
-        >>> np.arange(50, dtype=np.uint16).tofile("flat.bin")
-        >>> FlatTokens("flat.bin", "uint16").read([0, 30], 3).tolist()
-        [[0, 1, 2], [30, 31, 32]]
+        >>> np.array([5, 6, 0, 7, 0], np.uint16).tofile("flat.bin")
+        >>> flat = FlatTokens("flat.bin", "uint16", separator=0)
+        >>> flat.read([0, 2], 3).tolist()
+        [[5, 6, 0], [0, 7, 0]]
+        >>> [document.tolist() for document in flat.documents]
+        [[5, 6], [7]]
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        filepath: Filepath,
         dtype: npt.DTypeLike | None = None,
         *,
+        offset: int | None = None,
+        separator: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        path = Path(path)
-        if path.suffix == ".npy":
-            file, tokens = map_npy(path)
-        elif dtype is None:
-            raise ValueError(
-                f'{path}: a file without a header needs dtype, for example "uint16"'
-            )
-        else:
-            file, tokens = map_items(path, little_endian(dtype))
-        super().__init__(*_of_one_file(file, tokens), tokenizer)
-        self._arguments = str(path.absolute()), dtype
+        paths = paths_of(filepath, "FlatTokens")
+        line = line_of([find_items(path, dtype, offset) for path in paths])
+        fault = wrong_width(sample(line))
+        if fault is not None:
+            warnings.warn(f"{paths[0]}: {fault}", stacklevel=2)
+        key, documents = _flat_documents(line, separator)
+        super().__init__(line, documents, key, tokenizer, name=_shown(filepath))
+        self._arguments = absolute(filepath), dtype, offset, separator
 
     def __reduce__(self) -> tuple[object, ...]:
-        path, dtype = self._arguments
-        keywords = {"dtype": dtype, "tokenizer": self._tokenizer}
-        return _opened_again, (type(self), path, keywords, self.fingerprint)
+        filepath, dtype, offset, separator = self._arguments
+        keywords = {
+            "dtype": dtype,
+            "offset": offset,
+            "separator": separator,
+            "tokenizer": self._tokenizer,
+        }
+        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
 
 
 class MegatronTokens(MappedTokens):
@@ -246,6 +301,8 @@ class MegatronTokens(MappedTokens):
 
     Args:
         path: The `.bin` file, the `.idx` file, or their path without the suffix.
+        separator: The token that ends documents, if one does (`--append-eod`); it is
+            then no part of a document, but its separator.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -264,25 +321,82 @@ class MegatronTokens(MappedTokens):
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, tokenizer: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        separator: int | None = None,
+        tokenizer: str | None = None,
     ) -> None:
-        path = Path(path)
+        path = Path(_one_path(path))
         stem = path.with_suffix("") if path.suffix in {".bin", ".idx"} else path
         index_path = stem.with_name(stem.name + ".idx")
         dtype, ends = read_megatron_index(index_path)
-        file, tokens = map_items(stem.with_name(stem.name + ".bin"), dtype)
+        items = find_items(str(stem.with_name(stem.name + ".bin")), dtype, 0)
         last = int(ends[-1]) if ends.size else 0
-        if last != tokens.size:
+        if last != items.num_items:
             raise ShardError(
                 f"{index_path}: describes {last} tokens, but the .bin file holds "
-                f"{tokens.size}; use files that were written together"
+                f"{items.num_items}; use files that were written together"
             )
-        super().__init__(*_of_one_file(file, tokens, ends), tokenizer)
-        self._path = str(stem.absolute())
+        line = line_of([items])
+        key, documents = _known_documents(line, ends, separator)
+        super().__init__(line, documents, key, tokenizer, name=repr(str(stem)))
+        self._arguments = str(stem), separator
 
     def __reduce__(self) -> tuple[object, ...]:
-        keywords = {"tokenizer": self._tokenizer}
-        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
+        path, separator = self._arguments
+        keywords = {"separator": separator, "tokenizer": self._tokenizer}
+        return _opened_again, (type(self), path, keywords, self.fingerprint)
+
+
+class DatatroveTokens(MappedTokens):
+    """The `.ds` files of datatrove with their `.ds.index`, documents included.
+
+    Args:
+        filepath: A `.ds` file, a glob pattern, or a list of these. The files of a
+            pattern are read in natural order of their names.
+        separator: The token that ends documents, if one does; it is then no part of a
+            document, but its separator.
+        tokenizer: Name and hash of the tokenizer, if it is known.
+
+    Raises:
+        FileNotFoundError: There is no such file, or none with its index.
+        ShardError: An index is damaged, or does not match its tokens.
+
+    Example:
+        >>> np.array([5, 6, 0, 7, 0], np.uint16).tofile("text.ds")
+        >>> np.array([3, 5]).tofile("text.ds.index")
+        >>> trove = DatatroveTokens("text.ds", separator=0)
+        >>> [document.tolist() for document in trove.documents]
+        [[5, 6], [7]]
+    """
+
+    def __init__(
+        self,
+        filepath: Filepath,
+        *,
+        separator: int | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        items: list[Items] = []
+        stops: list[npt.NDArray[np.int64]] = []
+        at = 0
+        for path in paths_of(filepath, "DatatroveTokens"):
+            index = path + ".index"
+            ends = parse_ends(index, read_file(index, _MAX_INDEX_SIZE))
+            dtype = ds_dtype(path, Path(path).stat().st_size, ends)
+            items.append(find_items(path, dtype, 0))
+            stops.append(ends + at)
+            at += items[-1].num_items
+        line = line_of(items)
+        key, documents = _known_documents(line, np.concatenate(stops), separator)
+        super().__init__(line, documents, key, tokenizer, name=_shown(filepath))
+        self._arguments = absolute(filepath), separator
+
+    def __reduce__(self) -> tuple[object, ...]:
+        filepath, separator = self._arguments
+        keywords = {"separator": separator, "tokenizer": self._tokenizer}
+        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
 
 
 class Roxxel02Tokens(MappedTokens):
@@ -366,7 +480,11 @@ class Roxxel02Tokens(MappedTokens):
             return separated(line, bounds, end)
 
         super().__init__(
-            line, documents, b"" if end is None else end.tobytes(), tokenizer
+            line,
+            documents,
+            b"" if end is None else end.tobytes(),
+            tokenizer,
+            name=_shown(filepath),
         )
         self._arguments = filepath, dtype, separator
 
@@ -380,19 +498,134 @@ class Roxxel02Tokens(MappedTokens):
         return _opened_again, (type(self), filepath, keywords, self.fingerprint)
 
 
-def _of_one_file(
-    file: MappedFile, tokens: Tokens, stops: npt.NDArray[np.int64] | None = None
-) -> tuple[Line[MappedFile], Callable[[], DocumentEnds], memoryview]:
-    """Return line, documents and key of a file; one document if `stops` is None."""
+def foreign_format(filepath: Filepath) -> str | None:
+    """Return the format of a corpus that is no `Roxxel`; None if it is none of these.
 
-    def piece(opened: MappedFile) -> Tokens:
-        opened.check_size()
-        return tokens
+    `open_foreign` reads these formats: `"flat"`, `"megatron"`, `"datatrove"`,
+    `"roxxel02"`. The names decide, and for `.rox` the last bytes of the first file.
 
-    if stops is None:
-        stops = np.array([tokens.size], np.int64)
-    line = Line((0, tokens.size), tokens.dtype, lambda _: file, piece, 1)
-    return line, lambda: DocumentEnds(stops), stops.data
+    Example:
+        >>> foreign_format("train_*.bin"), foreign_format("wiki_*.rox")
+        ('flat', None)
+    """
+    named = absolute(filepath)
+    first = named if isinstance(named, str) else (*named, "")[0]
+    if is_url(first):
+        return None
+    path = Path(first)
+    stem = path.with_suffix("") if path.suffix == ".bin" else path
+    if path.suffix == ".idx" or stem.with_name(stem.name + ".idx").exists():
+        return "megatron"
+    if path.suffix in {".bin", ".npy"}:
+        return "flat"
+    if path.suffix == ".ds":
+        return "datatrove"
+    if path.suffix == ".rox" or not path.suffix:
+        with contextlib.suppress(FileNotFoundError, ShardError, IsADirectoryError):
+            return "roxxel02" if ends_as_roxxel02(old_shards(first)[0]) else None
+    return None
+
+
+def open_foreign(
+    filepath: Filepath,
+    format: str | None = None,  # noqa: A002 - the name of the command's option
+    *,
+    dtype: npt.DTypeLike | None = None,
+    offset: int | None = None,
+    separator: int | None = None,
+    tokenizer: str | None = None,
+) -> MappedTokens:
+    """Open a corpus of another format by plain values, such as those of a TOML table.
+
+    Args:
+        filepath: As for the reader of the format.
+        format: `"flat"` (nanoGPT, llm.c, OLMo), `"megatron"`, `"datatrove"` or
+            `"roxxel02"`. Default: `foreign_format` of the path.
+        dtype: As for `FlatTokens` and `Roxxel02Tokens`.
+        offset: As for `FlatTokens`.
+        separator: The token that ends documents.
+        tokenizer: Name and hash of the tokenizer, if it is known.
+
+    Raises:
+        ValueError: The format is unknown, or has no such argument.
+
+    Example:
+        >>> np.arange(50, dtype=np.uint16).tofile("flat.bin")
+        >>> open_foreign("flat.bin", dtype="uint16").num_tokens
+        50
+    """
+    found = foreign_format(filepath) if format is None else format
+    reader = _READERS.get(found or "")
+    if reader is None:
+        problem = f"format={format!r} is unknown"
+        if format is None:
+            problem = "its name and its content are those of no other format"
+        raise ValueError(
+            f"{_shown(filepath)}: {problem}; pass as format "
+            f"{', '.join(map(repr, _READERS))}, or open a corpus of .rox shards with "
+            "Roxxel"
+        )
+    given = {
+        "dtype": dtype,
+        "offset": offset,
+        "separator": separator,
+        "tokenizer": tokenizer,
+    }
+    keywords = {name: value for name, value in given.items() if value is not None}
+    kind, names = reader
+    for name, value in keywords.items():
+        if name not in names:
+            raise ValueError(
+                f"{_shown(filepath)}: {name}={value!r} is no argument of "
+                f"the format {found!r}; leave it out"
+            )
+    return kind(filepath, **keywords)
+
+
+_READERS: dict[str, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
+    "flat": (FlatTokens, frozenset({"dtype", "offset", "separator", "tokenizer"})),
+    "megatron": (MegatronTokens, frozenset({"separator", "tokenizer"})),
+    "datatrove": (DatatroveTokens, frozenset({"separator", "tokenizer"})),
+    "roxxel02": (Roxxel02Tokens, frozenset({"dtype", "separator", "tokenizer"})),
+}
+
+
+def _shown(filepath: Filepath) -> str:
+    """Return the path, or the first of several, for messages."""
+    named = absolute(filepath)
+    if isinstance(named, str):
+        return repr(named)
+    more = len(named) - 1
+    return f"{named[0]!r} and {more} more" if more else repr(named[0])
+
+
+def _one_path(path: str | os.PathLike[str]) -> str:
+    found = absolute(path)
+    if not isinstance(found, str):
+        raise TypeError(f"path is {path!r}; pass the path of one .bin file")
+    return found
+
+
+def _flat_documents(
+    line: Line[ItemFile], separator: int | None
+) -> tuple[bytes, Callable[[], DocumentEnds]]:
+    """Return the key and the documents of tokens that record no documents."""
+    stops = np.array([len(line)], np.int64)
+    if separator is None:
+        return stops.tobytes(), lambda: DocumentEnds(stops)
+    token = items_of(separator, line.dtype)
+    return stops.tobytes() + token.tobytes(), lambda: ended(line, token)
+
+
+def _known_documents(
+    line: Line[ItemFile], stops: npt.NDArray[np.int64], separator: int | None
+) -> tuple[bytes | memoryview, Callable[[], DocumentEnds]]:
+    """Return the key and the documents of tokens whose documents are known."""
+    if separator is None:
+        return stops.data, lambda: DocumentEnds(stops)
+    token = items_of(separator, line.dtype)
+    key = stops.tobytes() + token.tobytes()
+    return key, lambda: with_separator(line, stops, token)
 
 
 def _opened_again(

@@ -14,10 +14,11 @@ from roxxel_format._prepare.input_file import (
     reason,
 )
 from roxxel_format._prepare.object_file import buffered_object
-from roxxel_format._prepare.tables import token_ends
+from roxxel_format._read.foreign_files import parse_ends
 from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._store.bucket import object_version
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -101,7 +102,9 @@ def ends_beside(path: str) -> npt.NDArray[np.int64]:
     index = path + ".index"
     try:
         with opened(index) as file:
-            return token_ends(index, file.read())
+            return parse_ends(index, file.read())
+    except ShardError as error:
+        raise InputError(str(error)) from None
     except FileNotFoundError as error:
         name = index.rpartition("/")[2]
         raise FileNotFoundError(

@@ -22,6 +22,8 @@ from roxxel_format._prepare.input_file import (
     naming_damage,
     reason,
 )
+from roxxel_format._read.foreign_files import ds_dtype
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.unit import Span
 
-_ITEM_SIZES = (2, 4)
 _RUN_BYTES = 1 << 24
 _SIDE_FILES = (".index", ".metadata", ".loss")
 _ARROW_FILE = b"ARROW1"
@@ -90,14 +91,11 @@ def token_documents(
     """Yield the documents of a `.ds` file; with a span, only `[start, stop)`."""
     file = as_seekable(file)
     num_bytes = file.seek(0, os.SEEK_END)
-    num_tokens = int(ends[-1]) if ends.size else 0
-    item_size = num_bytes // num_tokens if num_tokens else _ITEM_SIZES[0]
-    if num_bytes != num_tokens * item_size or item_size not in _ITEM_SIZES:
-        raise InputError(
-            f"{path}: has {num_bytes} bytes, but its index declares {num_tokens} "
-            "tokens of 2 or 4 bytes; the file or its index is damaged, so copy both "
-            "again"
-        )
+    try:
+        dtype = ds_dtype(path, num_bytes, ends)
+    except ShardError as error:
+        raise InputError(str(error)) from None
+    item_size = dtype.itemsize
     first, last = span or (0, ends.size)
     start = int(ends[first - 1]) if first else 0
     file.seek(start * item_size)
@@ -107,23 +105,11 @@ def token_documents(
         until = min(until, last)
         stop = int(ends[until - 1])
         data = file.read((stop - start) * item_size)
-        tokens = np.frombuffer(data, f"<u{item_size}")
+        tokens = np.frombuffer(data, dtype)
         if tokens.size != stop - start:
             raise InputError(f"{path}: was truncated while it was read; copy it again")
         yield from np.split(tokens, ends[first : until - 1] - start)
         first, start = until, stop
-
-
-def token_ends(index: str, data: bytes) -> npt.NDArray[np.int64]:
-    """Return the end of each document of a `.ds` file, from the bytes of its index."""
-    ends = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
-    is_rising = bool((np.diff(ends, prepend=0) >= 0).all())
-    if len(data) % 8 or not is_rising:
-        raise InputError(
-            f"{index}: is not an index of rising 8-byte numbers ({len(data)} bytes); "
-            "copy it again"
-        )
-    return ends
 
 
 def divided_tokens(

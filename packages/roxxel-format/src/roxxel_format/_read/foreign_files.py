@@ -1,4 +1,4 @@
-"""Map files of other formats: `.npy`, `.bin`, Megatron's `.idx`, `ROXXEL02` shards."""
+"""Parse files of other formats: `.npy`, `.idx` of Megatron, `.ds`, `ROXXEL02`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
 
-_NPY_MAGIC = b"\x93NUMPY"
+NPY_MAGIC = b"\x93NUMPY"
 _NPY_LENGTHS = {
-    _NPY_MAGIC + b"\1\0": struct.Struct("<H"),
-    _NPY_MAGIC + b"\2\0": struct.Struct("<I"),
-    _NPY_MAGIC + b"\3\0": struct.Struct("<I"),
+    NPY_MAGIC + b"\1\0": struct.Struct("<H"),
+    NPY_MAGIC + b"\2\0": struct.Struct("<I"),
+    NPY_MAGIC + b"\3\0": struct.Struct("<I"),
 }
 """First bytes of each version of `.npy`, and the struct of its header length."""
 
@@ -51,6 +51,7 @@ _MEGATRON_DTYPES = {
     7: "<f4",
     8: "<u2",
 }
+_DS_SIZES = 2, 4
 _ROXXEL02_FOOT = struct.Struct("<qq8s8s")
 _ROXXEL01_FOOT = struct.Struct("<qq8s")
 _ROXXEL02_DTYPE = re.compile("[<>=|]?[biuf][1248]")
@@ -60,7 +61,7 @@ def read_megatron_index(
     path: Path,
 ) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
     """Return an `.idx` file's dtype, and the end of each document in tokens."""
-    file = _map_file(path)
+    file = map_file(path)
     head = file.read(0, min(_MEGATRON_HEAD_SIZE, file.num_bytes))
     if not head.startswith(_MEGATRON_MAGIC) or len(head) < _MEGATRON_HEAD_SIZE:
         raise ShardError(
@@ -105,6 +106,39 @@ def read_megatron_index(
             "adjacent sequences can be read in place"
         )
     return dtype, ends[bounds[1:]]
+
+
+def parse_ends(path: str, data: bytes) -> npt.NDArray[np.int64]:
+    """Return where each document of a `.ds` file ends, from the bytes of its index.
+
+    Raises:
+        ShardError: The index is damaged.
+    """
+    ends = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
+    is_rising = bool((np.diff(ends, prepend=0) >= 0).all())
+    if len(data) % 8 or not is_rising:
+        raise ShardError(
+            f"{path}: is not an index of rising 8-byte numbers ({len(data)} bytes); "
+            "copy it again"
+        )
+    return ends
+
+
+def ds_dtype(path: str, num_bytes: int, ends: npt.NDArray[np.int64]) -> np.dtype[Any]:
+    """Return the item type of a `.ds` file, which only its size and its index tell.
+
+    Raises:
+        ShardError: Size and index do not fit each other.
+    """
+    num_tokens = int(ends[-1]) if ends.size else 0
+    item_size = num_bytes // num_tokens if num_tokens else _DS_SIZES[0]
+    if num_bytes != num_tokens * item_size or item_size not in _DS_SIZES:
+        raise ShardError(
+            f"{path}: has {num_bytes} bytes, but its index declares {num_tokens} "
+            "tokens of 2 or 4 bytes; the file or its index is damaged, so copy both "
+            "again"
+        )
+    return np.dtype(f"<u{item_size}")
 
 
 def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
@@ -176,9 +210,16 @@ def parse_roxxel02(
     return np.frombuffer(data, items, count), ends
 
 
+def ends_as_roxxel02(path: str) -> bool:
+    """Return whether a file is a shard of the first Roxxel."""
+    file = map_file(Path(path))
+    foot = file.read(max(0, file.num_bytes - 32), file.num_bytes)
+    return is_roxxel02(foot, file.num_bytes)
+
+
 def is_untyped(path: str) -> bool:
     """Return whether a file is a shard of `ROXXEL01`, which records no item type."""
-    file = _map_file(Path(path))
+    file = map_file(Path(path))
     return file.read(max(0, file.num_bytes - 8), file.num_bytes) == b"ROXXEL01"
 
 
@@ -226,7 +267,7 @@ class BlockFile:
     """An open shard of `ROXXEL02` or `ROXXEL01`; see `parse_roxxel02`."""
 
     def __init__(self, path: str, dtype: npt.DTypeLike | None) -> None:
-        self._file = _map_file(Path(path))
+        self._file = map_file(Path(path))
         view = self._file.view(0, self._file.num_bytes)
         self.items, self._ends = parse_roxxel02(path, view, dtype)
 
@@ -275,44 +316,30 @@ def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 
-def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
-    """Map a file that holds items without a header."""
-    file = _map_file(path)
-    if file.num_bytes % dtype.itemsize:
-        raise ShardError(
-            f"{path}: has {file.num_bytes} bytes, which is not a whole number of "
-            f"{dtype} items; check the dtype"
-        )
-    return file, _array(file, dtype, file.num_bytes // dtype.itemsize, 0)
-
-
-def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
-    """Map a `.npy` file that holds a flat array."""
-    file = _map_file(path)
-    try:
-        dtype, shape, offset = _parse_npy_header(file)
-    except _BadHeaderError as error:
-        raise ShardError(f"{path}: not a .npy file ({error}); check the path") from None
-    if len(shape) != 1:
-        raise ShardError(f"{path}: holds an array of shape {shape}; save a flat array")
-    stop = offset + shape[0] * dtype.itemsize
-    if file.num_bytes != stop:
-        fault = "is truncated" if file.num_bytes < stop else "continues after its array"
-        raise ShardError(
-            f"{path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} end "
-            f"at byte {stop}; the file {fault}, so save the array again"
-        )
-    return file, _array(file, dtype, shape[0], offset)
-
-
 class _BadHeaderError(Exception):
     """The header of a `.npy` file is wrong; the message says how."""
 
 
-def _parse_npy_header(
+def parse_npy_header(
     file: MappedFile,
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Return the dtype, the shape, and the offset of the first item.
+
+    Raises:
+        ShardError: The header is damaged, or declares items that are no tokens.
+    """
+    try:
+        return _parsed_npy_header(file)
+    except _BadHeaderError as error:
+        raise ShardError(
+            f"{file.path}: not a .npy file ({error}); check the path"
+        ) from None
+
+
+def _parsed_npy_header(
+    file: MappedFile,
+) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Parse a header.
 
     numpy's parser evaluates the header as Python, so a damaged header could raise any
     error.
@@ -346,13 +373,15 @@ def _parse_npy_header(
     return little_endian(descr[0]), lengths, start + num_bytes
 
 
-def _map_file(path: Path) -> MappedFile:
+def map_file(path: Path) -> MappedFile:
+    """Open a regular file; its map is made at the first use."""
     return MappedFile(str(path), open_file(str(path)))
 
 
-def _array(
+def array_of(
     file: MappedFile, dtype: np.dtype[Any], count: int, byte_offset: int
 ) -> Tokens:
+    """Return items of a file; raise ShardError if no token has this type."""
     try:
         dtypes.stored_name(dtype)
     except TypeError as error:

@@ -1,7 +1,8 @@
 """Find documents by the separators at their ends.
 
-Shards of the first Roxxel, an older library of this name, do not record where documents
-end. A document may be in several shards, so the shards are read as one `Line`.
+Flat files, and shards of the first Roxxel, an older library of this name, do not record
+where documents end. A document may be in several files, so the files are read as one
+`Line`.
 """
 
 from __future__ import annotations
@@ -54,6 +55,37 @@ def items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
     raise ValueError(
         f"separator={separator!r} is not a value of {dtype}; pass a token or its bytes"
     )
+
+
+def ended(line: Line[Any], token: Tokens) -> DocumentEnds:
+    """Find the documents of a line, each of which ends with one token.
+
+    The last document may lack the token.
+    """
+    found: list[npt.NDArray[np.int64]] = []
+    for start in range(0, len(line), _SEARCHED_ITEMS):
+        items = line.range(start, min(start + _SEARCHED_ITEMS, len(line)))
+        found.append(np.flatnonzero(items == token[0]) + (start + 1))
+    stops = np.concatenate([np.empty(0, np.int64), *found])
+    if (int(stops[-1]) if stops.size else 0) == len(line) and stops.size:
+        return DocumentEnds(stops, 1)
+    lengths = np.ones(stops.size + 1, np.int64)
+    lengths[-1] = 0
+    return DocumentEnds(np.append(stops, len(line)), lengths)
+
+
+def with_separator(
+    line: Line[Any], stops: npt.NDArray[np.int64], token: Tokens
+) -> DocumentEnds:
+    """Say which documents of known ends have the token as their last."""
+    starts = np.append(0, stops[:-1])
+    lengths = np.zeros(stops.size, np.int64)
+    filled = np.flatnonzero(stops > starts)
+    for at in range(0, filled.size, _SEARCHED_ITEMS):
+        rows = filled[at : at + _SEARCHED_ITEMS]
+        last = line.read((stops[rows] - 1).tolist(), 1, line.dtype)[:, 0]
+        lengths[rows] = last == token[0]
+    return DocumentEnds(stops, 1 if lengths.all() else lengths)
 
 
 def separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> DocumentEnds:

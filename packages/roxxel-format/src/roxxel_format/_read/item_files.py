@@ -1,0 +1,266 @@
+"""Files of one array of tokens: raw, `.npy`, or with the header of llm.c.
+
+The first bytes of a file say which of these it is, whatever its name: OLMo gives raw
+tokens the ending `.npy`, and llm.c gives tokens behind a header the ending `.bin`.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roxxel_format._read.foreign_files import (
+    NPY_MAGIC,
+    array_of,
+    little_endian,
+    map_file,
+    parse_npy_header,
+)
+from roxxel_format._read.line import Line
+from roxxel_format._read.maps import with_room
+from roxxel_format._spec import dtypes
+from roxxel_format._store.corpus_name import absolute, matching_files
+from roxxel_format._store.urls import is_url
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from roxxel_format._read.maps import MappedFile
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._store.corpus_name import Filepath
+
+# The header of llm.c: 256 numbers of 4 bytes, of which the first three are its magic,
+# a version, and the number of tokens that follow. 20240520 is that of GPT-2 (uint16),
+# 20240801 that of Llama 3 (uint32); the size of the file decides.
+_LLM_C_MAGICS = {20240520, 20240801, 20251013}
+_LLM_C_HEAD = struct.Struct("<iiI")
+_LLM_C_SIZE = 1024
+_LLM_C_MOST_VERSION = 99
+_LLM_C_DTYPES = {2: "<u2", 4: "<u4"}
+
+_SAMPLE_ITEMS = 4096
+_LEAST_SAMPLE = 16
+_MOST_TOKEN = 1 << 24
+"""No vocabulary is this large."""
+
+
+class Items(NamedTuple):
+    """Where the tokens of a file are, and what changes if the file is replaced."""
+
+    path: str
+    dtype: np.dtype[Any]
+    num_items: int
+    byte_offset: int
+    inode: int
+    mtime_ns: int
+
+
+class ItemFile:
+    """An open file of tokens."""
+
+    def __init__(self, found: Items) -> None:
+        self._file = map_file(Path(found.path))
+        status = self._file.status
+        stop = found.byte_offset + found.num_items * found.dtype.itemsize
+        is_same = (status.st_ino, status.st_mtime_ns) == (found.inode, found.mtime_ns)
+        if not is_same or stop > self._file.num_bytes:
+            raise ShardError(
+                f"{found.path}: the file was replaced after it was opened; open the "
+                "corpus again"
+            )
+        self._items = array_of(
+            self._file, found.dtype, found.num_items, found.byte_offset
+        )
+
+    def piece(self) -> Tokens:
+        """Check the size of the file, and return its tokens."""
+        self._file.check_size()
+        return self._items
+
+
+def paths_of(filepath: Filepath, kind: str) -> list[str]:
+    """Return the files that a path, a pattern, or a list of these names.
+
+    The files of a pattern are in natural order. Errors name the reader as `kind`.
+    """
+    named = absolute(filepath)
+    found: list[str] = []
+    for each in (named,) if isinstance(named, str) else named:
+        if is_url(each):
+            raise ValueError(
+                f"{each}: {kind} reads files on a disk; copy the file to one first"
+            )
+        if Path(each).is_dir():
+            raise IsADirectoryError(
+                f"{each}: is a folder; name its files with a pattern, such as "
+                f"{each.rstrip('/')}/*.bin"
+            )
+        found += matching_files(each)
+    if not found:
+        raise FileNotFoundError("the list of files is empty; pass at least one")
+    return found
+
+
+def line_of(files: Sequence[Items]) -> Line[ItemFile]:
+    """Return the tokens of files, one after another.
+
+    Raises:
+        ShardError: The files hold tokens of different types.
+    """
+    stored = files[0].dtype
+    bounds = [0]
+    for each in files:
+        if each.dtype != stored:
+            raise ShardError(
+                f"{each.path}: holds {each.dtype}, but {files[0].path} holds {stored}; "
+                "open them as two corpora, or pass dtype"
+            )
+        bounds.append(bounds[-1] + each.num_items)
+    return Line(
+        bounds, stored, lambda number: ItemFile(files[number]), ItemFile.piece, None
+    )
+
+
+def find_items(
+    path: str, dtype: npt.DTypeLike | None, byte_offset: int | None
+) -> Items:
+    """Return where the tokens of a file are.
+
+    Args:
+        path: The file.
+        dtype: Item type of a file without a header.
+        byte_offset: Bytes before the first token. None: the size of the header if it is
+            that of `.npy` or llm.c, else 0.
+
+    Raises:
+        ShardError: The file does not hold whole items of a known type.
+        TypeError: `dtype` is no type of tokens.
+        ValueError: The file has no header, and `dtype` is None; or has one of another
+            type.
+    """
+    file = with_room(lambda: map_file(Path(path)))
+    given = None if dtype is None else little_endian(dtype)
+    if given is not None:
+        dtypes.stored_name(given)
+    if byte_offset is None:
+        found = _npy_items(file) or _llm_c_items(file)
+        if found is not None:
+            _check_dtype(path, given, found.dtype)
+            return found
+    if given is None:
+        if path.endswith(".npy"):
+            head = file.read(0, min(len(NPY_MAGIC), file.num_bytes))
+            raise ShardError(
+                f"{path}: not a .npy file (it begins with {head!r}); check the path, "
+                'or pass dtype, such as "uint16", if it holds tokens without a header'
+            )
+        raise ValueError(
+            f'{path}: a file without a header needs dtype, for example "uint16"; pass '
+            "the type that its writer used"
+        )
+    start = byte_offset or 0
+    if not 0 <= start <= file.num_bytes:
+        raise ValueError(
+            f"{path}: offset={start} is not in its {file.num_bytes} bytes; check the "
+            "offset"
+        )
+    count, rest = divmod(file.num_bytes - start, given.itemsize)
+    if rest:
+        behind = f" behind offset {start}" if start else ""
+        raise ShardError(
+            f"{path}: has {file.num_bytes - start} bytes{behind}, which is not a whole "
+            f"number of {given} items; check the dtype"
+        )
+    return _items_of(file, given, count, start)
+
+
+def wrong_width(tokens: Tokens) -> str | None:
+    """Say why tokens were probably read in another width than they were written in.
+
+    `tokens` is a sample from the beginning. None if nothing is suspicious.
+    """
+    if tokens.dtype.kind not in "iu" or tokens.size < _LEAST_SAMPLE:
+        return None
+    size, name = tokens.dtype.itemsize, tokens.dtype.name
+    shown = ", ".join(map(str, tokens[:4].tolist()))
+    is_filled = 4 * np.count_nonzero(tokens[::2]) >= tokens.size
+    if size < 8 and is_filled and not tokens[1::2].any():
+        is_fourth = size < 4 and not tokens[2::4].any()
+        return (
+            f"every second token is 0 ({shown}, ...), so the file was probably written "
+            f"in a wider type than {name}; pass "
+            f'dtype="uint{(32 if is_fourth else 16) * size}"'
+        )
+    if size > 2 and int(np.median(tokens)) >= _MOST_TOKEN:
+        return (
+            f"most tokens are beyond every vocabulary ({shown}, ...), so the file was "
+            f"probably written in a narrower type than {name}; pass "
+            f'dtype="uint{4 * size}"'
+        )
+    return None
+
+
+def sample(line: Line[ItemFile]) -> Tokens:
+    """Return tokens from the beginning of a line."""
+    return line.range(0, min(_SAMPLE_ITEMS, len(line)))
+
+
+def _items_of(
+    file: MappedFile, dtype: np.dtype[Any], count: int, byte_offset: int
+) -> Items:
+    array_of(file, dtype, 0, byte_offset)  # Raises for a type that no token has.
+    status = file.status
+    return Items(
+        file.path, dtype, count, byte_offset, status.st_ino, status.st_mtime_ns
+    )
+
+
+def _npy_items(file: MappedFile) -> Items | None:
+    """Return the items of a file with a header of `.npy`; None without one."""
+    if file.read(0, min(len(NPY_MAGIC), file.num_bytes)) != NPY_MAGIC:
+        return None
+    dtype, shape, offset = parse_npy_header(file)
+    if len(shape) != 1:
+        raise ShardError(
+            f"{file.path}: holds an array of shape {shape}; save a flat array"
+        )
+    stop = offset + shape[0] * dtype.itemsize
+    if file.num_bytes != stop:
+        fault = "is truncated" if file.num_bytes < stop else "continues after its array"
+        raise ShardError(
+            f"{file.path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} "
+            f"end at byte {stop}; the file {fault}, so save the array again"
+        )
+    return _items_of(file, dtype, shape[0], offset)
+
+
+def _llm_c_items(file: MappedFile) -> Items | None:
+    """Return the items of a file with the header of llm.c; None without one."""
+    if file.num_bytes < _LLM_C_SIZE:
+        return None
+    magic, version, count = _LLM_C_HEAD.unpack(file.read(0, _LLM_C_HEAD.size))
+    if magic not in _LLM_C_MAGICS or not 0 <= version <= _LLM_C_MOST_VERSION:
+        return None
+    size = file.num_bytes - _LLM_C_SIZE
+    name = _LLM_C_DTYPES.get(size // count if count else 2)
+    if name is None or size != count * np.dtype(name).itemsize:
+        raise ShardError(
+            f"{file.path}: has {size} bytes behind its header of llm.c, which declares "
+            f"{count} tokens of 2 or 4 bytes; the file is truncated or damaged, so "
+            "copy it again, or pass offset=0 if it has no header"
+        )
+    return _items_of(file, np.dtype(name), count, _LLM_C_SIZE)
+
+
+def _check_dtype(path: str, given: np.dtype[Any] | None, stored: np.dtype[Any]) -> None:
+    if given is not None and given != stored:
+        raise ValueError(
+            f"{path}: its header says {stored}, but dtype={given.name!r}; leave dtype "
+            "out"
+        )
