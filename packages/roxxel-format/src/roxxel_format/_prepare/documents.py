@@ -29,7 +29,7 @@ from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.fields import Row
-from roxxel_format._write.input_record import file_name
+from roxxel_format._write.input_record import check_unchanged, file_name
 from roxxel_format._write.recorded_documents import RecordedDocuments
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Documents(RecordedDocuments):
             if len(parts) > 1:
                 tally.name = f"{tally.name} and the shards after it"
             self._tallies.append(tally)
-            for document in self._tried(parts):
+            for document in self._checked(parts):
                 if isinstance(document, InputError):
                     self._note(document)
                 elif self._is_chosen(parts_of := _parts_of(document)):
@@ -139,6 +139,18 @@ class Documents(RecordedDocuments):
 
     def _is_chosen(self, parts: tuple[object, ...]) -> bool:
         return self.side is None or self.side.has(*parts)
+
+    def _checked(self, parts: list[Part]) -> Iterator[object]:
+        """Yield documents; raise OSError if their files changed since they were listed.
+
+        A file that changes while it is read may look damaged, or give a document twice.
+        """
+        try:
+            yield from self._tried(parts)
+        except Exception:
+            _check_unchanged(parts)
+            raise
+        _check_unchanged(parts)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
@@ -189,6 +201,12 @@ class Documents(RecordedDocuments):
             raise ValueError(
                 f"{self._names[file]}: document {at - first + before}{error.problem}"
             ) from error
+
+
+def _check_unchanged(parts: list[Part]) -> None:
+    for part in parts:
+        if part.recorded is not None:
+            check_unchanged(part.path, part.recorded)
 
 
 def _parts_of(document: object) -> tuple[object, ...]:

@@ -34,7 +34,7 @@ from roxxel_format._prepare.inputs import is_old_shard
 from roxxel_format._prepare.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
-from roxxel_format._prepare.unit import Part
+from roxxel_format._prepare.unit import parts_of
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, units_of
 from roxxel_format._store.corpus_name import absolute
@@ -123,14 +123,10 @@ def prepare(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
-    parts = [
-        Part(path, None, inputs.objects.get(path), number)
-        for number, path in enumerate(inputs.paths)
-    ]
     has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
     old_dtype = options.dtype if has_old else None
     documents = Documents(
-        parts,
+        parts_of(inputs),
         inputs.form,
         options.fields,
         line_of,

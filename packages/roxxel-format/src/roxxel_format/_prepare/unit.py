@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roxxel_format._store.urls import ObjectVersion
+    from roxxel_format._write.input_record import Inputs
 
 Span: TypeAlias = tuple[int, int]
 """A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of
@@ -18,13 +21,25 @@ class Part:
     """A file, or with `span` a part of the file; see `documents_in`.
 
     `version` is the version of an object in a bucket. `number` is the number of the
-    file among all inputs.
+    file among all inputs. `recorded` is the row of a file on a disk in `Inputs.facts`.
     """
 
     path: str
     span: Span | None = None
     version: ObjectVersion | None = None
     number: int = 0
+    recorded: Sequence[Any] | None = None
+
+
+def parts_of(inputs: Inputs) -> list[Part]:
+    """Return all inputs, each whole."""
+    files = zip(inputs.paths, inputs.facts, strict=True)
+    return [
+        Part(path, None, None, number, facts)
+        if (version := inputs.objects.get(path)) is None
+        else Part(path, None, version, number)
+        for number, (path, facts) in enumerate(files)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

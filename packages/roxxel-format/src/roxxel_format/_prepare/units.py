@@ -7,6 +7,7 @@ sizes alone determine the units, so every process computes the same units.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,12 @@ from roxxel_format._prepare.formats import is_compressed
 from roxxel_format._prepare.inputs import format_of, parquet_table
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import divided_batches, divided_tokens
-from roxxel_format._prepare.unit import Part, Unit
+from roxxel_format._prepare.unit import Unit, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_format._prepare.unit import Span
+    from roxxel_format._prepare.unit import Part, Span
     from roxxel_format._store.urls import ObjectVersion
     from roxxel_format._write.input_record import Inputs
 
@@ -44,11 +45,10 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
     waiting: list[Part] = []
     size = 0
     every_spans = _divided_all(inputs, sizes, least)
-    files = zip(inputs.paths, sizes, every_spans, strict=True)
-    for file, (path, num_bytes, spans) in enumerate(files):
-        version = inputs.objects.get(path)
+    files = zip(parts_of(inputs), sizes, every_spans, strict=True)
+    for whole, num_bytes, spans in files:
         if not spans:
-            waiting.append(Part(path, None, version, file))
+            waiting.append(whole)
             size += num_bytes
         if waiting and (spans or size >= least):
             yield Unit(tuple(waiting), size)
@@ -56,7 +56,7 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
         for number, span in enumerate(spans, 1):
             share = num_bytes * number // len(spans)
             before = num_bytes * (number - 1) // len(spans)
-            yield Unit((Part(path, span, version, file),), share - before)
+            yield Unit((replace(whole, span=span),), share - before)
     if waiting:
         yield Unit(tuple(waiting), size)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_format._store.urls import ObjectVersion, is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _MAX_NAMES = 100
 _MAX_ROWS = 64
@@ -155,6 +155,17 @@ def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
     if sample != old_sample:
         return f"{what} differs in its {_sampled(what)}"
     return f"{what} was modified since"
+
+
+def check_unchanged(path: str, recorded: Sequence[Any]) -> None:
+    """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
+    found = _facts_of(path, {})
+    if found != [*recorded]:
+        change = _change("it", tuple(found), tuple(recorded))
+        raise OSError(
+            f"{path}: changed during the write ({change}), so nothing is committed; "
+            "write again when no program changes it"
+        )
 
 
 def _sampled(path: str) -> str:
