@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import random
 import shutil
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from roxxel_ckpt import CheckpointDamagedError, Checkpointer, _integrity
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    Checkpointer,
+    CheckpointUnreadableError,
+    _integrity,
+)
 
 from .helpers import (
     checkpointer,
@@ -208,6 +215,68 @@ def test_a_foreign_folder_is_named(tmp_path: Path) -> None:
         checkpointer(tmp_path).restore()
 
 
+@pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json", WEIGHTS])
+@pytest.mark.parametrize(
+    "error",
+    [
+        PermissionError(errno.EACCES, "Permission denied", "a file"),
+        OSError(errno.EIO, "Input/output error", "a file"),
+        OSError(errno.ESTALE, "Stale file handle", "a file"),
+        MemoryError("no memory"),
+    ],
+    ids=["EACCES", "EIO", "ESTALE", "memory"],
+)
+def test_a_step_that_cannot_be_read_is_no_damage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    error: Exception,
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+    opened = io.open
+
+    def failing(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path) == str(tmp_path / "20" / name):
+            raise error
+        return opened(path, *args, **options)
+
+    reading = checkpointer(tmp_path, seed=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "open", failing)
+        for use in (reading.peek, reading.restore):
+            with pytest.raises(
+                CheckpointUnreadableError, match=str(error.args[-1])
+            ) as caught:
+                use()
+            assert str(tmp_path / "20") in str(caught.value)
+
+    assert not caplog.records
+    assert reading.steps() == [10, 20]
+    assert reading.restore() == 20
+
+
+def test_a_step_is_saved_beside_one_that_cannot_be_read_and_none_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = io.open
+
+    def failing(path: Any, *args: Any, **options: Any) -> Any:
+        if str(path) == str(tmp_path / "10" / "checkpoint.json"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return opened(path, *args, **options)
+
+    with checkpointer(tmp_path, max_to_keep=1, keep_best=0) as saving:
+        save_all(saving, 10)
+        monkeypatch.setattr(io, "open", failing)
+        save_all(saving, 20)
+
+    assert saving.steps() == [10, 20]
+    assert str(tmp_path / "10") in caplog.text
+    assert "no old checkpoint was deleted" in caplog.text
+
+
 def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,9 +286,9 @@ def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
     body = {**json.loads(path.read_text())["body"], "format": 99}
     path.write_text(_integrity.sealed(body))
 
-    with pytest.raises(CheckpointDamagedError):
+    with pytest.raises(CheckpointUnreadableError, match=r"format 99 .* up to 2"):
         checkpointer(tmp_path).restore()
-    assert "it has format 99 and this roxxel-ckpt reads up to 2" in caplog.text
+    assert not caplog.records
 
 
 def test_half_written_steps_are_never_seen_and_cleaned_up(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         CheckpointNotFoundError,
         CheckpointStateLostError,
         CheckpointTimeoutError,
+        CheckpointUnreadableError,
         CheckpointWriteError,
     )
 
@@ -46,6 +47,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointStateLostError",
     "CheckpointTimeoutError",
+    "CheckpointUnreadableError",
     "CheckpointWriteError",
     "Checkpointer",
     "LeafSpec",

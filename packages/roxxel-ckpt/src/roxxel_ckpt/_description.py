@@ -9,7 +9,6 @@ steps of an Orbax manager.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import json
@@ -25,6 +24,7 @@ from roxxel_ckpt._integrity import (
     digests_file,
     digests_from_json,
     is_of_manager,
+    mode_of,
     sealed,
     text_of,
     unsealed,
@@ -37,7 +37,11 @@ from roxxel_ckpt._names import (
     V1_TREE_FILE,
     listed,
 )
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointNotFoundError
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointUnreadableError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -215,9 +219,18 @@ def read_description(directory: Path) -> Description:
 
     Raises:
         CheckpointDamagedError: The description is missing or damaged.
+        CheckpointUnreadableError: The description cannot be read for another reason,
+            or a newer release wrote it.
     """
     body = _read(directory, V1_META_FILE)
     try:
+        # Check this first: a newer release may describe everything else differently.
+        found = int(body["format"])
+        if found > FORMAT:
+            raise CheckpointUnreadableError(
+                f"{directory}: has format {found} and this roxxel-ckpt reads up to "
+                f"{FORMAT}, so nothing was changed; install a newer roxxel-ckpt"
+            )
         saved_at = body.get("saved_at")
         if saved_at is None:
             saved_at = (directory / V1_META_FILE).stat().st_mtime
@@ -228,7 +241,7 @@ def read_description(directory: Path) -> Description:
             extra=body["extra"],
             versions=body.get("versions", {}),
             saved_at=saved_at,
-            format=int(body["format"]),
+            format=found,
             digests=tuple(body.get("digests", ())),
             best=None if best is None else BestRule(best["metric"], best["mode"]),
         )
@@ -276,9 +289,8 @@ def read_digests(directory: Path, description: Description) -> dict[str, FileDig
 
 def is_version_1(directory: Path) -> bool:
     """Return whether version 0.1 wrote a step."""
-    return (directory / V1_META_FILE).exists() and not (
-        directory / COMMIT_FILE
-    ).exists()
+    has_meta = mode_of(directory / V1_META_FILE) is not None
+    return has_meta and mode_of(directory / COMMIT_FILE) is None
 
 
 def _read(directory: Path, v1_name: str) -> dict[str, Any]:
@@ -288,10 +300,12 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
         return unsealed(directory, COMMIT_FILE)
     try:
         return dict(json.loads(text_of(directory / v1_name)))
-    except (OSError, ValueError, TypeError) as error:
+    except (ValueError, TypeError, FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(
             f"{directory}: {v1_name} cannot be read ({error}); restore another step"
         ) from error
+    except (OSError, MemoryError) as error:
+        raise CheckpointUnreadableError.because(directory, error) from error
 
 
 def description_of(folder: Folder, step: SupportsIndex) -> Description:
@@ -310,17 +324,26 @@ def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
     )
 
 
-def descriptions(folder: Folder) -> dict[int, Description]:
+def descriptions(
+    folder: Folder, unreadable: list[CheckpointUnreadableError] | None = None
+) -> dict[int, Description]:
     """Return the description of every step.
 
     A step with a damaged description gets a description without metrics and without a
-    rule, whose `saved_at` is minus infinity.
+    rule, whose `saved_at` is minus infinity. If `unreadable` is given, so does a step
+    that cannot be read for another reason, and the list gets the error.
     """
     found: dict[int, Description] = {}
     for step, directory in folder.described().items():
         found[step] = Description(step, {}, None, {}, -math.inf)
-        with contextlib.suppress(CheckpointDamagedError):
+        try:
             found[step] = read_description(directory)
+        except CheckpointDamagedError:
+            continue
+        except CheckpointUnreadableError as error:
+            if unreadable is None:
+                raise
+            unreadable.append(error)
     return found
 
 

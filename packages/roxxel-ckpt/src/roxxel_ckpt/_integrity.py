@@ -15,14 +15,14 @@ import os
 import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt._names import COMMIT_FILE, MANAGER_ITEM, V1_META_FILE
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 _BLOCK_BYTES = 1 << 24
 # An Orbax manager writes these files and no `checkpoint.json`.
@@ -49,12 +49,23 @@ def digest_files(directory: Path) -> dict[str, Any]:
     """Return the digests of all files below a directory, as a JSON object."""
     sizes = {
         path.relative_to(directory).as_posix(): path.stat().st_size
-        for path in sorted(directory.rglob("*"))
-        if not path.is_dir()
+        for path in _files_below(directory)
     }
     checksums = _checksums(directory, dict.fromkeys(sizes, _BLOCK_BYTES))
     files = {name: [size, *checksums[name]] for name, size in sizes.items()}
     return {"block_bytes": _BLOCK_BYTES, "files": files}
+
+
+def _files_below(directory: Path) -> list[Path]:
+    """Return all files below a directory; `Path.rglob` hides errors of the disk."""
+    found: list[Path] = []
+    for folder, _, names in os.walk(directory, onerror=_raise):
+        found += [Path(folder, name) for name in names]
+    return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
@@ -80,29 +91,51 @@ def is_sealed(text: bytes) -> bool:
         return False
 
 
+def mode_of(path: Path) -> int | None:
+    """Return type and permissions of a path; None if there is nothing.
+
+    `Path.exists` and `Path.is_dir` hide some errors of the disk, so a step would seem
+    to be absent.
+    """
+    try:
+        return path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def text_of(path: Path) -> str:
     """Return the text of a regular file.
 
     Raises:
-        OSError: The file is missing, cannot be read, or is not a regular file; opening
-            a named pipe would block until a program writes to the pipe.
+        FileNotFoundError: There is no such file.
+        OSError: The file cannot be read.
+        ValueError: The file is not text, or not a regular file; opening a named pipe
+            would block until a program writes to the pipe.
     """
-    if path.exists() and not path.is_file():
-        raise OSError(f"{path} is not a regular file")
-    return path.read_text()
+    mode = mode_of(path)
+    if mode is not None and not stat.S_ISREG(mode):
+        raise ValueError(f"{path} is not a regular file")
+    return path.read_text("utf-8")
 
 
 def unsealed(path: Path, name: str) -> Any:
-    """Return the value sealed in `path / name`, or raise CheckpointDamagedError."""
+    """Return the value sealed in `path / name`.
+
+    Raises:
+        CheckpointDamagedError: The file is missing or damaged.
+        CheckpointUnreadableError: The file cannot be read for another reason.
+    """
     try:
         record = json.loads(text_of(path / name))
         if record["crc32"] == crc_of(record["body"]):
             return record["body"]
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(
             f"{path}: {name} is missing; restore another step"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, MemoryError) as error:
+        raise CheckpointUnreadableError.because(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointDamagedError(
             f"{path}: {name} is damaged; restore another step"
         ) from error
@@ -132,8 +165,6 @@ def _absence(path: Path, name: str, digest: FileDigest) -> str | None:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return f"{name} is missing"
-    except OSError as error:
-        return f"{name} cannot be read ({error.strerror})"
     if not stat.S_ISREG(status.st_mode):
         return f"{name} is not a regular file"
     return wrong_size(name, status.st_size, digest)
@@ -265,11 +296,11 @@ def is_step(directory: Path) -> bool:
 
 
 def _is_committed(directory: Path) -> bool:
-    return any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
+    return any(mode_of(directory / name) for name in (COMMIT_FILE, V1_META_FILE))
 
 
 def _num_of_manager(directory: Path) -> int:
-    return sum((directory / name).exists() for name in _OF_MANAGER)
+    return sum(mode_of(directory / name) is not None for name in _OF_MANAGER)
 
 
 def digests_file(process: int) -> str:

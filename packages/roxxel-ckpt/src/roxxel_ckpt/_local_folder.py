@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from roxxel_ckpt._integrity import (
     is_finished,
     is_of_manager,
     is_step,
+    mode_of,
     sync_directory,
     write_synced,
 )
@@ -102,7 +104,7 @@ class LocalFolder:
                 f"{self}: is a checkpoint and not a folder of checkpoints; "
                 f"{self._remedy_for(self.path)}"
             )
-        entries = self.path.iterdir() if self.path.is_dir() else ()
+        entries = self.path.iterdir() if _is_directory(self.path) else ()
         for entry in sorted(entries):
             if _OTHER_NAME.fullmatch(entry.name) and is_step(entry):
                 raise CheckpointNotFoundError(
@@ -129,14 +131,15 @@ class LocalFolder:
         directory, until the next save or restore renames it back.
         """
         numbered, aside = self._numbered_path(step), self._aside(step)
-        return aside if not numbered.exists() and aside.exists() else numbered
+        is_aside = mode_of(numbered) is None and mode_of(aside) is not None
+        return aside if is_aside else numbered
 
     def numbered(self) -> list[int]:
         """Return every step with a directory, whichever program wrote it, in order."""
-        if not self.path.is_dir():
+        if not _is_directory(self.path):
             return []
         found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
-        return sorted({int(match[1]) for match, e in found if match and e.is_dir()})
+        return sorted({int(m[1]) for m, e in found if m and _is_directory(e)})
 
     def steps(self) -> list[int]:
         """Return the finished steps that this package can read, oldest first."""
@@ -149,7 +152,7 @@ class LocalFolder:
         """
         directory = self.step_path(step)
         return is_of_manager(directory) or any(
-            (directory / part).exists() for part in _OURS
+            mode_of(directory / part) is not None for part in _OURS
         )
 
     def described(self) -> dict[int, Path]:
@@ -241,11 +244,11 @@ class LocalFolder:
         write_synced(staged / COMMIT_FILE, text)
         sync_directory(staged)
         numbered, aside = self._numbered_path(step), self._aside(step)
-        if numbered.exists():
+        if mode_of(numbered) is not None:
             numbered.rename(aside)
         staged.rename(numbered)
         sync_directory(self.path)
-        if aside.exists():
+        if mode_of(aside) is not None:
             self._remove(aside, step)
 
     def delete(self, step: int) -> None:
@@ -269,7 +272,7 @@ class LocalFolder:
         abandoned = self.path / ABANDONED
         abandoned.mkdir(exist_ok=True)
         target, copies = abandoned / str(step), 0
-        while target.exists():
+        while mode_of(target) is not None:
             copies += 1
             target = abandoned / f"{step}.{copies}"
         self._numbered_path(step).rename(target)
@@ -279,12 +282,12 @@ class LocalFolder:
 
         Call this only under `lock()`: a save in flight uses the same names.
         """
-        if not self.path.is_dir():
+        if not _is_directory(self.path):
             return
         for step in self.numbered():
             numbered, aside = self._numbered_path(step), self._aside(step)
-            if aside.exists():
-                if numbered.exists():
+            if mode_of(aside) is not None:
+                if mode_of(numbered) is not None:
                     self._remove(aside, step)
                 else:
                     aside.rename(numbered)
@@ -384,6 +387,10 @@ def _merge(source: Path, target: Path) -> None:
         for entry in list(source.iterdir()):
             _merge(entry, target / entry.name)
         sync_directory(target)
+
+
+def _is_directory(path: Path) -> bool:
+    return stat.S_ISDIR(mode_of(path) or 0)
 
 
 def _remove_tree(path: Path) -> None:

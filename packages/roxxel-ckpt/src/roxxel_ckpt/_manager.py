@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt._integrity import escaped, text_of
 from roxxel_ckpt._names import MANAGER_ITEM
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,11 +159,13 @@ def _key_kinds(directory: Path) -> dict[str, str]:
 def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text_of(directory / name)))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(
             f"{directory}: {name} is missing; restore another step"
         ) from error
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, MemoryError) as error:
+        raise CheckpointUnreadableError.because(directory, error) from error
+    except (ValueError, TypeError) as error:
         raise _damaged(directory, name) from error
 
 

@@ -25,7 +25,12 @@ from orbax.checkpoint import type_handlers
 from roxxel_ckpt._integrity import is_of_manager
 from roxxel_ckpt._manager import ManagerLeaf, manager_leaves
 from roxxel_ckpt._names import MANAGER_ITEM, STATE
-from roxxel_ckpt.errors import CheckpointDamagedError, brief
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointUnreadableError,
+    brief,
+    is_of_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -161,6 +166,8 @@ def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) 
         opened: Any = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
         return opened.read().result() if read else opened
     except ValueError as error:
+        if not is_of_files(error):
+            raise CheckpointUnreadableError.because(directory, error) from error
         raise CheckpointDamagedError(
             f"{directory}: {name} cannot be read ({brief(error)}); restore another step"
         ) from error

@@ -17,7 +17,6 @@ import jax
 from roxxel_ckpt import _orbax
 from roxxel_ckpt._compare import check_restorable, plan_restore
 from roxxel_ckpt._description import (
-    FORMAT,
     checked_step,
     is_version_1,
     not_found,
@@ -34,12 +33,10 @@ from roxxel_ckpt.coordination import (
     process_index,
 )
 from roxxel_ckpt.errors import (
-    CheckpointBucketError,
     CheckpointDamagedError,
     CheckpointError,
-    CheckpointMismatchError,
     CheckpointStateLostError,
-    CheckpointWriteError,
+    CheckpointUnreadableError,
     brief,
 )
 
@@ -231,19 +228,18 @@ class Restorer:
                 directories.append(self._folder.step_path(step))
                 found.append(self._plan(directories[0], live, step, options))
                 return self._damage(found[0])
-            except (
-                CheckpointBucketError,
-                CheckpointMismatchError,
-                CheckpointWriteError,
-            ):
-                # A bucket that does not answer, or a full local disk, says nothing
-                # about the checkpoint.
-                raise
             except CheckpointDamagedError as error:
                 text = str(error).removeprefix(f"{directories[0]}: ")
                 return text.removesuffix("; restore another step")
-            except Exception as error:  # noqa: BLE001 - every reason counts as damage
+            except CheckpointError:
+                # A bucket that does not answer, or a full local disk, says nothing
+                # about the checkpoint.
+                raise
+            except (FileNotFoundError, NotADirectoryError) as error:
                 return f"it cannot be read ({brief(error)})"
+            except Exception as error:
+                location = self._folder.location(step)
+                raise CheckpointUnreadableError.because(location, error) from error
 
         problem: str | None = self._channel.agree(
             f"verify step {step}",
@@ -265,11 +261,6 @@ class Restorer:
                 f"{directory}: it is not a complete checkpoint of roxxel-ckpt or Orbax"
             )
         description = read_description(directory)
-        if description.format > FORMAT:
-            raise CheckpointDamagedError(
-                f"{directory}: it has format {description.format} and this roxxel-ckpt "
-                f"reads up to {FORMAT}, so install a newer roxxel-ckpt"
-            )
         rename = options and options.rename
         report = plan_restore(step, read_leaves(directory), live.specs, rename)
         if options is not None:

@@ -35,6 +35,7 @@ from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
     CheckpointTimeoutError,
+    CheckpointUnreadableError,
     CheckpointWriteError,
     brief,
 )
@@ -332,7 +333,8 @@ class Save:
                     f"the files of process {process} are not in {self.folder}, so the "
                     f"step could not be restored; {self.folder.not_shared_remedy}"
                 )
-        found = descriptions(self.folder)
+        unreadable: list[CheckpointUnreadableError] = []
+        found = descriptions(self.folder, unreadable)
         found[self.step] = description = dataclasses.replace(
             self._description,
             digests=tuple(digests),
@@ -341,7 +343,11 @@ class Save:
         )
         self._before_commit()
         self.folder.commit(self._staging, self.step, description.to_json(self._specs))
-        for old in sorted(found.keys() - self._retention.kept(found)):
+        for problem in unreadable:
+            # Without its description, an old step may be the best or permanent.
+            _logger.warning("%s; no old checkpoint was deleted", problem)
+        kept = found.keys() if unreadable else self._retention.kept(found)
+        for old in sorted(found.keys() - kept):
             self._try_to_delete(
                 self.folder.location(old), partial(self.folder.delete, old)
             )

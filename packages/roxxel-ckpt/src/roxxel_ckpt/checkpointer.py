@@ -296,6 +296,8 @@ class Checkpointer:
                 a run whose subfolder `checkpoints` has steps, or its steps have names
                 that are not numbers.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
+            CheckpointUnreadableError: The newest checkpoint, or the requested one, may
+                be sound but cannot be read here; no older one is used instead.
             CheckpointMismatchError: The checkpoint does not fit the live objects.
             CheckpointStateLostError: Reading failed after the live arrays were
                 deleted; make a new model.
@@ -331,6 +333,7 @@ class Checkpointer:
 
         Raises:
             CheckpointNotFoundError, CheckpointDamagedError: As for `restore`.
+            CheckpointUnreadableError: As for `restore`.
             CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
         """
         with self._lock:

@@ -6,7 +6,6 @@ or a missing file; 2 for a wrong command line.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import math
@@ -90,7 +89,7 @@ def main(
 
 def _ls(options: argparse.Namespace) -> int:
     folder = named_folder(options.folder)
-    found = descriptions(folder)
+    found = descriptions(folder, unreadable=[])
     if not found:
         raise holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
@@ -106,7 +105,7 @@ def _ls(options: argparse.Namespace) -> int:
                 for mark, holds in (
                     ("newest", step == max(found)),
                     ("best", step in ranked[:1]),
-                    ("damaged", not _is_whole(folder, step)),
+                    *((mark, True) for mark in _problem(folder, step)),
                     ("no digests", not description.has_digests),
                 )
                 if holds
@@ -140,13 +139,17 @@ def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
     return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
-def _is_whole(folder: Folder, step: int) -> bool:
-    """Return whether all files of a step exist and have the recorded sizes."""
+def _problem(folder: Folder, step: int) -> list[str]:
+    """Return a mark unless all files of a step exist and have the recorded sizes."""
     directory = folder.step_path(step)
-    with contextlib.suppress(CheckpointDamagedError):
+    try:
         digests = read_digests(directory, read_description(directory))
-        return folder.find_missing(directory, digests) is None
-    return False
+        is_whole = folder.find_missing(directory, digests) is None
+    except CheckpointDamagedError:
+        is_whole = False
+    except OSError:
+        return ["cannot be read"]
+    return [] if is_whole else ["damaged"]
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -278,16 +281,21 @@ def _different_values(
 
 
 def _verify(options: argparse.Namespace) -> int:
-    num_damaged = 0
+    is_sound = True
     for text in options.paths:
         for step in named_steps(text):
-            damage = _damage(step)
+            try:
+                damage = _damage(step)
+            except OSError as error:
+                print(f"{step.location}: UNKNOWN, {error}")
+                is_sound = False
+                continue
             state = "sound" if damage is None else f"DAMAGED, {damage}"
             if damage is None and not step.description().has_digests:
                 state = "can be read, but Orbax wrote it without digests"
             print(f"{step.location}: {state}")
-            num_damaged += damage is not None
-    return 1 if num_damaged else 0
+            is_sound &= damage is None
+    return 0 if is_sound else 1
 
 
 def _damage(step: Step, *, fetch: bool = False) -> str | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 # Finds the operating system's reason, such as "No space left on device", in the long
 # messages of TensorStore.
 _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
+_OS_CODE = re.compile(r"\[os_error_code=\D*(\d+)")
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 
 class CheckpointError(Exception):
@@ -42,6 +45,34 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A background write or another process took longer than `timeout` seconds."""
 
 
+class CheckpointUnreadableError(CheckpointError, OSError):
+    """A checkpoint cannot be read here and now, but may be sound.
+
+    The disk, a permission or the memory of this machine is the reason, or a newer
+    release wrote the checkpoint. No checkpoint is skipped, moved or deleted.
+    """
+
+    @classmethod
+    def because(
+        cls, location: object, error: BaseException
+    ) -> CheckpointUnreadableError:
+        """Return the error for a step or a file that another error keeps from reading.
+
+        Args:
+            location: The step or the file.
+            error: Error of the operating system, of the memory or of a library.
+        """
+        reason = brief(error)
+        if isinstance(error, OSError) and error.strerror:
+            name = "" if error.filename is None else f": {error.filename}"
+            reason = f"{error.strerror}{name}"
+        return cls(
+            f"{location}: cannot be read ({reason}), but may be sound, so nothing was "
+            "changed; remove the cause and start again, or move this step out of its "
+            "folder to continue from an earlier one"
+        )
+
+
 class CheckpointWriteError(CheckpointError, OSError):
     """A save failed, or the local disk has no room for the copies of a restore.
 
@@ -51,6 +82,16 @@ class CheckpointWriteError(CheckpointError, OSError):
 
 class OtherProcessError(CheckpointError):
     """Another process of the program failed; the text names the process and reason."""
+
+
+def is_of_files(error: BaseException) -> bool:
+    """Return whether the content or the lack of files is the reason of an error.
+
+    TensorStore reports everything as ValueError. If the system refused to read, the
+    text has another code than those of a missing file and of a directory in its place.
+    """
+    found = _OS_CODE.search(str(error))
+    return found is None or int(found[1]) in _ABSENT
 
 
 def brief(error: BaseException) -> str:

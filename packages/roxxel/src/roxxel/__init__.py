@@ -72,6 +72,7 @@ __all__ = [
     "CheckpointNotFoundError",
     "CheckpointStateLostError",
     "CheckpointTimeoutError",
+    "CheckpointUnreadableError",
     "CheckpointWriteError",
     "Checkpointer",
     "ChecksumError",
