@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +74,9 @@ def declarations(draw: st.DrawFn) -> Declared:
         name: draw(st.sampled_from(("drop", "repeat", 2))) for name in names[1:]
     }
     declared = draw(st.lists(phases(names), min_size=1, max_size=5))
+    # The weight 0 keeps a source unread, which a schedule must declare.
+    first = declared[0].weights or {"self": 1}
+    declared[0] = replace(declared[0], weights=dict.fromkeys(names, 0) | dict(first))
     skips = draw(
         st.lists(
             st.tuples(

@@ -150,7 +150,7 @@ def test_hints_are_the_windows_of_the_steps_to_come(
     blended: bool,
 ) -> None:
     readers = {"self": Recorder(corpora[0]), "code": Recorder(corpora[1])}
-    weights = {"self": 2, "code": 1} if blended else None
+    weights = {"self": 2, "code": 1 if blended else 0}
     phases = [Phase(30, 8, 65, weights), Phase(15, 8, 129, weights)]
     sampler = Curriculum(
         readers["self"], phases, {"code": readers["code"]}, skips=skips
@@ -272,7 +272,7 @@ def test_tokens_that_int32_cannot_hold_are_refused_before_the_first_step(
     small, large = Roxxel(tmp_path / "small.rox"), Roxxel(tmp_path / "large.rox")
     small.write([np.arange(2000, dtype=np.uint32)])
     large.write([np.arange(2000, dtype=np.uint32) + np.uint32(2**31 - 10)])
-    phases = [Phase(3, 4, 65)]
+    phases = [Phase(3, 4, 65, {"self": 1, "code": 1})]
     assert Curriculum(small, phases, {"code": small}).sampler(1).dtype == np.int32
 
     message = (
@@ -280,7 +280,7 @@ def test_tokens_that_int32_cannot_hold_are_refused_before_the_first_step(
         "holds tokens from -2147483648 to 2147483647; write the source again"
     )
     with pytest.raises(CurriculumError, match=f"source 'self' {message}"):
-        Curriculum(large, phases)
+        Curriculum(large, [Phase(3, 4, 65)])
     with pytest.raises(CurriculumError, match=f"source 'code' {message}"):
         Curriculum(small, phases, {"code": large})
 

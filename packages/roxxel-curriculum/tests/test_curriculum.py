@@ -168,6 +168,32 @@ def test_what_cannot_be_met_is_an_error_with_the_numbers(
         Curriculum(reader(), phases, {"code": reader(600)}, **options)
 
 
+@pytest.mark.parametrize(
+    ("phases", "unread"),
+    [
+        ([Phase(3, 2, 9), Phase(2, 2, 9)], "'code', 'math'"),
+        ([Phase(3, 2, 9), Phase(2, 2, 9, {"self": 1, "code": 1})], "'math'"),
+        ([Phase(3, 2, 9, {"self": 1, "math": 1})], "'code'"),
+        ([Phase(3, 2, 9, {"code": 1, "math": 1})], "'self'"),
+    ],
+)
+def test_a_source_that_no_phase_reads_is_an_error_that_names_it(
+    phases: list[Phase], unread: str
+) -> None:
+    mix = {"code": reader(name="c"), "math": reader(name="m")}
+
+    with pytest.raises(CurriculumError, match=f"no phase reads .*{unread}.*; give "):
+        Curriculum(reader(), phases, mix)
+
+
+def test_the_weight_0_keeps_a_source_unread() -> None:
+    phases = [Phase(3, 2, 9, {"self": 1, "code": 0})]
+
+    curriculum = Curriculum(reader(), phases, {"code": reader(name="c")})
+
+    assert curriculum.plan().sources[1].tokens == 0
+
+
 def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
     phases = [Phase(1, 1, 9)]
 
@@ -313,7 +339,7 @@ def test_a_curriculum_gives_back_the_streamers_it_was_given() -> None:
     web, code = reader(), reader()
     given = {"code": code}
 
-    curriculum = Curriculum(web, [Phase(3, 2, 9)], given)
+    curriculum = Curriculum(web, [Phase(3, 2, 9, {"self": 1, "code": 1})], given)
     given.clear()
 
     assert curriculum.primary_streamer is web
@@ -362,7 +388,7 @@ def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
 
 
 def test_curriculum_and_sampler_describe_themselves() -> None:
-    phases = [Phase(3, 2, 9), Phase(2, 2, 9)]
+    phases = [Phase(3, 2, 9), Phase(2, 2, 9, {"code": 1})]
     curriculum = Curriculum(reader(), phases, {"code": reader()})
 
     assert repr(curriculum) == "Curriculum(2 phases, 5 steps, sources self, code)"

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,10 +29,12 @@ BLEND = {"self": 0.6, "code": 0.3, "math": 0.1}
 
 
 def example(*phases: Phase, **options: Any) -> Curriculum:
-    declared = phases or (Phase(200, 64, 65), Phase(200, 16, 129, BLEND))
+    first, *later = phases or (Phase(200, 64, 65), Phase(200, 16, 129, BLEND))
+    # The weight 0 keeps a source unread, which a schedule must declare.
+    weights = dict.fromkeys(BLEND, 0) | dict(first.weights or {"self": 1})
     return Curriculum(
         PositionReader(2 * 10**6, "web"),
-        declared,
+        [replace(first, weights=weights), *later],
         {"code": PositionReader(10**6, "c"), "math": PositionReader(30_000, "m")},
         **options,
     )
@@ -179,7 +182,7 @@ def test_usual_plans_fit_a_terminal_of_80_columns() -> None:
 def test_a_name_cannot_inject_markup() -> None:
     curriculum = Curriculum(
         PositionReader(1000),
-        [Phase(1, 1, 9, {"[red]<b>": 1})],
+        [Phase(1, 1, 9, {"self": 1, "[red]<b>": 1})],
         {"[red]<b>": PositionReader(1000)},
     )
     console = Console(width=150)

@@ -136,7 +136,7 @@ READERS: dict[str, tuple[Callable[[Roxxel], Any], int]] = {
 
 
 def sampler_of(web: Any, code: Any, *, blended: bool) -> Sampler:
-    first = Phase(30, 8, 65, {"self": 2, "code": 1} if blended else None)
+    first = Phase(30, 8, 65, {"self": 2, "code": 1 if blended else 0})
     return Curriculum(
         web,
         [first, Phase(STEPS - 30, 8, 129)],

@@ -180,7 +180,7 @@ def test_a_state_brings_the_longest_without_which_an_edit_does_not_fit() -> None
     longer = Phase(3, 1, 400, {"code": 1})
 
     def of(*phases: Phase, **options: Any) -> Curriculum:
-        readers = {"code": PositionReader(40_000, "code")}
+        readers = {"code": PositionReader(40_000, "code")} if phases[1:] else {}
         return Curriculum(
             PositionReader(19_305), phases, readers, max_epochs=1, **options
         )

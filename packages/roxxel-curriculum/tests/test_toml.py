@@ -35,6 +35,7 @@ web = 3
 steps = 20
 batch_size = 4
 seq_len = 65
+weights = { self = 1, web = 0 }
 
 [[phases]]
 epochs = 0.25
@@ -57,7 +58,7 @@ def test_a_file_says_what_python_says(tmp_path: Path) -> None:
 
     assert found == Schedule(
         phases=(
-            Phase(20, 4, 65),
+            Phase(20, 4, 65, {"self": 1, "web": 0}),
             Phase(
                 epochs=0.25,
                 batch_size=2,

@@ -326,7 +326,10 @@ def test_plan_and_diff_say_from_which_step_what_is_withdrawn() -> None:
 
 def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
     never = Curriculum(
-        reader(), [Phase(9, 4, 129)], {"web": reader("w")}, without={"web": [3]}
+        reader(),
+        [Phase(9, 4, 129, {"self": 1, "web": 0})],
+        {"web": reader("w")},
+        without={"web": [3]},
     )
 
     assert "the run reads no tokens of this source then" in str(never.plan())
@@ -356,6 +359,7 @@ def test_schedules_in_toml_withdraw_documents(tmp_path: Path) -> None:
         steps = 9
         batch_size = 4
         seq_len = 129
+        weights = { self = 1, web = 0 }
     """
     (tmp_path / "ids.txt").write_text("7\n")
     (tmp_path / "schedule.toml").write_text(text)

@@ -449,9 +449,10 @@ def test_a_config_may_name_its_primary_source(tmp_path: Path) -> None:
     assert held_out.source_names == ("web",)
     assert parse_config(config_text(config), config.file) == config
     own = 'sources = { self = "held_out.rox", web = "web_*.rox" }'
-    config = load_config(
-        write_project(tmp_path, text.replace('sources = { web = "held_out.rox" }', own))
-    )
+    own_eval = text.replace('sources = { web = "held_out.rox" }', own)
+    head, eval_table = own_eval.split("[eval]")
+    eval_table = eval_table.replace(" }]", ", weights = { self = 1, web = 1 } }]")
+    config = load_config(write_project(tmp_path, f"{head}[eval]{eval_table}"))
     held_out = open_eval_curriculum(config)
     assert isinstance(held_out, Curriculum)
     assert held_out.source_names == ("self", "web")

@@ -87,6 +87,30 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
     return tuple(Skip(at, count) for at, count in sorted(merged.items()))
 
 
+def check_all_named(phases: Iterable[Phase], source_names: Collection[str]) -> None:
+    """Raise if no phase names a source: nobody would notice that its data is unread.
+
+    The first of `source_names` is the primary.
+    """
+    phases, (primary, *_) = list(phases), source_names
+    named = {name for phase in phases for name in phase.weights or (primary,)}
+    unread = [name for name in source_names if name not in named]
+    if not unread:
+        return
+    listed = ", ".join(map(repr, unread))
+    why = (
+        f"a phase without weights reads only the primary, {primary!r}"
+        if any(phase.weights is None for phase in phases)
+        else "the weights of no phase name it"
+    )
+    remedy = "or leave it out" if unread[0] != primary else "or choose another primary"
+    raise CurriculumError(
+        f"no phase reads {'sources' if unread[1:] else 'source'} {listed}: {why}; give "
+        f"{unread[0]!r} a share in the weights of a phase, {remedy} (the weight 0 "
+        "declares that a source stays unread)"
+    )
+
+
 def _is_iterable(value: object) -> bool:
     """Return whether `type(value)` has `__iter__`.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_curriculum._arguments import (
+    check_all_named,
     checked_count,
     checked_overlap,
     checked_phases,
@@ -47,7 +48,9 @@ class Curriculum:
             If a reader has versions, the curriculum reads a copy at the current
             version, which later changes to the reader do not affect.
         phases: The phases in training order.
-        mix_streamers: Further sources by name.
+        mix_streamers: Further sources by name. The weights of some phase must name
+            each source. The weight 0 declares that a source stays unread, for example
+            because only past steps of a run read it.
         longest: Sequence length in tokens that determines how sources are cut into
             spans; by default the largest `seq_len` of the phases. Every batch depends
             on `longest`, so the state of a run records the value. Without the state,
@@ -78,10 +81,11 @@ class Curriculum:
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
-        CurriculumError: The sources cannot meet the schedule, or a source holds tokens
-            outside the range of int32. A run that began with a smaller `longest` may be
-            able to meet a schedule that a new run cannot. Then the constructor does not
-            raise, but `sampler` and `plan` raise if called without a state.
+        CurriculumError: The sources cannot meet the schedule, no phase names one of
+            them, or a source holds tokens outside the range of int32. A run that began
+            with a smaller `longest` may be able to meet a schedule that a new run
+            cannot. Then the constructor does not raise, but `sampler` and `plan` raise
+            if called without a state.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -128,6 +132,7 @@ class Curriculum:
             if solution is None:
                 raise
             self._solution, self._refusal = solution, str(error)
+        check_all_named(self._declaration.phases, names)
         self._solution = replace(
             self._solution,
             withdrawals=continued((), self._declaration.without, names, 0),

@@ -28,8 +28,8 @@ class Phase:
         seq_len: Number of tokens in a sequence.
         weights: Share of the tokens by source name; non-negative, with any sum.
             `"self"` is the primary, which may also have a name; see `Curriculum`. A
-            source without a weight is not read. With None, the phase reads only the
-            primary.
+            source without a weight is not read, and a source that no phase of a
+            curriculum names is an error. With None, the phase reads only the primary.
         epochs: Alternative to `steps`: the phase has the whole steps that fit into this
             many epochs of the primary. May be a fraction. The skips of a `Curriculum`
             do not reduce the number of steps.

@@ -136,7 +136,7 @@ def _run_differences(
         if name not in readers:
             found.append(
                 f"source {name!r} gave samples before step {state['step']} and is gone "
-                "or renamed"
+                "or renamed (keep it, with the weight 0 from that step on)"
             )
             continue
         reader = readers[name]
