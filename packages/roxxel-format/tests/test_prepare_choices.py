@@ -15,6 +15,7 @@ from roxxel_format import Roxxel
 from roxxel_format.cli import main
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -27,7 +28,7 @@ def read_all(path: Path) -> list[bytes]:
         return [each.tobytes() for each in corpus.documents]
 
 
-def write_lines(path: Path, rows: list[str]) -> Path:
+def write_lines(path: Path, rows: Sequence[object]) -> Path:
     text = "".join(json.dumps(row) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")
     return path
@@ -225,3 +226,54 @@ def test_options_of_units_are_refused_for_one_file(
     for option in (["--skip-bad"], ["--shuffle", 1]):
         assert run("write", tmp_path / "c.rox", inputs, *option) == 1
         assert "need files that are written in units" in capsys.readouterr().err
+
+
+def held_out_of(folder: Path, source: Path, *options: object) -> list[bytes]:
+    """Hold out by `write --split`, and by `split` of the whole; compare the two."""
+    share = "--split", "held=0.3"
+    assert run("write", folder / "a_*.rox", source, *options, *share) == 0
+    assert run("write", folder / "whole_*.rox", source, *options) == 0
+    whole, outputs = folder / "whole_*.rox", [folder / "b.rox", folder / "b_held.rox"]
+    split = "split", whole, *outputs, "--share", 0.3, "--drop-columns"
+    assert run(*split) == 0
+
+    found = sorted(read_all(folder / "a_held_*.rox"))
+    assert found == sorted(read_all(outputs[1]))
+    assert sorted(read_all(folder / "a_*.rox")) == sorted(read_all(outputs[0]))
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("options", [(), ("--dtype", "uint32"), ("--separator", 0)])
+def test_a_write_and_a_split_hold_out_the_same_documents(
+    tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    rows = np.random.default_rng(0).integers(1, 9, (80, 5)).tolist()
+    found = held_out_of(tmp_path, write_lines(tmp_path / "a.jsonl", rows), *options)
+    assert len(found) < 60
+
+    folder = tmp_path / "text"
+    folder.mkdir()
+    texts = write_lines(folder / "a.jsonl", [f"row {number}" for number in range(80)])
+    assert len(held_out_of(folder, texts, "--shuffle", 3)) < 60
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_floats_are_held_out_as_they_are_stored(tmp_path: Path, dtype: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(80, 5)).tolist()
+    source = write_lines(tmp_path / "a.jsonl", rows)
+
+    assert len(held_out_of(tmp_path, source, "--dtype", dtype)) < 60
+
+
+def test_the_error_of_a_document_in_a_split_names_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [[number, 1] for number in range(50)]
+    rows[37] = [70_000]
+    source = write_lines(tmp_path / "a.jsonl", rows)
+
+    options = "--split", "held=0.5", "--dtype", "uint16"
+    assert run("write", tmp_path / "c_*.rox", source, *options) == 1
+
+    assert f"{source}: document 37: " in capsys.readouterr().err

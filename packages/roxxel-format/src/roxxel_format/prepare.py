@@ -100,7 +100,7 @@ def write_files(
             When all members are done, `commit_files` commits.
         unit_bytes: Minimum size of the inputs of a unit.
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
-            of their content, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
+            of their tokens, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave out damaged documents. If damage makes the rest of a file
             unreadable, leave out the rest.

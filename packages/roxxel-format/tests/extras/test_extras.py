@@ -356,3 +356,38 @@ def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(
             run("write", tmp_path / "c.rox", text, *options)
         assert caught.value.code == 2
         assert capsys.readouterr().err.endswith(message)
+
+
+@pytest.mark.parametrize("is_pair", [False, True])
+def test_texts_are_held_out_by_their_tokens(
+    tmp_path: Path, tokenizer: Path, is_pair: bool
+) -> None:
+    """A split of the shards finds the documents that a split of the texts held out."""
+    names: Any = import_module("tokenizers")
+    built = names.Tokenizer.from_file(str(tokenizer))
+    built.post_processor = names.processors.TemplateProcessing(
+        single="<end> $A", special_tokens=[("<end>", 3)]
+    )
+    built.save(str(tokenizer))
+    rows = [" ".join("ab"[n >> at & 1] for at in range(7)) for n in range(90)]
+    options: list[object] = ["--tokenizer", tokenizer, "--separator", "<end>"]
+    lines = [json.dumps(row) for row in rows]
+    if is_pair:
+        lines = [json.dumps({"q": row, "a": "b"}) for row in rows]
+        options += ["--prompt", "q", "--completion", "a"]
+    source = tmp_path / "a.jsonl"
+    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    whole, share = tmp_path / "whole_*.rox", ("--split", "held=0.3")
+    assert run("write", tmp_path / "x_*.rox", source, *options, *share) == 0
+    assert run("write", whole, source, *options) == 0
+    outputs = tmp_path / "y.rox", tmp_path / "y_held.rox"
+    assert run("split", whole, *outputs, "--share", 0.3, "--drop-columns") == 0
+
+    found = [
+        [each.tolist() for each in Roxxel(tmp_path / name).documents]
+        for name in ("x_held_*.rox", "y_held.rox", "x_*.rox", "y.rox")
+    ]
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+    assert 5 < len(found[0]) < 60

@@ -28,16 +28,16 @@ from roxxel_format._prepare.inputs import (
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format._write.fields import Row
 from roxxel_format._write.input_record import check_unchanged, file_name
 from roxxel_format._write.recorded_documents import RecordedDocuments
+from roxxel_format._write.sorting import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
     from roxxel_format._write.fields import Fields
-    from roxxel_format._write.side import Side
+    from roxxel_format._write.sorting import Sorter
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""
@@ -51,7 +51,7 @@ class Documents(RecordedDocuments):
 
     With `line_of`, consecutive shards of the first Roxxel are read together, and
     `line_of(paths)` returns their documents. `old_dtype` is the item type of those
-    shards that do not record one. `side` chooses documents. `shuffle` is the key of a
+    shards that do not record one. `sorter` chooses documents. `shuffle` is the key of a
     random order; without it, documents are in the order of the files. If a document
     keeps the path of its file, the path is relative to `folder`. With `skips_bad`,
     damaged documents are left out, and so is the rest of a file that damage makes
@@ -63,7 +63,7 @@ class Documents(RecordedDocuments):
     fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
-    side: Side | None = None
+    sorter: Sorter | None = None
     shuffle: str | None = None
     skips_bad: bool = False
     folder: str = ""
@@ -125,20 +125,25 @@ class Documents(RecordedDocuments):
             if len(parts) > 1:
                 tally.name = f"{tally.name} and the shards after it"
             self._tallies.append(tally)
-            for document in self._checked(parts):
-                if isinstance(document, InputError):
-                    self._note(document)
-                elif self._is_chosen(parts_of := _parts_of(document)):
-                    for each in parts_of:
+            for document, encoded, is_chosen in self._sorted(self._checked(parts)):
+                if is_chosen:
+                    for each in parts_of(document):
                         tally.add(each)
                     tally.num_documents += 1
-                    yield self.fields.with_path(document, path)
+                    yield self.fields.with_path(encoded, path)
                     number += 1
                     continue
+                if isinstance(document, InputError):
+                    self._note(document)
                 self._left_out.append(number)
 
-    def _is_chosen(self, parts: tuple[object, ...]) -> bool:
-        return self.side is None or self.side.has(*parts)
+    def _sorted(
+        self, documents: Iterator[object]
+    ) -> Iterator[tuple[object, object, bool]]:
+        """Yield each document, the same as it goes on, and whether it is chosen."""
+        if self.sorter is not None:
+            return self.sorter.sorted(documents)
+        return ((each, each, not isinstance(each, InputError)) for each in documents)
 
     def _checked(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents; raise OSError if their files changed since they were listed.
@@ -207,10 +212,6 @@ def _check_unchanged(parts: list[Part]) -> None:
     for part in parts:
         if part.recorded is not None:
             check_unchanged(part.path, part.recorded)
-
-
-def _parts_of(document: object) -> tuple[object, ...]:
-    return document.parts if isinstance(document, Row) else (document,)
 
 
 def documents_in(

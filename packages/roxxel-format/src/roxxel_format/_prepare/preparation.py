@@ -54,6 +54,7 @@ from roxxel_format._write.extension import (
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.place import BucketPlace, place_of
 from roxxel_format._write.series import NoDocumentsError
+from roxxel_format._write.sorting import sorter_of
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 
@@ -131,7 +132,6 @@ def prepare(
         options.fields,
         line_of,
         old_dtype,
-        side=options.side,
         skips_bad=options.skip_bad,
         folder=inputs.folder,
     )
@@ -155,6 +155,8 @@ def prepare(
                 )
                 runner = runner or ProcessRunner()
                 return job.run(runner, part, progress)
+            if options.side is not None:
+                documents.sorter = sorter_of(options, load_intake(options)[1])
             if name is None:
                 place = BucketPlace(target, DEFAULT_TIMEOUT_S)
                 return write_to_bucket(
@@ -194,6 +196,7 @@ class _Preparation:
         self._exist: Exist = exist
         self._documents = documents
         self._options, self._intake = load_intake(options, says_ending=True)
+        documents.sorter = sorter_of(options, self._intake)
         identity = self._intake.tokenizer_identity
         self._arguments = self._options.recorded(identity)
         self._unit_bytes = unit_bytes

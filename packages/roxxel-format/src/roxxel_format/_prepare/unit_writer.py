@@ -19,6 +19,7 @@ from roxxel_format._write.intake import Intake, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
+from roxxel_format._write.sorting import sorter_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,12 +92,13 @@ class UnitWriter:
                 shard = name.unit_shard(self._job, number, next(pieces))
                 return folder.path / shard.name, None
 
+            intake = self._intake()
             columns = NewColumns(self._options.fields, name, folder.publish)
             series = ShardSeries(
                 name.pattern,
                 new_path,
                 self._options,
-                self._intake(),
+                intake,
                 {},
                 columns=columns,
                 on_closed=folder.publish,
@@ -107,7 +109,7 @@ class UnitWriter:
                 self._form,
                 self._options.fields,
                 old_dtype=self._old_dtype,
-                side=self._options.side,
+                sorter=sorter_of(self._options, intake),
                 shuffle=None if seed is None else f"{seed} {number}",
                 skips_bad=self._options.skip_bad,
                 folder=self._folder,

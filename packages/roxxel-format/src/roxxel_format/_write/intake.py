@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -155,9 +155,8 @@ class Intake:
         without such an array, it is uint32.
         """
         num_waiting = 0
-        if self.reads_ahead and self.tokenizer and self.tokenizer.encode_batch:
-            documents = _batched(documents, self.tokenizer.encode_batch)
-        arrays = (self._array(each, number) for number, each in enumerate(documents))
+        encoded = enumerate(self.encoded(documents))
+        arrays = (self._array(each, number) for number, each in encoded)
         for items in arrays:
             if self.dtype is None:
                 num_waiting += 1
@@ -170,6 +169,20 @@ class Intake:
             self.dtype = self._dtype_if_empty or "uint32"
             yield from [np.empty(0, np.uint8)] * num_waiting
 
+    def encoded(self, documents: Iterable[object]) -> Iterator[object]:
+        """Yield documents; with `reads_ahead`, texts that are encoded already."""
+        if not self.reads_ahead or self.tokenizer is None:
+            return iter(documents)
+        batch, encode = self.tokenizer.encode_batch, self.tokenizer.encode
+        return _batched(documents, batch or (lambda texts: [*map(encode, texts)]))
+
+    def items(self, document: object) -> Tokens:
+        """Return the items of one document, of any shape.
+
+        Raises DocumentError or DocumentTypeError if the document is invalid.
+        """
+        return self._parsed(document, 0)[1]
+
     def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
         """Yield documents with fields; see `arrays`.
 
@@ -178,7 +191,7 @@ class Intake:
         and after the completion.
         """
         waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
-        of_parts, before, after = self._for_parts(fields)
+        of_parts, before, after = self.for_parts(fields)
         arrays = of_parts.arrays(_parts_of(as_rows(rows, fields), waiting))
         while True:
             try:
@@ -196,15 +209,15 @@ class Intake:
                 raise type(error)(number, f": its {name}{error.problem}") from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
             num_prompt = sum(each.size for each in (before, *parts[:-1]))
-            tokens = _joined([before, *parts, after])
+            tokens = joined([before, *parts, after])
             yield EncodedRow(tokens, num_prompt, waiting.popleft())
 
-    def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
-        """Return an intake for parts, and the tokens to put before and after them."""
+    def for_parts(self, fields: Fields) -> IntakeOfParts:
+        """Return an intake for the parts of documents with these fields."""
         if self.tokenizer is None or fields.prompt is None:
-            return replace(self), _NO_TOKENS, _NO_TOKENS
+            return IntakeOfParts(replace(self), _NO_TOKENS, _NO_TOKENS)
         tokenizer, before, after = self.tokenizer.for_parts()
-        return replace(self, tokenizer=tokenizer), before, after
+        return IntakeOfParts(replace(self, tokenizer=tokenizer), before, after)
 
     def _array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
@@ -291,6 +304,14 @@ class Intake:
         return dtypes.stored_name(items.dtype)
 
 
+class IntakeOfParts(NamedTuple):
+    """An intake for parts, and the tokens to put before and after all parts."""
+
+    intake: Intake
+    before: Tokens
+    after: Tokens
+
+
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     """A text that the tokenizer encoded as part of a batch."""
@@ -334,7 +355,7 @@ def _parts_of(rows: Iterable[Row], waiting: deque[Row]) -> Iterator[object]:
         yield from row.parts
 
 
-def _joined(parts: list[Any]) -> Tokens:
+def joined(parts: list[Any]) -> Tokens:
     """Concatenate arrays; an empty array does not affect the dtype."""
     filled = [part for part in parts if part.size]
     return np.concatenate(filled) if filled else parts[0]

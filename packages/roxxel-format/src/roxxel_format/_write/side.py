@@ -4,44 +4,39 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    from roxxel_format._spec.dtypes import Tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """One of two corpora: the documents that are held out, or all others.
 
-    Only the content of a document decides its side: the UTF-8 bytes of a text, or the
-    values of tokens, whatever their dtype. The order and the number of inputs do not
-    matter. `share` is the share of documents that are held out.
+    Only the tokens of a document decide its side, without its separator and whatever
+    their dtype. So a write (`--split`) and a division of the written shards (`split`)
+    hold out the same documents; the order and the number of inputs do not matter.
+    `share` is the share of documents that are held out. Another `salt`, of at most 64
+    bytes, holds out other documents.
     """
 
     name: str
     share: float
     is_held_out: bool
+    salt: bytes = b""
 
-    def has(self, *parts: object) -> bool:
-        """Return whether a document, given as its parts, is on this side."""
-        content = b"".join(map(_content, parts))
-        digest = blake2b(content, digest_size=8).digest()
+    def has(self, tokens: Tokens) -> bool:
+        """Return whether a document is on this side."""
+        # Tokens of any width, or of a list, are the same document.
+        content = tokens.astype("<i8" if tokens.dtype.kind in "biu" else "<f8")
+        digest = blake2b(content.data, digest_size=8, key=self.salt).digest()
         held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
         return held_out == self.is_held_out
 
     def recorded(self) -> list[Any]:
         """Return the side for JSON."""
         return [self.name, self.share, self.is_held_out]
-
-
-def _content(document: object) -> bytes:
-    if isinstance(document, str):
-        return document.encode("utf-8", "surrogatepass")
-    if isinstance(document, (bytes, bytearray)):
-        return bytes(document)
-    items = np.asarray(document)
-    # The same tokens may be a list in one file and an array of any dtype in another.
-    return items.astype("<i8" if items.dtype.kind in "biu" else "<f8").tobytes()
 
 
 def held_out_path(filepath: str, name: str) -> str:

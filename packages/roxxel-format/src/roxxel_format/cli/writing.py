@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from roxxel_format._store.corpus_name import (
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.repair import repair_shard
+from roxxel_format._write.side import Side
 from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
@@ -69,8 +69,9 @@ def copy(options: argparse.Namespace) -> int:
 def split(options: argparse.Namespace) -> int:
     """Write a share of the documents into one corpus and the rest into another.
 
-    A document's content alone decides its corpus. So equal documents are in the same
-    corpus, and adding documents to the source does not move other documents.
+    A document's tokens alone decide its corpus, by the rule of `write --split`. So
+    equal documents are in the same corpus, and adding documents to the source does not
+    move other documents.
     """
     share, salt = options.share, options.salt.encode()
     if not 0 < share < 1:
@@ -85,11 +86,11 @@ def split(options: argparse.Namespace) -> int:
         if len(salt) > _MAX_SALT:
             raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
 
+        side = Side("", share, is_held_out=True, salt=salt)
+
         def chosen(*, held_out: bool) -> Iterator[Tokens]:
             for document in corpus.documents:
-                digest = blake2b(document.tobytes(), digest_size=8, key=salt).digest()
-                is_held_out = int.from_bytes(digest, "little") < int(share * 2**64)
-                if is_held_out == held_out:
+                if side.has(document) == held_out:
                     yield document
 
         # Check both outputs before the first write, because no corpus can be empty.
