@@ -23,6 +23,7 @@ import nox
 from packaging.requirements import Requirement
 
 PACKAGES = (
+    "roxxel-store",
     "roxxel-format",
     "roxxel-curriculum",
     "roxxel-loader",
@@ -51,8 +52,9 @@ POINTS = {
 
 # The only dependencies that the environment of these packages may have.
 BARE = {
-    "roxxel-format": ("numpy",),
-    "roxxel-curriculum": ("numpy", "roxxel-format"),
+    "roxxel-store": (),
+    "roxxel-format": ("numpy", "roxxel-store"),
+    "roxxel-curriculum": ("numpy", "roxxel-format", "roxxel-store"),
 }
 
 INTEGRATION = Path("tests-integration")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -26,17 +27,19 @@ PACKAGES = Path(__file__).parents[1] / "packages"
 
 # The table of the design: what a package may depend on without an extra.
 MAY_DEPEND_ON = {
-    "roxxel-format": {"numpy"},
-    "roxxel-curriculum": {"numpy", "roxxel-format"},
-    "roxxel-loader": {"jax", "numpy", "roxxel-curriculum"},
-    "roxxel-ckpt": {"jax", "flax", "orbax-checkpoint"},
+    "roxxel-store": set[str](),
+    "roxxel-format": {"numpy", "roxxel-store"},
+    "roxxel-curriculum": {"numpy", "roxxel-format", "roxxel-store"},
+    "roxxel-loader": {"jax", "numpy", "roxxel-curriculum", "roxxel-store"},
+    "roxxel-ckpt": {"jax", "flax", "orbax-checkpoint", "roxxel-store"},
     "roxxel-train": {
         *("flax", "jax", "numpy", "optax"),
         *("roxxel-ckpt", "roxxel-curriculum", "roxxel-format", "roxxel-loader"),
+        "roxxel-store",
     },
     "roxxel": {
         *("flax", "jax", "numpy", "optax", "roxxel-ckpt", "roxxel-curriculum"),
-        *("roxxel-format", "roxxel-loader", "roxxel-train"),
+        *("roxxel-format", "roxxel-loader", "roxxel-store", "roxxel-train"),
     },
 }
 
@@ -84,7 +87,8 @@ def names(requirements: list[str]) -> set[str]:
 
 def extras(package: str) -> set[str]:
     several = project(package).get("optional-dependencies", {}).values()
-    return {name for one in several for name in names(one)}
+    # The extra `all` names the package itself, with its other extras.
+    return {name for one in several for name in names(one)} - {package}
 
 
 def imports(package: str) -> dict[str, str]:
@@ -126,6 +130,21 @@ def check_none(findings: Iterable[str]) -> None:
 
 def test_all_packages_are_known() -> None:
     assert {path.name for path in PACKAGES.iterdir()} == set(MAY_DEPEND_ON)
+
+
+@BY_PACKAGE
+def test_package_holds_no_file_of_a_run(package: str) -> None:
+    # Examples of a README once ran in its folder, and their files were committed.
+    held = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "src", "tests"}
+    tracked = subprocess.run(
+        ["git", "ls-files", package],  # noqa: S607 - of the user's path
+        cwd=PACKAGES,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+
+    assert {path.split("/")[1] for path in tracked} == held
 
 
 @BY_PACKAGE

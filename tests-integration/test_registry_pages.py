@@ -40,10 +40,6 @@ def readme(package: str) -> str:
     return (ROOT / "packages" / package / "README.md").read_text("utf-8")
 
 
-def expand(match: re.Match[str]) -> str:
-    return " ".join(f"{match[1]}{part}" for part in match[2].split(","))
-
-
 def members_needed(package: str) -> set[str]:
     needs = MEMBERS[package].needs
     return {package}.union(*map(members_needed, needs))
@@ -54,12 +50,13 @@ def test_the_readme_installs_from_the_checkout_with_all_members_needed(
     package: str,
 ) -> None:
     # Left out, a member would be looked for in an index, which may hold another.
-    text = re.sub(r"(\./packages/roxxel-)\{(.*?)\}", expand, readme(package))
+    every = " ".join(f"./packages/{name}" for name in MEMBERS)
+    text = readme(package).replace("./packages/*", every)
     commands = re.findall(r"pip install ((?:\./packages/[a-z-]+ ?)+)", text)
 
     installed = [set(re.findall(r"packages/([a-z-]+)", one)) for one in commands]
 
-    assert members_needed(package) in installed
+    assert any(members_needed(package) <= some for some in installed)
 
 
 @pytest.mark.parametrize(

@@ -343,6 +343,7 @@ def drawings() -> dict[Path, str]:
     found = {
         PICTURES / f"imports-{package.parents[1].name}.svg": drawing_of_imports(package)
         for package in PACKAGES
+        if any(units(package).values())
     }
     return {**found, PICTURES / "batch.svg": drawing_of_batch()}
 

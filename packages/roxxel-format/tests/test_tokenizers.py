@@ -97,7 +97,7 @@ def test_what_a_tokenizer_cannot_do_is_an_error(
     with pytest.raises(TypeError, match="tokenizer is a int without encode"):
         corpus.write(["a"], tokenizer=3)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ModuleNotFoundError, match=r"roxxel-format\[tokenizers\]"):
+    with pytest.raises(ModuleNotFoundError, match=r"install it: .*tokenizers"):
         corpus.write(["a"], tokenizer="gpt2")
     assert list(tmp_path.iterdir()) == []
 

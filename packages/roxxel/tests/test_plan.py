@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -91,13 +92,14 @@ def test_without_matplotlib_the_extra_is_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("matplotlib.figure", "roxxel_curriculum._plan.picture"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plan.picture", raising=False)
     config = write_project(tmp_path)
 
     assert main(["plan", str(config), "--plot", str(tmp_path / "plan.png")]) == 1
 
-    assert 'needs matplotlib; pip install "roxxel[plot]"' in capsys.readouterr().err
+    [line] = capsys.readouterr().err.splitlines()
+    assert "needs matplotlib; install it: " in line
 
 
 def test_a_schedule_that_cannot_be_met_is_the_curriculum_s_sentence(

@@ -22,6 +22,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from roxxel_store import missing_extra
+
 from roxxel_ckpt._google import find_google_problem
 from roxxel_ckpt.errors import CheckpointBucketError
 
@@ -290,9 +292,7 @@ def checked_client() -> ModuleType:
     try:
         import obstore
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'buckets need obstore: pip install "roxxel-ckpt[bucket]"'
-        ) from error
+        raise missing_extra("a bucket", "obstore", "roxxel-ckpt", "bucket") from error
     return obstore
 
 

@@ -11,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from roxxel_store import missing_extra
 
 try:
     from ray.data import Datasink
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'roxxel_format.ray needs Ray: pip install "roxxel-format[ray]"'
-    ) from error
+    raise missing_extra("roxxel_format.ray", "ray", "roxxel-format", "ray") from error
+
 
 from roxxel_format._prepare.row_documents import column_document
 from roxxel_format._spec.dtypes import stored_name

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store import missing_extra
 
 from roxxel_format.corpus import Roxxel
 
 try:
     from hypothesis import strategies as st
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'roxxel_format.testing needs hypothesis: pip install "roxxel-format[testing]"',
-        name="hypothesis",
+    raise missing_extra(
+        "roxxel_format.testing", "hypothesis", "roxxel-format", "testing"
     ) from error
 
 if TYPE_CHECKING:

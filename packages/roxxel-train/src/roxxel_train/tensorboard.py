@@ -20,6 +20,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -27,10 +29,8 @@ try:
     from tensorboardX.proto import event_pb2, summary_pb2
     from tensorboardX.summary import scalar, text
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_train.tensorboard needs tensorboardX: "
-        'pip install "roxxel-train[tensorboard]"',
-        name="tensorboardX",
+    raise missing_extra(
+        "roxxel_train.tensorboard", "tensorboardX", "roxxel-train", "tensorboard"
     ) from error
 
 if TYPE_CHECKING:

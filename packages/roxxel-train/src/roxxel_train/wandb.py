@@ -17,6 +17,8 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._log.values import drawn_values
 
@@ -24,9 +26,8 @@ try:
     import wandb
     from wandb.proto import wandb_internal_pb2
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'roxxel_train.wandb needs wandb: pip install "roxxel-train[wandb]"',
-        name="wandb",
+    raise missing_extra(
+        "roxxel_train.wandb", "wandb", "roxxel-train", "wandb"
     ) from error
 
 if TYPE_CHECKING:

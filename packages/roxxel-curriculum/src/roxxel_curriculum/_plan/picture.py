@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 try:
     from matplotlib.figure import Figure
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'Plan.plot needs matplotlib: pip install "roxxel-curriculum[plot]"',
-        name="matplotlib",
+    raise missing_extra(
+        "a picture of a plan", "matplotlib", "roxxel-curriculum", "plot"
     ) from error
 
 from roxxel_curriculum._plan.figures import short_count

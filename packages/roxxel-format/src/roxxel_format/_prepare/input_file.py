@@ -21,6 +21,8 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
+from roxxel_store import missing_extra
+
 from roxxel_format.errors import BucketError
 from roxxel_format.naming import printable
 
@@ -79,9 +81,7 @@ def library(name: str, extra: str, path: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'{path}: needs {name}: pip install "roxxel-format[{extra}]"', name=name
-        ) from error
+        raise missing_extra(f"{path}:", name, "roxxel-format", extra) from error
 
 
 def reason(error: Exception) -> str:

@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 from roxxel_format._prepare.runners import ONE_THREAD, Outcome, Writer, outcome_of
 
 if TYPE_CHECKING:
@@ -53,9 +55,7 @@ class RayRunner:
         try:
             ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                '--ray needs ray: pip install "roxxel-format[ray]"', name="ray"
-            ) from error
+            raise missing_extra("--ray", "ray", "roxxel-format", "ray") from error
         if ray.is_initialized():  # The calling program has connected to its cluster.
             yield from _outcomes(ray, writer, numbers)
             return

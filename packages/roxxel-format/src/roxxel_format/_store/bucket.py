@@ -18,6 +18,8 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from roxxel_store import missing_extra
+
 from roxxel_format._store.urls import ObjectVersion
 from roxxel_format.errors import BucketError
 
@@ -323,9 +325,7 @@ def _client() -> ModuleType:
     try:
         import obstore
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'buckets need obstore: pip install "roxxel-format[bucket]"'
-        ) from error
+        raise missing_extra("a bucket", "obstore", "roxxel-format", "bucket") from error
     if _first_process is None:
         _first_process = os.getpid()
     if _first_process != os.getpid():

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from roxxel_store import missing_extra
 
 from roxxel_format._store.reading import open_file
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
@@ -226,10 +227,9 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
     try:
         library: Any = importlib.import_module("tokenizers")
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f"tokenizer={os.fspath(name)!r} needs the package tokenizers: "
-            'pip install "roxxel-format[tokenizers]"',
-            name="tokenizers",
+        raise missing_extra(
+            f"tokenizer={os.fspath(name)!r}",
+            *("tokenizers", "roxxel-format", "tokenizers"),
         ) from error
     path = _file_of(name)
     if path is not None:

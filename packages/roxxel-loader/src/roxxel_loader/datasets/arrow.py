@@ -6,14 +6,14 @@ import pathlib
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 try:
     import pyarrow as pa
     import pyarrow.parquet as pq
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_loader.datasets.arrow needs pyarrow: "
-        'pip install "roxxel-loader[arrow]"',
-        name="pyarrow",
+    raise missing_extra(
+        "roxxel_loader.datasets.arrow", "pyarrow", "roxxel-loader", "arrow"
     ) from error
 
 from roxxel_loader._arguments import check_at_least

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 try:
     import datasets as hf  # noqa: TC002 - an absent library is an error here
     import pyarrow as pa  # a dependency of the library `datasets`
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_loader.datasets.huggingface needs datasets: "
-        'pip install "roxxel-loader[huggingface]"',
-        name="datasets",
+    raise missing_extra(
+        "roxxel_loader.datasets.huggingface",
+        *("datasets", "roxxel-loader", "huggingface"),
     ) from error
 
 from ._dataset import as_rows

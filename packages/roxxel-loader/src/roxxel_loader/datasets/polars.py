@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import missing_extra
+
 try:
     import polars as pl
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        "roxxel_loader.datasets.polars needs polars: "
-        'pip install "roxxel-loader[polars]"',
-        name="polars",
+    raise missing_extra(
+        "roxxel_loader.datasets.polars", "polars", "roxxel-loader", "polars"
     ) from error
 
 from ._dataset import as_rows

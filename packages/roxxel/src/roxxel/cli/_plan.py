@@ -141,10 +141,6 @@ def print_plan(what: Plan | PlanDiff) -> None:
 def _draw(plan: Plan, file: Path) -> None:
     try:
         plan.plot(file)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f'--plot {file}: needs matplotlib; pip install "roxxel[plot]"'
-        ) from error
     except ValueError as error:
         raise ConfigError(
             f"--plot {file}: {error}; name a .png, .svg or .pdf file"

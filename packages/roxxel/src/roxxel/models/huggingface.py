@@ -15,6 +15,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from roxxel_store import missing_extra
 
 from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._llama import Llama
@@ -194,9 +195,7 @@ def load(folder: str | Path, **changes: Any) -> Llama:
     try:
         from safetensors import safe_open
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            'reading weights needs safetensors; pip install "roxxel[hf]"'
-        ) from error
+        raise missing_extra("reading weights", "safetensors", "roxxel", "hf") from error
     folder, config = Path(folder), read_config(folder, **changes)
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
     graphdef, state = nnx.split(model)

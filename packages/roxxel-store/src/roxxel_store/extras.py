@@ -1,0 +1,82 @@
+"""Names the command that installs a missing extra, in the environment that runs.
+
+`pip install "roxxel-format[bucket]"` is a dead end for most people: `uv run` makes an
+environment without pip, and the index may know no package of this name. So the command
+follows from how the package was installed, which its metadata records (PEP 610).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from typing import Any
+
+
+class MissingExtraError(ModuleNotFoundError):
+    """A library is missing that an extra of a Roxxel package installs.
+
+    Example:
+        >>> issubclass(MissingExtraError, ImportError)
+        True
+    """
+
+
+def missing_extra(
+    what: str, library: str, package: str, extra: str
+) -> MissingExtraError:
+    """Return the error for a library that is not installed, with the command to run.
+
+    Raise it from the `ModuleNotFoundError` of the import.
+
+    Args:
+        what: What needs the library: a function, an option, or the path of a file.
+        library: Import name of the library.
+        package: The Roxxel package whose extra installs it, such as `roxxel-format`.
+        extra: Name of the extra.
+
+    Example:
+        >>> str(missing_extra("--ray", "ray", "not-installed", "ray"))
+        '--ray needs ray; install it: pip install "not-installed[ray]"'
+    """
+    command = _command(package, extra)
+    return MissingExtraError(
+        f"{what} needs {library}; install it: {command}", name=library
+    )
+
+
+def _command(package: str, extra: str) -> str:
+    from importlib import metadata
+
+    try:
+        distribution = metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return f'pip install "{package}[{extra}]"'
+    record = distribution.read_text("direct_url.json") or "{}"
+    origin: dict[str, Any] = json.loads(record)
+    is_by_uv = (distribution.read_text("INSTALLER") or "").strip() == "uv"
+    # `uv run` sets this variable in the environment of its child.
+    is_uv_run = "UV_RUN_RECURSION_DEPTH" in os.environ
+    if is_by_uv and origin.get("dir_info", {}).get("editable"):
+        # A member of the workspace: uv knows the extras of all members by their names.
+        if is_uv_run:
+            return f"uv run --extra {extra} ..."
+        return f"uv sync --inexact --extra {extra}"
+    wanted = _requirement(package, extra, origin)
+    if is_uv_run:
+        return f"uv run --with {shlex.quote(wanted)} ..."
+    return f'{"uv " if is_by_uv else ""}pip install "{wanted}"'
+
+
+def _requirement(package: str, extra: str, origin: dict[str, Any]) -> str:
+    """Return the requirement that names the place from which a package came."""
+    from urllib.parse import unquote, urlsplit
+
+    url: str = origin.get("url", "")
+    if url.startswith("file:"):
+        return f"{unquote(urlsplit(url).path)}[{extra}]"
+    if "vcs_info" in origin:
+        subdirectory = origin.get("subdirectory")
+        place = f"#subdirectory={subdirectory}" if subdirectory else ""
+        return f"{package}[{extra}] @ {origin['vcs_info']['vcs']}+{url}{place}"
+    return f"{package}[{extra}]"
