@@ -128,6 +128,9 @@ class TrainConfig:
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`. A dict from names to curricula declares several sets: the
             losses are `eval_loss/NAME`, and `eval_loss` is the mean of these losses.
+            A run pins each set under its name: when it resumes, a corpus that has grown
+            is read at its first version, and other data is an error. Give a changed set
+            a new name.
         best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
             value of `eval_fn`, `"eval_loss"`, or the loss of a held-out set such as
             `"eval_loss/web"`. The checkpoint with the lowest value is kept besides the

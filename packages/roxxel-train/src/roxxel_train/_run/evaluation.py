@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from roxxel_loader import device_stream
 
+from roxxel_train._run.held_out import EVAL_LOSS
 from roxxel_train._step.compiled import CompiledAhead
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
 from roxxel_train._step.placement import batch_shapes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from roxxel_train.config import TrainConfig
 
 _FIXED_FIELDS = ("kind", "step", "time")
-_LOSS, _EXP = "eval_loss", "perplexity"
+_LOSS, _EXP = EVAL_LOSS, "perplexity"
 _UNREAD_BATCHES = 2
 
 
@@ -46,14 +47,9 @@ class Evaluator:
     ) -> None:
         self._eval_fn = config.eval_fn
         self.held_out: HeldOut | None = None
-        if config.held_out:
+        if state.held_out.samplers:
             self.held_out = HeldOut(
-                {
-                    name: curriculum.sampler(
-                        config.seed, fields=config.fields, check=config.check
-                    )
-                    for name, curriculum in config.held_out.items()
-                },
+                state.held_out.samplers,
                 placement,
                 config.loss_fn,
                 graphdef,

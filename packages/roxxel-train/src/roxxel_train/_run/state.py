@@ -19,6 +19,7 @@ from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
+from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import (
     Origin,
     check_is_branch,
@@ -56,6 +57,7 @@ class RunState:
             None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
+        held_out: The held-out sets, pinned under their names.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class RunState:
         self._is_lost = False
         self._finite_program: Future[Any] | None = None
         self.origin: Origin | None = None
-        newest_step, self._past = self._find_past(config)
+        newest_step, self._past, measured = self._find_past(config)
         self.curriculum = curriculum
         try:
             self.sampler = curriculum.sampler(
@@ -117,6 +119,9 @@ class RunState:
                 f"only {self.sampler.total_steps}; give as many steps or more, or "
                 "another save_path"
             )
+        self.held_out = HeldOutSets.of(config, measured, self._name)
+        metric = None if checkpointer is None else checkpointer.best_rule.metric
+        self.held_out.check_ranking(measured, metric, self._name)
 
     @property
     def path(self) -> Path | None:
@@ -195,6 +200,7 @@ class RunState:
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(self.first_step),
+            held_out=self.held_out.record,
             init_from=self._origin_record("init_from"),
             branch_from=self._origin_record("branch_from"),
         )
@@ -245,6 +251,7 @@ class RunState:
                     self.sampler.check(extra["data"])
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
+                self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
                 self.last_row = extra.get("last_row")
                 self._spoilt = None
@@ -285,6 +292,7 @@ class RunState:
             open_ = LossMean() if is_due else self.losses.checkpoint
             extra = {
                 "data": self.sampler.state(self.step),
+                "held_out": self.held_out.record,
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
@@ -370,10 +378,13 @@ class RunState:
         self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
         self.is_evaluation_due = not extra["evaluated"]
 
-    def _find_past(self, config: TrainConfig) -> tuple[int, dict[str, Any] | None]:
-        """Return the updates done, and the recorded data state (None for a new run).
+    def _find_past(
+        self, config: TrainConfig
+    ) -> tuple[int, dict[str, Any] | None, Mapping[str, Any] | None]:
+        """Return the updates done, the data state and the held-out sets of the past.
 
-        Sets `origin` if the run has no checkpoint and starts from another run.
+        Both are None for a new run. Sets `origin` if the run has no checkpoint and
+        starts from another run.
         """
         if config.branch_from is not None and self.checkpointer is not None:
             check_is_elsewhere(config.branch_from, self.checkpointer.checkpoint_path)
@@ -383,14 +394,15 @@ class RunState:
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
-            data = (extra or {}).get("data")
+            extra = extra or {}
+            data = extra.get("data")
             if data is None:
                 raise RunMismatchError(
                     f"the checkpoint of step {step} has no data state, so a trainer "
                     "did not write this checkpoint and cannot continue its data; give "
                     "another folder, and init_from= this one to start with its weights"
                 )
-            return step, data
+            return step, data, extra.get("held_out")
         if record is not None and record["model"] != self.signature:
             raise RunMismatchError(
                 f"{self.folder}: the run in this folder was started with a model or "
@@ -405,8 +417,15 @@ class RunState:
             config.timeout,
         )
         if origin is not None and origin.data is not None:
-            return origin.step, origin.data
-        return 0, None if record is None else record["data"]
+            return origin.step, origin.data, (record or {}).get("held_out")
+        if record is None:
+            return 0, None, None
+        return 0, record["data"], record.get("held_out")
+
+    @property
+    def _name(self) -> str:
+        """What error messages call the run."""
+        return str(self.folder or "the checkpoints")
 
     def _mismatch(self, error: StateMismatch) -> RunMismatchError:
         """Return the error for a curriculum that differs in trained steps."""
@@ -416,7 +435,7 @@ class RunState:
                 "or branch from an earlier step"
             )
         return RunMismatchError(
-            f"{self.folder or 'the checkpoints'}: the run there does not fit this "
+            f"{self._name}: the run there does not fit this "
             f"curriculum: {error}; or give another save_path"
         )
 

@@ -1,0 +1,121 @@
+"""The held-out sets of a run: each stays the set that its first losses came from.
+
+The best checkpoint is chosen by held-out losses of all starts of a run, and a curve of
+`eval_loss` spans them. So a set is pinned under its name, as the sources of a run are:
+a corpus that has grown is read at its first version, and other data is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from roxxel_curriculum import StateMismatch
+
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from roxxel_curriculum import Curriculum, Sampler
+
+    from roxxel_train.config import TrainConfig
+
+EVAL_LOSS = "eval_loss"
+"""Name of the mean loss over the held-out sets."""
+
+
+@dataclass(frozen=True)
+class HeldOutSets:
+    """The held-out sets of a run.
+
+    Attributes:
+        samplers: The sampler of each set, by name. The name is empty for the only set
+            of a run, if the set has no name.
+        record: What a checkpoint and `run.json` record: the state of each set that the
+            run has ever had, and the names of the sets of `eval_loss`.
+    """
+
+    samplers: Mapping[str, Sampler]
+    record: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, config: TrainConfig, past: Mapping[str, Any] | None, where: str
+    ) -> HeldOutSets:
+        """Return the sets of a config, as the run in `where` has recorded them.
+
+        `past` is the `record` of an earlier start; None for a new run.
+
+        Raises:
+            RunMismatchError: A set has other data than in the earlier start.
+        """
+        states = dict((past or {}).get("states", {}))
+        samplers: dict[str, Sampler] = {}
+        for name, curriculum in config.held_out.items():
+            try:
+                sampler = _pinned(config, curriculum, states.get(name))
+            except StateMismatch as error:
+                raise _mismatch(where, name, error.differences) from error
+            samplers[name] = sampler
+            states.setdefault(name, sampler.state(sampler.total_steps))
+        names = sorted(samplers) or (past or {}).get("names", [])
+        return cls(samplers, {"names": names, "states": states})
+
+    def check(self, record: Mapping[str, Any], where: str) -> None:
+        """Raise RunMismatchError if a checkpoint has measured other data.
+
+        `record` is that of the checkpoint, which another program may have written.
+        """
+        for name, state in record.get("states", {}).items():
+            if name in self.samplers and self.record["states"][name] != state:
+                raise _mismatch(where, name, ["another program has changed it"])
+
+    def check_ranking(
+        self, past: Mapping[str, Any] | None, metric: str | None, where: str
+    ) -> None:
+        """Raise RunMismatchError if the mean over other sets ranks the checkpoints."""
+        before, names = (past or {}).get("names", []), sorted(self.samplers)
+        if metric not in (None, EVAL_LOSS) or not before or not names:
+            return
+        if before == names:
+            return
+        named = next(filter(None, names), "NAME")
+        raise RunMismatchError(
+            f"{where}: ranks its checkpoints by {EVAL_LOSS!r}, the loss over "
+            f"{_listed(before)}, and now has {_listed(names)}, so the best checkpoint "
+            f"would be chosen across both; give best_metric='{EVAL_LOSS}/{named}' to "
+            "rank by one set from now on, or the earlier sets"
+        )
+
+
+def _pinned(
+    config: TrainConfig, curriculum: Curriculum, state: Mapping[str, Any] | None
+) -> Sampler:
+    """Return the sampler of a set; raise StateMismatch if the set has changed."""
+    sampler = curriculum.sampler(config.seed, state, config.fields, config.check)
+    if state is None:
+        return sampler
+    if sampler.total_steps != state["step"]:
+        raise StateMismatch(
+            [f"it had {state['step']} steps and now has {sampler.total_steps}"]
+        )
+    added = [each for each in sampler.withdrawals if each.step >= state["step"]]
+    if added:
+        raise StateMismatch([f"other documents of {added[0].source!r} are withdrawn"])
+    return sampler
+
+
+def _mismatch(where: str, name: str, differences: Iterable[str]) -> RunMismatchError:
+    what = f"the held-out set {name!r}" if name else "the held-out set"
+    return RunMismatchError(
+        f"{where}: {what} is not the one that the run has measured so far: "
+        f"{'; '.join(differences)}; restore the set, or give the changed set a new "
+        'name: eval_curriculum={"NEW": ...}, or [eval.NEW] in a config file'
+    )
+
+
+def _listed(names: list[str]) -> str:
+    if names == [""]:
+        return "one set without a name"
+    return f"the set{'s' if names[1:] else ''} {', '.join(map(repr, names))}"
