@@ -8,8 +8,7 @@ others, and half of this number for causal attention (Chowdhery et al., PaLM, 20
 appendix B).
 
 N counts all parameters. The token table counts once: the logits are a product with this
-table, and reading its rows costs no operations. The table of positions takes part in no
-product, but is counted too; it is at most 0.7 % of N.
+table, and reading its rows costs no operations.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from _decoder import Size
+    from roxxel.models import LlamaConfig
 
 PEAK_FLOPS_PER_S = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
 """Dense bfloat16 peaks from NVIDIA's data sheets, by the driver's name of the device.
@@ -27,25 +26,30 @@ The data sheets print 1979 TFLOP/s, which is the figure with sparsity.
 
 
 def flops_record(
-    size: Size, parameters: int, tokens_per_s: float, device_kind: str
+    config: LlamaConfig,
+    context: int,
+    tokens_per_s: float,
+    device_kind: str,
+    measured_peak: float | None = None,
 ) -> dict[str, float | None]:
     """Return the fields of a record for operations and MFU.
 
     Args:
-        size: Shape of the decoder.
-        parameters: Numbers in all of its parameters.
+        config: Sizes of the decoder.
+        context: Tokens that a sequence predicts.
         tokens_per_s: Tokens that one device trains on in a second.
         device_kind: `jax.Device.device_kind`.
+        measured_peak: Rate of a large bfloat16 product on this device.
 
     Returns:
-        Parameters with and without the tables of tokens and positions, operations of a
-        token, and `mfu` in several conventions; None where the peak is not known.
+        Parameters, operations of a token, and `mfu` in several conventions; None where
+        the peak is not known. `share_of_product` is `mfu` over the measured peak.
     """
-    tables = (size.vocabulary + size.context) * size.width
-    attention = 12.0 * size.layers * size.width * size.context
+    parameters = config.num_parameters
+    heads = config.num_heads * config.channels
+    attention = 12.0 * config.num_layers * heads * context
     by_convention = {
         "": 6.0 * parameters,
-        "_without_tables": 6.0 * (parameters - tables),
         "_with_full_attention": 6.0 * parameters + attention,
         "_with_causal_attention": 6.0 * parameters + attention / 2,
     }
@@ -54,12 +58,14 @@ def flops_record(
         f"mfu{name}": None if peak is None else tokens_per_s * flops / peak
         for name, flops in by_convention.items()
     }
+    rate = tokens_per_s * by_convention[""]
     return {
+        "mfu_tokens_per_s": tokens_per_s,
         "parameters": parameters,
-        "parameters_without_tables": parameters - tables,
         "flops_per_token": by_convention[""],
         "attention_flops_per_token": attention,
         "peak_flops_per_s": peak,
-        "model_flops_per_s": tokens_per_s * by_convention[""],
+        "model_flops_per_s": rate,
+        "share_of_product": None if measured_peak is None else rate / measured_peak,
         **shares,
     }
