@@ -225,3 +225,55 @@ def test_a_text_that_a_tokenizer_cannot_encode_is_named(tmp_path: Path) -> None:
             tokenizer=SimpleNamespace(encode=encode),
             separator=None,
         )
+
+
+@pytest.mark.parametrize("separator", [26, "<s>", END])
+def test_a_separator_that_the_tokenizer_appends_is_not_doubled(
+    separator: int | str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = Letters("<s>", END, before=[27], after=26)
+
+    tokens = line(tmp_path, "ab", "", tokenizer=tokenizer, separator=separator)
+
+    if separator == END:
+        assert tokens == [27, 0, 1, 26, 27, 27, 26, 27]
+        return
+    assert tokens == [27, 0, 1, 26, 27, 26]
+    corpus = Roxxel(tmp_path / "c.rox")
+    assert [each.tolist() for each in corpus.documents] == [[27, 0, 1], [27]]
+    corpus.write([[3, 26]], tokenizer=tokenizer, separator=separator, exist="replace")
+    assert corpus.tokens[:].tolist() == [3, 26, 26]  # Ready-made tokens.
+    assert capsys.readouterr().err == ""
+
+
+def test_a_pair_has_one_separator_if_the_tokenizer_appends_it(tmp_path: Path) -> None:
+    tokenizer = OfTransformersWithEnd()
+    corpus = Roxxel(tmp_path / "c_*.rox")
+
+    corpus.write(
+        [{"q": "ab", "a": "c"}],
+        tokenizer=tokenizer,
+        separator=END,
+        prompt="q",
+        completion="a",
+    )
+
+    assert corpus.tokens[:].tolist() == [25, 25, 25, 26]
+
+
+class OfTransformersWithEnd:
+    """Appends its end of text to every text."""
+
+    name_or_path = "with end"
+    vocab_size = 27
+    split_special_tokens = False
+
+    def __init__(self) -> None:
+        self.all_special_tokens = [END]
+        self.all_special_ids = [26]
+
+    def encode(
+        self, text: str, *, split_special_tokens: bool, add_special_tokens: bool = True
+    ) -> list[int]:
+        assert split_special_tokens
+        return [25] * len(text) + [26] * add_special_tokens

@@ -391,3 +391,100 @@ def test_texts_are_held_out_by_their_tokens(
     assert found[0] == found[1]
     assert found[2] == found[3]
     assert 5 < len(found[0]) < 60
+
+
+@pytest.fixture
+def two_ends(tmp_path: Path) -> Path:
+    """Return a folder with a tokenizer that has two tokens for the end of a text."""
+    names: Any = import_module("tokenizers")
+    built = names.Tokenizer(names.models.WordLevel({"a": 0, "?": 1}, "?"))
+    built.add_special_tokens(["<|endoftext|>", "</s>", "<|im_end|>"])
+    folder = tmp_path / "model"
+    folder.mkdir()
+    built.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+@pytest.mark.parametrize("named", ["tokenizer_config.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("value", ["</s>", {"content": "</s>", "lstrip": False}])
+def test_the_end_of_text_that_stands_beside_the_tokenizer_decides(
+    two_ends: Path, named: str, value: object
+) -> None:
+    (two_ends / named).write_text(json.dumps({"eos_token": value}), encoding="utf-8")
+
+    for each in (two_ends, two_ends / "tokenizer.json"):
+        corpus = Roxxel(two_ends / "c.rox")
+        corpus.write(["a"], tokenizer=str(each), exist="replace")
+        assert corpus.tokens[:].tolist() == [0, 3]
+
+
+def test_the_end_of_a_turn_is_no_end_of_text(two_ends: Path) -> None:
+    config = two_ends / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": "<|im_end|>"}), encoding="utf-8")
+    corpus = Roxxel(two_ends / "c.rox")
+
+    corpus.write(["a"], tokenizer=two_ends)
+
+    assert corpus.tokens[:].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("text", ["{", json.dumps({"eos_token": "<none>"})])
+def test_an_end_of_text_that_cannot_be_known_is_an_error(
+    two_ends: Path, text: str
+) -> None:
+    config = two_ends / "tokenizer_config.json"
+    config.write_text(text, encoding="utf-8")
+    named = str(config) if text == "{" else "<none>"
+
+    with pytest.raises(ValueError, match=re.escape(named)):
+        Roxxel(two_ends / "c.rox").write(["a"], tokenizer=two_ends)
+
+
+def test_characters_that_a_tokenizer_drops_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names: Any = import_module("tokenizers")
+    built = names.Tokenizer(names.models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    path = tmp_path / "tokenizer.json"
+    built.save(str(path))
+    source = tmp_path / "a.jsonl"
+    rows = ["ab ж a", "жж☃", "b", "ba", "aa", "bb"]
+    source.write_text("".join(f'"{row}"\n' for row in rows), encoding="utf-8")
+    options = "--tokenizer", path, "--separator", "none", "--unit-bytes", 10
+
+    corpus = Roxxel(tmp_path / "c.rox")
+    written = corpus.write(rows, tokenizer=path, separator=None)
+    assert written.num_dropped == 4
+    assert run("write", tmp_path / "c_*.rox", source, *options) == 0
+    assert "no token for 4 characters" in capsys.readouterr().out
+    split = "--split", "held=0.4"
+    assert run("write", tmp_path / "d_*.rox", source, *options, *split) == 0
+    found = re.findall("no token for ([0-9]+) char", capsys.readouterr().out)
+    assert sum(map(int, found)) == 4
+    rows = [*map(chr, range(0x20, 0x3000))]
+    whole = names.Tokenizer(names.models.BPE({"a": 0}, [], byte_fallback=True))
+    unknown = names.Tokenizer(
+        names.models.BPE({"a": 0}, [], unk_token="a")  # noqa: S106 - no password
+    )
+    for each in (whole, unknown):
+        summary = corpus.write(rows, tokenizer=each, separator=0, exist="replace")
+        assert summary.num_dropped == 0
+
+
+def test_bytes_that_a_tokenizer_drops_are_counted(tmp_path: Path) -> None:
+    """A byte-level model that was trained without the whole alphabet loses bytes."""
+    names: Any = import_module("tokenizers")
+    alphabet: list[str] = sorted(names.pre_tokenizers.ByteLevel.alphabet())
+    corpus = Roxxel(tmp_path / "c.rox")
+    for size, num_dropped in ((256, 0), (255, 3)):
+        chosen = [each for each in alphabet if size == 256 or each != "Ð"]
+        model = names.models.BPE({each: at for at, each in enumerate(chosen)}, [])
+        built = names.Tokenizer(model)
+        built.pre_tokenizer = names.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        built.decoder = names.decoders.ByteLevel()
+
+        summary = corpus.write(
+            ["a ж", "жжa"], tokenizer=built, separator=None, exist="replace"
+        )
+
+        assert summary.num_dropped == num_dropped

@@ -129,8 +129,10 @@ def commit_plan(
     """Commit the shards of all units, and remove the plan and the records."""
     name = place.name
     records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
+    num_dropped = 0
     if not is_committed(place, plan, found):
-        found = _commit(place, plan, found, *_files_of_all(place, plan))
+        shards, columns, num_dropped = _files_of_all(place, plan)
+        found = _commit(place, plan, found, shards, columns)
     rows = [
         at
         for at, each in enumerate(found.shards.names)
@@ -141,7 +143,7 @@ def commit_plan(
     # are not needed any more.
     place.discard(records)
     place.discard([name.plan.name])
-    return summary_of(place.folder, table, plan.dtype, started)
+    return summary_of(place.folder, table, plan.dtype, started, num_dropped=num_dropped)
 
 
 def unit_order(plan: Plan) -> list[int]:
@@ -157,8 +159,8 @@ def unit_order(plan: Plan) -> list[int]:
 
 def _files_of_all(
     place: Place, plan: Plan
-) -> tuple[ShardTable, dict[str, ColumnTable]]:
-    """Return the shards and columns of all units, in order.
+) -> tuple[ShardTable, dict[str, ColumnTable], int]:
+    """Return the shards and columns of all units, in order, and what was dropped.
 
     Raises ValueError if a unit is missing.
     """
@@ -191,7 +193,8 @@ def _files_of_all(
     table = reduce(add, (each.shards for each in records), ShardTable())
     if not len(table):
         raise NoDocumentsError(place.pattern)
-    return table, joined_columns(each.columns for each in records)
+    columns = joined_columns(each.columns for each in records)
+    return table, columns, sum(each.num_dropped for each in records)
 
 
 def _commit(

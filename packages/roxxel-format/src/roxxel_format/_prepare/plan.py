@@ -140,6 +140,7 @@ class UnitRecord:
         columns: The columns of the shards, by name.
         bad: The errors of skipped documents and inputs, the first 100.
         num_bad: Number of skipped documents and inputs.
+        num_dropped: Number of characters that the tokenizer left out.
         seconds: Time that the unit took; 0 if it was done before.
     """
 
@@ -149,6 +150,7 @@ class UnitRecord:
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     bad: Sequence[str] = ()
     num_bad: int = 0
+    num_dropped: int = 0
     seconds: float = 0.0
 
     def pack(self) -> bytes:

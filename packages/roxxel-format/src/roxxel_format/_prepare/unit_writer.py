@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from roxxel_format._prepare.documents import Documents
 from roxxel_format._prepare.plan import UnitRecord, parse_unit
 from roxxel_format._spec.tables import ShardTable
-from roxxel_format._write.intake import Intake, load_tokenizer
+from roxxel_format._write.intake import intake_of, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.unit import Unit
     from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.intake import Intake
     from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.place import Place
     from roxxel_format._write.tokenizers import Tokenizer
@@ -132,6 +133,7 @@ class UnitWriter:
             columns.tables if len(shards) else {},
             documents.bad,
             documents.num_bad,
+            intake.num_dropped,
             elapsed,
         )
         data, path = record.pack(), name.unit_record(self._job, number)
@@ -149,9 +151,6 @@ class UnitWriter:
                 f"{self._options.tokenizer}: the tokenizer changed while the corpus "
                 "was prepared; write again"
             )
-        return Intake(
-            self._options.dtype,
-            tokenizer=tokenizer,
-            kind=self._kind,
-            reads_ahead=True,
-        )
+        intake = intake_of(self._options, tokenizer, self._kind)
+        intake.reads_ahead = True
+        return intake

@@ -94,7 +94,13 @@ def write_to_bucket(
             if not publication.may_be_committed:
                 uploads.undo()
             raise
-    return summary_of(place.folder, series.table, str(intake.dtype), started)
+    return summary_of(
+        place.folder,
+        series.table,
+        str(intake.dtype),
+        started,
+        num_dropped=intake.num_dropped,
+    )
 
 
 class _Uploads:

@@ -76,7 +76,12 @@ def write_corpus(
     else:
         table, sync_s = _Write(name, options, intake, arguments, exist).run(data)
     return summary_of(
-        f"{name.folder}/", table, str(intake.dtype), started, sync_s=sync_s
+        f"{name.folder}/",
+        table,
+        str(intake.dtype),
+        started,
+        sync_s=sync_s,
+        num_dropped=intake.num_dropped,
     )
 
 

@@ -25,7 +25,7 @@ from roxxel_format._write.extension import (
     check_arguments,
     summary_of,
 )
-from roxxel_format._write.intake import Intake, load_intake, load_tokenizer
+from roxxel_format._write.intake import intake_of, load_intake, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns, joined_columns
 from roxxel_format._write.place import Publication, place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
@@ -54,6 +54,7 @@ class TaskShards:
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     dtype: str | None = None
     kind: str | None = None
+    num_dropped: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Job:
                 "tokenizer to every machine"
             )
         options = self.options
-        intake = Intake(options.dtype, options.vocab_size, tokenizer, self.kind)
+        intake = intake_of(options, tokenizer, self.kind)
         with ExitStack() as resources:
             # While a task holds the lock of a place, `clean` does not remove shards.
             place = place_of(self.target, resources)
@@ -113,7 +114,14 @@ class Job:
             except BaseException:
                 series.abort()
                 raise
-        return TaskShards(task, series.table, columns.tables, intake.dtype, intake.kind)
+        return TaskShards(
+            task,
+            series.table,
+            columns.tables,
+            intake.dtype,
+            intake.kind,
+            intake.num_dropped,
+        )
 
     def _new_path(self, name: CorpusName, folder: Path, task: int) -> tuple[Path, Path]:
         """Create the draft of a new shard; return the shard's path and the draft."""
@@ -220,7 +228,8 @@ class DistributedWrite:
         self._discard_others(set(sizes_of(table, columns)))
         self._resources.close()
         folder, dtype = self._place.folder, str(done[0].dtype)
-        return summary_of(folder, table, dtype, self._started)
+        num_dropped = sum(each.num_dropped for each in done)
+        return summary_of(folder, table, dtype, self._started, num_dropped=num_dropped)
 
     def abandon(self) -> None:
         """Delete the shards of this write, unless the corpus may list them."""

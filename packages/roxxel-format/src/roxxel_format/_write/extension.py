@@ -227,6 +227,7 @@ def summary_of(
     *,
     kept: bool = False,
     sync_s: float = 0.0,
+    num_dropped: int = 0,
 ) -> WriteSummary:
     (fingerprint,) = shards.fingerprints([len(shards)])
     return WriteSummary(
@@ -239,6 +240,7 @@ def summary_of(
         kept=kept,
         duration_s=time.perf_counter() - started,
         sync_s=sync_s,
+        num_dropped=num_dropped,
     )
 
 

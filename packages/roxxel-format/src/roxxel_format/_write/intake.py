@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.fields import Fields
     from roxxel_format._write.options import WriteOptions
-    from roxxel_format._write.tokenizers import EncodeBatch, Tokenizer
+    from roxxel_format._write.tokenizers import Tokenizer
 
 _BATCH_TEXTS = 256
 _BATCH_CHARACTERS = 1 << 20
@@ -61,8 +61,30 @@ def load_intake(
         separator = tokenizer.token(separator)
     if options.dtype is not None:
         separator_items(separator, options.dtype)
-    intake = Intake(options.dtype, options.vocab_size, tokenizer)
-    return replace(options, separator=separator), intake
+    options = replace(options, separator=separator)
+    intake = intake_of(options, tokenizer)
+    if intake.added_end is not None and says_ending:
+        sys.stderr.write(
+            f"{intake.tokenizer_name} ends each document with the separator "
+            f"({separator}) by itself; no second one follows\n"
+        )
+    return options, intake
+
+
+def intake_of(
+    options: WriteOptions, tokenizer: Tokenizer | None, kind: str | None = None
+) -> Intake:
+    """Return the intake of a write whose separator is a token, bytes or None."""
+    end = None
+    if tokenizer is not None and type(options.separator) is int:
+        end = tokenizer.added_end()
+    return Intake(
+        options.dtype,
+        options.vocab_size,
+        tokenizer,
+        kind,
+        added_end=end if end == options.separator else None,
+    )
 
 
 def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
@@ -123,7 +145,10 @@ class Intake:
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
     a `tokenizer`, `str` documents are encoded as UTF-8. With `reads_ahead`, a tokenizer
-    that supports batches encodes up to 256 texts or about 1 MiB at a time.
+    that supports batches encodes up to 256 texts or about 1 MiB at a time. `added_end`
+    is the separator, if the tokenizer puts it at the end of each text: it is then taken
+    away, because the writer appends the separator. `num_dropped` counts the characters
+    that the tokenizer dropped so far.
     """
 
     dtype: str | None = None
@@ -131,6 +156,8 @@ class Intake:
     tokenizer: Tokenizer | None = None
     kind: str | None = None
     reads_ahead: bool = False
+    added_end: int | None = None
+    num_dropped: int = 0
     _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
@@ -141,6 +168,11 @@ class Intake:
     def tokenizer_identity(self) -> str | None:
         """Name and hash of the tokenizer."""
         return None if self.tokenizer is None else self.tokenizer.identity
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Name of the tokenizer, for messages."""
+        return "the tokenizer" if self.tokenizer is None else self.tokenizer.name
 
     @property
     def recorded_tokenizer(self) -> dict[str, Any] | None:
@@ -173,8 +205,7 @@ class Intake:
         """Yield documents; with `reads_ahead`, texts that are encoded already."""
         if not self.reads_ahead or self.tokenizer is None:
             return iter(documents)
-        batch, encode = self.tokenizer.encode_batch, self.tokenizer.encode
-        return _batched(documents, batch or (lambda texts: [*map(encode, texts)]))
+        return _batched(documents, self.tokenizer)
 
     def items(self, document: object) -> Tokens:
         """Return the items of one document, of any shape.
@@ -208,6 +239,7 @@ class Intake:
                 name = "completion" if part else "prompt"
                 raise type(error)(number, f": its {name}{error.problem}") from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
+            self.num_dropped = of_parts.num_dropped
             num_prompt = sum(each.size for each in (before, *parts[:-1]))
             tokens = joined([before, *parts, after])
             yield EncodedRow(tokens, num_prompt, waiting.popleft())
@@ -217,7 +249,10 @@ class Intake:
         if self.tokenizer is None or fields.prompt is None:
             return IntakeOfParts(replace(self), _NO_TOKENS, _NO_TOKENS)
         tokenizer, before, after = self.tokenizer.for_parts()
-        return IntakeOfParts(replace(self, tokenizer=tokenizer), before, after)
+        if self.added_end is not None and after[-1:].tolist() == [self.added_end]:
+            after = after[:-1]
+        of_parts = replace(self, tokenizer=tokenizer, added_end=None)
+        return IntakeOfParts(of_parts, before, after)
 
     def _array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
@@ -251,7 +286,8 @@ class Intake:
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
         if isinstance(document, _Encoded):
-            return "text", encoded_ids(document.encoded)
+            self.num_dropped += document.num_dropped
+            return "text", self._without_end(encoded_ids(document.encoded))
         if isinstance(document, str):
             return "text", self._encoded(document, number)
         if isinstance(document, memoryview) and document.itemsize > 1:
@@ -293,7 +329,15 @@ class Intake:
                 " cannot be encoded by the tokenizer "
                 f"({reason or type(error).__name__}); correct the text",
             ) from error
-        return encoded_ids(encoded)
+        if self.tokenizer.drops is not None:
+            self.num_dropped += self.tokenizer.drops(text)
+        return self._without_end(encoded_ids(encoded))
+
+    def _without_end(self, ids: Tokens) -> Tokens:
+        """Return the ids of a text without the separator that the tokenizer added."""
+        if self.added_end is not None and ids[-1:].tolist() == [self.added_end]:
+            return ids[:-1]
+        return ids
 
     def _first_dtype(self, document: object, items: Tokens) -> str:
         if isinstance(document, (str, _Encoded)) and self.tokenizer is not None:
@@ -317,11 +361,10 @@ class _Encoded:
     """A text that the tokenizer encoded as part of a batch."""
 
     encoded: object
+    num_dropped: int
 
 
-def _batched(
-    documents: Iterable[object], encode_batch: EncodeBatch
-) -> Iterator[object]:
+def _batched(documents: Iterable[object], tokenizer: Tokenizer) -> Iterator[object]:
     """Yield documents, texts as `_Encoded`; reads up to one batch ahead.
 
     If the tokenizer cannot encode a batch, yields its texts, so that the error names
@@ -335,17 +378,23 @@ def _batched(
             size += len(document)
             if len(texts) < _BATCH_TEXTS and size < _BATCH_CHARACTERS:
                 continue
-        yield from _encoded(texts, encode_batch)
+        yield from _encoded(texts, tokenizer)
         texts, size = [], 0
         if not isinstance(document, str):
             yield document
-    yield from _encoded(texts, encode_batch)
+    yield from _encoded(texts, tokenizer)
 
 
-def _encoded(texts: list[str], encode_batch: EncodeBatch) -> Iterator[object]:
+def _encoded(texts: list[str], tokenizer: Tokenizer) -> Iterator[object]:
+    if not texts:
+        return
     found: list[object] = [*texts]
     with contextlib.suppress(Exception):  # The libraries raise many error types.
-        found = [*map(_Encoded, encode_batch(texts))] if texts else []
+        batch = tokenizer.encode_batch
+        encoded = map(tokenizer.encode, texts) if batch is None else batch(texts)
+        drops = tokenizer.drops
+        nums = [0] * len(texts) if drops is None else map(drops, texts)
+        found = [*map(_Encoded, encoded, nums)]
     yield from found
 
 

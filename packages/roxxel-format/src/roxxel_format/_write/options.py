@@ -162,6 +162,8 @@ class WriteSummary:
         kept: Whether an existing corpus was kept.
         duration_s: Seconds from the call to the return.
         sync_s: Seconds of `duration_s` spent flushing shards to the disk.
+        num_dropped: Characters of the texts that the tokenizer left out, because its
+            vocabulary has neither them nor a token for unknown characters.
 
     Example:
         >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
@@ -178,6 +180,7 @@ class WriteSummary:
     kept: bool
     duration_s: float
     sync_s: float
+    num_dropped: int = 0
 
     @property
     def num_shards(self) -> int:
@@ -186,8 +189,14 @@ class WriteSummary:
 
     def __str__(self) -> str:
         verb = "kept" if self.kept else "wrote"
+        dropped = ""
+        if self.num_dropped:
+            dropped = (
+                f"; the tokenizer has no token for {self.num_dropped:,} characters of "
+                "the texts, and left them out"
+            )
         return (
             f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
             f"{self.num_documents:,} documents and {self.num_shards:,} "
-            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes"
+            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes{dropped}"
         )

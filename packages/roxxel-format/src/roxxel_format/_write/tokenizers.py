@@ -8,13 +8,14 @@ token, and `tiktoken` refuses the text.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import importlib
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +24,14 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_store import missing_extra
 
-from roxxel_format._store.reading import open_file
+from roxxel_format._spec.tables import as_table
+from roxxel_format._store.reading import open_file, read_file
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
+from roxxel_format._write.dropped import drops_of
 
 if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.dropped import Drops
 
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
@@ -38,7 +42,7 @@ EncodeBatch = Callable[[list[str]], list[Any]]
 # A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
-# End-of-text tokens. Searched before `eos_token_id`, which may end a turn in a chat.
+# End-of-text tokens of well-known tokenizers, for those that name none.
 _ENDS_OF_TEXT = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -48,6 +52,20 @@ _ENDS_OF_TEXT = (
     "[EOS]",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
 )
+# Ends of a turn in a chat, which a tokenizer may name as its end. A text ends with
+# its end-of-text token all the same.
+_ENDS_OF_TURN = {
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|eot|>",
+    "<end_of_turn>",
+    "<turn|>",
+}
+# Files beside a `tokenizer.json` that name its end of text; the first counts.
+_NAMING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_MAX_NAMING_SIZE = 1 << 26
 _MAX_NAMES = 8
 _NO_IDS = np.empty(0, np.int64)
 
@@ -61,7 +79,9 @@ class Tokenizer:
     library is not faster this way. `encode_part` and `encode_parts` do the same without
     special tokens before or after the text; None if the library cannot. `name` is for
     messages. `hash` is a digest of the definition or the vocabulary; None if neither is
-    known. `special_ids` maps the text of each special token to its id.
+    known. `special_ids` maps the text of each special token to its id. `named_end` is
+    the end of text that the tokenizer's files or its object name. `drops` counts the
+    characters of a text that have no token; None if all have one.
     """
 
     source: Any
@@ -73,6 +93,8 @@ class Tokenizer:
     encode_batch: EncodeBatch | None = None
     encode_part: Encode | None = None
     encode_parts: EncodeBatch | None = None
+    named_end: str | int | None = None
+    drops: Drops | None = None
 
     @property
     def identity(self) -> str:
@@ -102,16 +124,16 @@ class Tokenizer:
 
     def end_of_text(self) -> tuple[int, str] | None:
         """Return the end-of-text token and its name; None if `encode` appends it."""
-        if self._ends_texts():
+        if self.added_end() is not None:
             return None
         special_ids = self.special_ids
-        for name in _ENDS_OF_TEXT:
-            if name in special_ids:
-                return special_ids[name], name
-        token = getattr(self.source, "eos_token_id", None)
-        if isinstance(token, int):
-            names = {number: name for name, number in special_ids.items()}
-            return token, names.get(token, "the token")
+        named = self._named_end()
+        known = (name for name in _ENDS_OF_TEXT if name in special_ids)
+        usual = next(known, None)
+        if named is not None and (usual is None or named[1] not in _ENDS_OF_TURN):
+            return named
+        if usual is not None:
+            return special_ids[usual], usual
         if not special_ids:
             raise ValueError(
                 f"{self.name}: has no special tokens, so no end-of-text token; "
@@ -166,13 +188,24 @@ class Tokenizer:
         )
         return tokenizer, np.array(before, np.int64), np.array(after, np.int64)
 
-    def _ends_texts(self) -> bool:
-        """Return whether `encode` ends every text with the same special token."""
+    def added_end(self) -> int | None:
+        """Return the special token with which `encode` ends every text, if any."""
         of_empty, of_letter = (
             encoded_ids(self.encode(text))[-1:].tolist() for text in ("", "a")
         )
-        special_ids = self.special_ids.values()
-        return of_empty == of_letter and any(each in special_ids for each in of_empty)
+        if of_empty != of_letter or not of_empty:
+            return None
+        return of_empty[0] if of_empty[0] in self.special_ids.values() else None
+
+    def _named_end(self) -> tuple[int, str] | None:
+        """Return the end of text that the tokenizer names, and its name."""
+        named = self.named_end
+        if isinstance(named, str):
+            return self.token(named), named
+        if named is None:
+            return None
+        names = {number: name for name, number in self.special_ids.items()}
+        return named, names.get(named, "the token")
 
     def _special_names(self) -> str:
         names = list(self.special_ids)
@@ -194,10 +227,12 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
     `get_vocab_size()`.
     """
+    end: object
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name = _load_named(cast("str | os.PathLike[str]", tokenizer))
+        source, name, end = _load_named(cast("str | os.PathLike[str]", tokenizer))
     elif hasattr(tokenizer, "encode"):
         source, name = tokenizer, _own_name(tokenizer)
+        end = getattr(tokenizer, "eos_token_id", None)
     else:
         raise TypeError(
             f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
@@ -216,14 +251,26 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
     encode, batch, part, parts = encoders
+    named_end = end if isinstance(end, (str, int)) else None
     return Tokenizer(
-        source, encode, name, digest, size, special_ids, batch, part, parts
+        source,
+        encode,
+        name,
+        digest,
+        size,
+        special_ids,
+        batch,
+        part,
+        parts,
+        named_end,
+        drops_of(source),
     )
 
 
-def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
+def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
+    """Return a tokenizer, its name, and the end of text that the files beside name."""
     if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name
+        return ByteTokenizer(), ByteTokenizer.name, None
     try:
         library: Any = importlib.import_module("tokenizers")
     except ModuleNotFoundError as error:
@@ -245,7 +292,38 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
             f"{name}: cannot be loaded as a tokenizer ({reason}); pass the path of a "
             "tokenizer.json or a name on the Hugging Face hub"
         ) from error
-    return loaded, str(name) if path is None else path.name
+    if path is None:
+        return loaded, str(name), _end_named_by(_fetched(str(name)))
+    is_usual = path.name == "tokenizer.json"
+    beside = [path.parent / each for each in _NAMING_FILES] if is_usual else []
+    return loaded, path.name, _end_named_by(each for each in beside if each.exists())
+
+
+def _fetched(name: str) -> Iterator[Path]:
+    """Yield the files of a tokenizer on the hub that name its end of text."""
+    hub: Any = importlib.import_module("huggingface_hub")
+    absent: Any = importlib.import_module("huggingface_hub.errors").EntryNotFoundError
+    for each in _NAMING_FILES:
+        with contextlib.suppress(absent):
+            yield Path(hub.hf_hub_download(name, each))
+
+
+def _end_named_by(files: Iterable[Path]) -> str | None:
+    """Return the `eos_token` of the first file that has one."""
+    for path in files:
+        try:
+            table: object = json.loads(read_file(path, _MAX_NAMING_SIZE))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{path}: is not JSON ({error}), so the tokenizer's end of text is "
+                "unknown; correct the file, or remove it and pass separator"
+            ) from error
+        end = as_table(table).get("eos_token")
+        # A token may stand with its options.
+        end = as_table(end).get("content", end)
+        if isinstance(end, str):
+            return end
+    return None
 
 
 def _file_of(name: str | os.PathLike[str]) -> Path | None:
