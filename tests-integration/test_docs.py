@@ -197,3 +197,19 @@ def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
         assert drawn.shape == shown.shape
         # Another release may draw the edge of a letter in another grey.
         assert np.mean(np.abs(drawn - shown) > 0.1) < 0.001
+
+
+WRITTEN = re.compile(r"""(?:# file: |["'\s(=])([\w./*\[\]-]+)(?=["'\s),#@])""")
+SUFFIXES = (".rox", ".toml", ".py", ".json", ".jsonl", ".txt", ".html", ".png", ".bin")
+
+
+def test_two_guides_in_one_folder_do_not_meet_each_others_files() -> None:
+    users: dict[str, set[str]] = {}
+    for page in ROOT.glob("docs/guides/*.md"):
+        shown = re.findall(r"```(?:python|sh|toml)\n(.*?)```", page.read_text(), re.S)
+        for name in WRITTEN.findall("\n".join(shown)):
+            if "/" in name.strip("/") or name.endswith(SUFFIXES):
+                users.setdefault(name.removeprefix("./"), set()).add(page.name)
+
+    assert len(users) > 60
+    assert {name: pages for name, pages in users.items() if len(pages) > 1} == {}
