@@ -206,7 +206,9 @@ SUFFIXES = (".rox", ".toml", ".py", ".json", ".jsonl", ".txt", ".html", ".png", 
 def test_two_guides_in_one_folder_do_not_meet_each_others_files() -> None:
     users: dict[str, set[str]] = {}
     for page in ROOT.glob("docs/guides/*.md"):
-        shown = re.findall(r"```(?:python|sh|toml)\n(.*?)```", page.read_text(), re.S)
+        shown = re.findall(
+            r"```(?:python|sh|toml)\n(.*?)```", page.read_text(), re.DOTALL
+        )
         for name in WRITTEN.findall("\n".join(shown)):
             if "/" in name.strip("/") or name.endswith(SUFFIXES):
                 users.setdefault(name.removeprefix("./"), set()).add(page.name)

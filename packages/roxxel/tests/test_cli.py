@@ -71,6 +71,19 @@ def test_a_command_line_not_understood_ends_with_2(arguments: list[str]) -> None
     assert stop.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"), [("tarin", "mean train?"), ("x9", "--help")]
+)
+def test_an_unknown_command_names_the_one_that_was_meant(
+    typed: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([typed])
+
+    assert stop.value.code == 2
+    assert hint in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([])

@@ -75,7 +75,7 @@ def main(
         # A program such as `head` closed the pipe before it read all output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (CheckpointError, ValueError) as error:
+    except (CheckpointError, ImportError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from importlib import import_module, metadata
@@ -83,8 +84,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2)
+    if not name.startswith("-"):
+        known = {**_COMMANDS, **_PASSED_ON}
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        parser.error(f"no command {name!r}; {hint}`roxxel --help` lists the commands")
     parser.parse_args(arguments)
-    raise AssertionError(arguments)  # unreachable: the parser rejects unknown commands
+    raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--version", action="version", version=f"roxxel {metadata.version('roxxel')}"
     )
-    parser.add_argument("command", choices=commands, help=argparse.SUPPRESS)
+    parser.add_argument("command", help=argparse.SUPPRESS)
     return parser
 
 
