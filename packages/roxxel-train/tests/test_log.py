@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
+import resource
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -176,6 +178,50 @@ def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
         log.info("still said")
 
     assert "still said" in (tmp_path / "system.log").read_text()
+
+
+def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
+    tmp_path: Path,
+) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": 1})
+        log.flush()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+        try:
+            for step in (2, 3):
+                log.metrics({"step": step})
+            kept = log.unwritten_rows()
+            assert [json.loads(line)["step"] for line in kept] == [2, 3]
+            assert str(tmp_path / "metrics.jsonl") in str(log.failure)
+            assert log.last_step() == 3
+            with pytest.raises(OSError, match="File too large"):
+                log.flush()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert (tmp_path / "metrics.jsonl").stat().st_size == 20  # half a row is left
+
+    for added in (2, 0):
+        with Logger(tmp_path, terminal=False) as log:
+            assert log.add_rows(kept) == added
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3]
+
+
+def test_rows_since_the_last_flush_are_kept_if_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": 1})
+        assert log.unwritten_rows() == []
+        log.metrics({"step": 2})
+        monkeypatch.setattr(os, "fsync", fail)
+
+        assert log.unwritten_rows() == ['{"step": 2}\n']
+        with pytest.raises(OSError, match=r"Input/output error.*metrics.jsonl"):
+            log.flush()
 
 
 def test_full_disk_does_not_hide_the_error_that_passes(tmp_path: Path) -> None:

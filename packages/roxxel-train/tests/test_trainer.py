@@ -499,6 +499,30 @@ def test_evaluations_are_logged_and_do_not_disturb_training(tmp_path: Path) -> N
     assert values(one) == values(quiet)
 
 
+@pytest.mark.parametrize("num_steps", [10, 1])
+def test_a_log_that_fails_is_noticed_at_its_row_and_loses_nothing(
+    tmp_path: Path, num_steps: int
+) -> None:
+    options: dict[str, Any] = {"log_every": 1, "checkpoint_every": 99}
+    quiet = trainer(tmp_path / "quiet", [Phase(num_steps, 4, 9)], **options)
+    quiet.run()
+    log = tmp_path / "full" / "run" / "metrics.jsonl"
+    log.parent.mkdir(parents=True)
+    log.symlink_to("/dev/full")
+
+    one = trainer(tmp_path / "full", [Phase(num_steps, 4, 9)], **options)
+    with pytest.raises(OSError, match=r"No space left on device.*metrics\.jsonl"):
+        one.run()
+    [saved] = (tmp_path / "full" / "run" / "checkpoints").iterdir()
+    assert int(saved.name) <= num_steps
+    log.unlink()
+    again = trainer(tmp_path / "full", [Phase(num_steps, 4, 9)], **options)
+    again.run()
+
+    assert rows(tmp_path / "full") == rows(tmp_path / "quiet")
+    assert values(again) == values(quiet)
+
+
 def test_evaluation_that_cannot_be_logged_is_an_error(tmp_path: Path) -> None:
     one = trainer(tmp_path, save_path=None, eval_fn=lambda _: jnp.zeros(3))
 

@@ -52,6 +52,14 @@ class BatchRow:
         return f"{text}, document{'s' * (len(self.documents) > 1)} {numbers}{more}"
 
 
+class LogWriteError(OSError):
+    """The log of a run cannot be written, so the run stopped.
+
+    The run has saved its state first, with the metrics rows that are not in the log.
+    All processes raise the error at the same step.
+    """
+
+
 class NonFiniteError(FloatingPointError):
     """A loss, or a parameter after an update, is NaN or infinite.
 

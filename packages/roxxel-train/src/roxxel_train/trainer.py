@@ -263,6 +263,7 @@ class Trainer:
                 the state is saved. This exception is a `SystemExit` with code 75. A
                 signal that the program ignores (`nohup`) or handles does not stop it.
             NonFiniteError: A loss or a parameter became NaN or infinite.
+            LogWriteError: A line of the log could not be written; the state is saved.
             RunMismatchError: Another process trains in the folder, or an earlier error
                 has destroyed the values of the model.
             ValueError: A setting differs between processes.
@@ -270,9 +271,10 @@ class Trainer:
             Exception: An error of `loss_fn`, `eval_fn` or the data. A single process
                 saves the state, if intact and finite, before it raises the error.
 
-        With several processes, all of them raise `Preempted`, `NonFiniteError` and the
-        `ValueError` above. After any other error in one process, all processes log the
-        cause and exit with code 1, and `run` does not return.
+        With several processes, all of them raise `Preempted`, `NonFiniteError`,
+        `LogWriteError` and the `ValueError` above. After any other error in one
+        process, all processes log the cause and exit with code 1, and `run` does not
+        return.
         """
         use_compilation_cache()
         with self._session.opened():

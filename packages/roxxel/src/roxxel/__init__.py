@@ -95,6 +95,7 @@ __all__ = [
     "LeafSpec",
     "LoaderStats",
     "Location",
+    "LogWriteError",
     "Logger",
     "MappedBatchDataset",
     "MappedDataset",

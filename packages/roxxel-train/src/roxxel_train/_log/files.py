@@ -2,7 +2,8 @@
 
 One `Worker` writes both files. The terminal and every sink have a `Worker` of their
 own: a terminal that is stopped with Ctrl-S, or a sink that waits for a server, delays
-only its own calls. After a failed write, the next `flush` or `close` raises the error.
+only its own calls. A line that cannot be written waits for the next write. `failure`
+has the first error, which the next `flush` or `close` raises.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ import queue
 import re
 import threading
 import time
+from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 _Result = TypeVar("_Result")
 
@@ -113,6 +115,8 @@ class LogFiles:
         self.was_torn = torn > 0
         if torn:
             os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
+        self._rows.begin_sync()
+        self._last_step = _last_step(self._rows_path)
         self._worker = Worker("roxxel-log")
 
     def text(self, level: str, message: str, stack: str) -> None:
@@ -121,17 +125,60 @@ class LogFiles:
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Append to `metrics.jsonl`."""
-        self._worker.put(self._rows.write, row)
+        self._worker.put(self._write_row, row)
 
     def cut(self, step: int, *, evaluated: bool) -> int:
         """Drop the metrics rows after `step`; return the number of dropped rows."""
-        return self._worker.call(
-            lambda: _cut_rows(self._rows_path, step, evaluated=evaluated)
-        )
+
+        def cut() -> int:
+            dropped = _cut_rows(self._rows_path, step, evaluated=evaluated)
+            self._last_step = _last_step(self._rows_path)
+            self._rows.begin_sync()
+            return dropped
+
+        return self._worker.call(cut)
 
     def last_step(self) -> int:
-        """Return the step of the last metrics row; 0 without a row."""
-        return self._worker.call(lambda: _last_step(self._rows_path))
+        """Return the step of the last metrics row, written or not; 0 without a row."""
+        return self._worker.call(lambda: self._last_step)
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the first failed write."""
+        return self._rows.failure or self._text.failure
+
+    def unwritten_rows(self) -> list[str]:
+        """Flush both files; return the metrics rows that may not be on the disk."""
+
+        def flush() -> list[str]:
+            self._text.try_to_sync()
+            self._rows.try_to_sync()
+            return self._rows.unsynced()
+
+        return self._worker.call(flush)
+
+    def add_rows(self, lines: Sequence[str]) -> int:
+        """Append those lines that `metrics.jsonl` lacks; return how many.
+
+        `lines` are the result of `unwritten_rows`: the file ends before the first of
+        them or with one of them.
+        """
+
+        def add() -> int:
+            end = _tail(self._rows_path)[-1:]
+            found = [number for number, line in enumerate(lines) if [line] == end]
+            missing = lines[found[-1] + 1 if found else 0 :]
+            self._rows.write_lines(missing)
+            self._last_step = _last_step(self._rows_path)
+            return len(missing)
+
+        return self._worker.call(add)
+
+    def _write_row(self, row: Mapping[str, Any]) -> None:
+        self._rows.write(row)
+        step = row.get("step")
+        if isinstance(step, int) and step > 0:
+            self._last_step = step
 
     def flush(self) -> None:
         """Write queued lines and flush both files; raise the error of a write."""
@@ -195,15 +242,25 @@ def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
 
 
 class _LogFile:
-    """Appends lines to one file; `format_line` turns the arguments into a line."""
+    """Appends lines to one file; `format_line` turns the arguments into a line.
+
+    `failure` is the error of the first failed write. The lines that could not be
+    written are tried again at the next write.
+    """
 
     def __init__(self, path: Path, format_line: Callable[..., str]) -> None:
         self._format_line = format_line
-        # Escape lone surrogates in a text: an encoding error must not end the run.
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
-        self._failure: Exception | None = None
+        # Without a buffer every line is in the kernel at once, since the process may be
+        # killed at any time, and a failed write shows how much of a line it wrote.
+        self._path = path
+        self._file = path.open("ab", buffering=0)
+        self.failure: Exception | None = None
         self._is_failure_raised = False
         self._is_synced = True
+        self._has_lost_lines = False
+        self._synced_bytes = 0
+        self._waiting: deque[bytes] = deque()
+        self._num_written = 0  # bytes of the first waiting line
 
     def lock(self) -> None:
         """Lock the file; raise BlockingIOError if another `Logger` has locked it."""
@@ -219,29 +276,74 @@ class _LogFile:
 
     def end_line(self) -> None:
         """Add a newline to a file whose last line has none."""
-        self._file.write("\n")
+        self.write_lines(["\n"])
 
     def write(self, *values: Any) -> None:
         """Append one line; `sync` and `close` raise the error of a failed write."""
         try:
-            self._file.write(self._format_line(*values))
-            # Give every line to the kernel now: the process may be killed at any time.
-            self._file.flush()
-            self._is_synced = False
-        except OSError as error:
-            named = OSError(error.errno, error.strerror, self._file.name)
-            self._failure = self._failure or named
+            line = self._format_line(*values)
         except Exception as error:  # noqa: BLE001 - raised by sync() and close()
-            self._failure = self._failure or error
+            self.failure = self.failure or error
+        else:
+            self.write_lines([line])
+
+    def write_lines(self, lines: Sequence[str]) -> None:
+        """Append lines that end with a newline; errors as in `write`."""
+        # Escape lone surrogates in a text: an encoding error must not end the run.
+        self._waiting += [line.encode("utf-8", "backslashreplace") for line in lines]
+        try:
+            while self._waiting:
+                line = self._waiting[0]
+                self._num_written += self._file.write(line[self._num_written :]) or 0
+                self._is_synced = False
+                if self._num_written == len(line):
+                    self._waiting.popleft()
+                    self._num_written = 0
+        except OSError as error:
+            self._fail(error)
+
+    def begin_sync(self) -> None:
+        """Record that the lines of the file so far are on the disk."""
+        with suppress(OSError):  # a pipe has no size
+            self._synced_bytes = self._path.stat().st_size - self._num_written
 
     def sync(self) -> None:
         """Flush the lines to the disk; raise the error of the first failed write."""
-        if self._failure is not None:
+        self.try_to_sync()
+        if self.failure is not None:
             self._is_failure_raised = True
-            raise self._failure
-        if not self._is_synced:
-            os.fsync(self._file.fileno())
-            self._is_synced = True
+            raise self.failure
+
+    def try_to_sync(self) -> None:
+        """Flush the lines to the disk; an error is in `failure` afterwards."""
+        if not self._is_synced and not self._has_lost_lines:
+            try:
+                os.fsync(self._file.fileno())
+                self._is_synced = True
+                self.begin_sync()
+            except OSError as error:
+                # The system may have dropped the lines since the last success, and
+                # would report success the next time.
+                self._has_lost_lines = True
+                self._fail(error)
+
+    def unsynced(self) -> list[str]:
+        """Return the lines since the last successful `sync`, if a write has failed."""
+        if self.failure is None:
+            return []
+        content = b""
+        with suppress(OSError):
+            if self._path.is_file():
+                content = self._path.read_bytes()[self._synced_bytes :]
+        whole = content[: content.rfind(b"\n") + 1]
+        return [
+            line.decode("utf-8", "backslashreplace")
+            for line in (*whole.splitlines(keepends=True), *self._waiting)
+        ]
+
+    def _fail(self, error: OSError) -> None:
+        named = OSError(error.errno, error.strerror, str(self._path))
+        self.failure = self.failure or named
 
     def close(self) -> None:
         """Close the file; raise the first write error, unless `sync` has raised it."""
@@ -251,9 +353,9 @@ class _LogFile:
         try:
             self._file.close()
         except OSError as error:
-            self._failure = self._failure or error
-        if self._failure is not None and not self._is_failure_raised:
-            raise self._failure
+            self._fail(error)
+        if self.failure is not None and not self._is_failure_raised:
+            raise self.failure
 
 
 def _text_line(level: str, message: str, traceback: str = "") -> str:
@@ -297,13 +399,18 @@ def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
 
 def _last_step(path: Path) -> int:
     """Return the step of the last row of a file that has a step; 0 without one."""
+    steps = (_position(line)[0] for line in reversed(_tail(path)))
+    return next((step for step in steps if step > 0), 0)
+
+
+def _tail(path: Path) -> list[str]:
+    """Return the last lines of a file; the first of them may be incomplete."""
     if not path.is_file():
-        return 0
+        return []
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = file.read().splitlines()
-    steps = (_position(line)[0] for line in reversed(lines))
-    return next((step for step in steps if step > 0), 0)
+        lines = file.read().splitlines(keepends=True)
+    return [line.decode("utf-8", "backslashreplace") for line in lines]
 
 
 def _plain(value: Any, *, for_json: bool = False) -> Any:
@@ -328,7 +435,7 @@ def _plain(value: Any, *, for_json: bool = False) -> Any:
     return value
 
 
-def _position(line: bytes) -> tuple[int, bool]:
+def _position(line: bytes | str) -> tuple[int, bool]:
     """Return the step of a line, and whether the line is an evaluation row.
 
     The step is 0 if the line has no integer step.

@@ -230,6 +230,27 @@ class Logger:
         """
         return None if self._files is None else self._files.last_step()
 
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the first line that could not be written, or None.
+
+        The logger keeps such lines and tries to write them again.
+        """
+        return None if self._files is None else self._files.failure
+
+    def unwritten_rows(self) -> list[str]:
+        """Flush the files; return the metrics rows that may not be on the disk.
+
+        The list is empty without a `failure`, which this method does not raise. A
+        checkpoint keeps the rows, as lines of `metrics.jsonl`, and `add_rows` writes
+        them when the run starts again.
+        """
+        return [] if self._files is None else self._files.unwritten_rows()
+
+    def add_rows(self, lines: Sequence[str]) -> int:
+        """Append the lines of `unwritten_rows` that the file lacks; return how many."""
+        return 0 if self._files is None else self._files.add_rows(lines)
+
     def flush(self) -> None:
         """Flush the files to the disk, without waiting for the terminal or a sink.
 

@@ -198,6 +198,23 @@ def dropped_rows(number: int, step: int) -> str:
     )
 
 
+def added_rows(number: int, step: int) -> str:
+    """Return the line about rows that were kept in the checkpoint of `step`."""
+    return (
+        f"{number} rows of metrics that could not be written before step {step} were "
+        "kept in its checkpoint, and are written now"
+    )
+
+
+def failed_log(step: int, reason: str, is_saved: bool) -> str:
+    """Return the error of a run whose log cannot be written, with the `reason`."""
+    saved = "which is saved with the missing rows of metrics; " if is_saved else ""
+    return (
+        f"the log cannot be written ({reason}), so the run stopped after step {step}, "
+        f"{saved}repair or empty the disk and start the run again"
+    )
+
+
 def lost_rows(last: int, wanted: int, step: int) -> str:
     """Return the warning that rows of a resumed run are missing.
 

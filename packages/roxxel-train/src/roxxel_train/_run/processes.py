@@ -54,10 +54,14 @@ all processes."""
 
 
 class Request(NamedTuple):
-    """An action of all processes after a step; a save has no `signal_name`."""
+    """An action of all processes after a step.
 
-    kind: Literal["stop", "save"]
-    signal_name: str = ""
+    `reason` is the name of the signal that stops the run, or the sentence with which
+    the run fails after it has saved.
+    """
+
+    kind: Literal["stop", "save", "fail"]
+    reason: str = ""
 
 
 class Processes:
@@ -95,6 +99,7 @@ class Processes:
         # Signal handlers set these fields, and must not acquire a lock.
         self._stop: signal.Signals | None = None
         self._is_urgent = False
+        self._failure: str | None = None
         self._is_save_requested = False
         self._previous_handlers: dict[int, object] = {}
         # Every write of `_begun`, `_hold` and `_agreed` holds this condition. It also
@@ -211,12 +216,16 @@ class Processes:
         """Request a checkpoint of all processes; any thread may call this method."""
         self._is_save_requested = True
 
+    def fail(self, reason: str) -> None:
+        """Let all processes save, then fail, after the same step."""
+        self._failure = self._failure or reason
+
     def is_stopping(self) -> bool:
-        """Return whether a signal should end a wait early.
+        """Return whether a signal or a failure should end a wait early.
 
         With several processes the result is False: all must stop at the same step.
         """
-        return self._watcher is None and self._stop is not None
+        return self._watcher is None and (self._stop or self._failure) is not None
 
     @contextmanager
     def paused(self, what: str) -> Generator[None]:
@@ -258,6 +267,8 @@ class Processes:
         self._is_save_requested = True
 
     def _requested(self) -> Request | None:
+        if self._failure is not None:
+            return Request("fail", self._failure)
         if self._stop is not None:
             return Request("stop", self._stop.name)
         return Request("save") if self._is_save_requested else None

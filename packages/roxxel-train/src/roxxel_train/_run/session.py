@@ -24,7 +24,7 @@ from roxxel_train._step.compiled import compiling_thread
 from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
-from roxxel_train.errors import Preempted
+from roxxel_train.errors import LogWriteError, Preempted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -151,7 +151,7 @@ class Session:
                 batch, self.processes.is_stopping, self.log.status
             )
         if program is None:
-            raise self._preempted(self.processes.after(self.state.step))
+            raise self._ended(self.processes.after(self.state.step))
         return program
 
     def next_batch(self) -> Any:
@@ -202,10 +202,13 @@ class Session:
             self._save()
 
     def act(self) -> None:
-        """Stop if requested, or save if a checkpoint is due or requested."""
+        """Stop if requested or the log fails; save if a checkpoint is due."""
+        failure = self.log.failure
+        if failure is not None:
+            self.processes.fail(str(failure))
         request = self.processes.after(self.state.step)
-        if request is not None and request.kind == "stop":
-            raise self._preempted(request)
+        if request is not None and request.kind != "save":
+            raise self._ended(request)
         if request is not None:
             self.recorder.drain()
             self.log.info(events.requested_save(self.state.step))
@@ -270,12 +273,16 @@ class Session:
         with self.processes.paused("save"):
             self.state.save(self.recorder, self.log)
 
-    def _preempted(self, request: Request | None) -> Preempted:
+    def _ended(self, request: Request | None) -> Preempted | LogWriteError:
         """Save the state and return the exception that ends the run."""
         self._save()
-        state = self.state
-        name = "a signal" if request is None else request.signal_name
-        return Preempted(state.step, name, saved=state.checkpointer is not None)
+        step, is_saved = self.state.step, self.state.checkpointer is not None
+        if request is not None and request.kind == "fail":
+            error = LogWriteError(events.failed_log(step, request.reason, is_saved))
+            error.__cause__ = self.log.failure
+            return error
+        name = "a signal" if request is None else request.reason
+        return Preempted(step, name, saved=is_saved)
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
@@ -290,6 +297,7 @@ class Session:
         self._plan = plan = state.plan()
         self._start = start
         dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
+        added = log.add_rows(state.unwritten_rows)
         origin = None if state.origin is None else state.origin.record
         for line in events.opening(sampler, plan, start, state.first_step, origin):
             log.info(line)
@@ -305,7 +313,7 @@ class Session:
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        self._log_rows(dropped, start)
+        self._log_rows(dropped, added, start)
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
@@ -315,10 +323,12 @@ class Session:
                 log.info(note)
         self._planned.log(start)
 
-    def _log_rows(self, dropped: int, start: int) -> None:
-        """Log how many metrics rows were dropped, and warn if rows are missing."""
+    def _log_rows(self, dropped: int, added: int, start: int) -> None:
+        """Log how many rows were dropped and added, and warn if rows are missing."""
         if dropped:
             self.log.info(events.dropped_rows(dropped, start))
+        if added:
+            self.log.info(events.added_rows(added, start))
         last, wanted = self.log.last_step(), self.state.last_row
         if last is not None and wanted is not None and last < wanted:
             self.log.warning(events.lost_rows(last, wanted, start))

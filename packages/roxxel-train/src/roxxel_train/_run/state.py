@@ -55,6 +55,8 @@ class RunState:
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
         last_row: Step of the last metrics row when the restored checkpoint was saved;
             None if unknown.
+        unwritten_rows: Metrics rows in the restored checkpoint, because the log could
+            not be written when it was saved.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -94,6 +96,7 @@ class RunState:
         self._checkpoint_every = config.checkpoint_every
         self._masks_damage = config.on_damage == "mask"
         self.last_row: int | None = None
+        self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.step = 0
@@ -254,6 +257,7 @@ class RunState:
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
                 self.last_row = extra.get("last_row")
+                self.unwritten_rows = extra.get("unwritten_rows", ())
                 self._spoilt = None
             elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
@@ -286,8 +290,9 @@ class RunState:
         recorder.drain()
         with recorder.excluded("save_s"):
             self._check(finite, recorder)
-            # A resumed run relies on all metrics rows up to its checkpoint.
-            log.flush()
+            # A resumed run relies on all metrics rows up to its checkpoint. If the log
+            # fails, the checkpoint keeps them, and the run ends with `log.failure`.
+            unwritten = log.unwritten_rows()
             is_due = self.step % self._checkpoint_every == 0
             open_ = LossMean() if is_due else self.losses.checkpoint
             extra = {
@@ -297,6 +302,7 @@ class RunState:
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
                 "last_row": log.last_step(),
+                **({"unwritten_rows": unwritten} if unwritten else {}),
             }
             metrics = recorder.metrics()
             # Whoever restores this checkpoint from a bucket needs its metrics rows.

@@ -38,7 +38,12 @@ from roxxel_ckpt.coordination import (
 
 from roxxel_train._run.links import Links
 from roxxel_train._run.texts import brief, named, print_error, stacks
-from roxxel_train.errors import NonFiniteError, Preempted, SettingsDifferError
+from roxxel_train.errors import (
+    LogWriteError,
+    NonFiniteError,
+    Preempted,
+    SettingsDifferError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -75,7 +80,7 @@ _EXIT_S = 300.0
 _START = "start"
 """Name of the pause before the first run."""
 
-_ALIKE = (Preempted, NonFiniteError, SettingsDifferError)
+_ALIKE = (LogWriteError, Preempted, NonFiniteError, SettingsDifferError)
 """Errors that all processes raise at the same point."""
 
 _Arguments = ParamSpec("_Arguments")
