@@ -229,10 +229,10 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(
         saving.save(1, 0.5)  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="step must be 0 or more, got -1"):
         saving.save(-1)
-    with pytest.raises(TypeError, match="model/name: a variable holds str"):
+    with pytest.raises(TypeError, match="model/name: holds str"):
         Checkpointer(tmp_path / "run", nnx.Dict(name=nnx.Variable("x"))).save(1)
     with pytest.raises(CheckpointError, match="holds no arrays"):
-        Checkpointer(tmp_path / "run", nnx.Dict()).save(1)
+        Checkpointer(tmp_path / "run", nnx.Dict(a=nnx.Variable(None))).save(1)
     assert not (tmp_path / "run").exists()
 
 
@@ -246,3 +246,15 @@ def test_a_path_that_goes_back_from_a_link_is_the_folder_of_its_target(
 
     assert (tmp_path / "disk" / "checkpoints" / "1").is_dir()
     assert not (tmp_path / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("mngr", "wait()"), ("graphdef", "nnx.graphdef(")]
+)
+def test_an_attribute_of_the_first_roxxel_says_what_replaced_it(
+    tmp_path: Path, name: str, instead: str
+) -> None:
+    with pytest.raises(AttributeError) as error:
+        getattr(checkpointer(tmp_path), name)
+
+    assert instead in str(error.value)

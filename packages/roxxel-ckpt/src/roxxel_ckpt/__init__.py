@@ -1,4 +1,4 @@
-"""Asynchronous, verified Orbax checkpoints of Flax NNX models and optimizers.
+"""Asynchronous, verified Orbax checkpoints of NNX objects and any other JAX pytree.
 
 `Checkpointer` saves the live state in the background, keeps the newest and the best
 checkpoints, verifies each file before use, and restores bit for bit into the shardings
@@ -9,6 +9,9 @@ of the live model::
         for step in range(start, 1000):
             ...
             checkpointer.save(step + 1, {"loss": loss})
+
+Without a model, `save(step, metrics, state=tree)` and `load(like=tree)` do the same for
+any other pytree.
 
 The package resolves its names on first use, so `roxxel-ckpt` does not import JAX.
 """

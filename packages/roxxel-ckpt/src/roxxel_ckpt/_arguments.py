@@ -91,6 +91,12 @@ def parser(prog: str) -> ArgumentParser:
         "--safetensors", metavar="FILE", required=True, help="the file to write"
     )
     export.add_argument(
-        "--all", action="store_true", help="add the optimizer; keep full leaf names"
+        "--part",
+        metavar="PATH",
+        help="in place of a model: the part to write of a state that save(state=) was "
+        "given, such as params",
+    )
+    export.add_argument(
+        "--all", action="store_true", help="write all parts; keep full leaf names"
     )
     return found

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel_ckpt._description import LeafSpec
 
@@ -72,11 +73,12 @@ class RestoreReport:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How to fit a checkpoint to the live objects; see `Checkpointer.restore`."""
+    """How to fit a checkpoint to the live state; see `restore` and `load`."""
 
     strict: bool = False
     on_mismatch: Literal["error", "keep"] = "error"
     rename: Mapping[str, str] | None = None
+    is_load: bool = False
 
     def __post_init__(self) -> None:
         if self.on_mismatch not in {"error", "keep"}:
@@ -107,10 +109,10 @@ def plan_restore(
     ]
     return RestoreReport(
         step=step,
-        restored=tuple(name for name, stored, spec in common if stored == spec),
+        restored=tuple(name for name, stored, spec in common if spec.holds(stored)),
         new=tuple(name for name in live if name not in old_name),
         dropped=tuple(old for old, new in names.items() if new not in live),
-        mismatched=tuple(leaf for leaf in common if leaf[1] != leaf[2]),
+        mismatched=tuple(leaf for leaf in common if not leaf[2].holds(leaf[1])),
         renamed={old: new for old, new in names.items() if old != new and new in live},
     )
 
@@ -164,6 +166,26 @@ def _bare(name: str) -> str:
     return name.strip("/").removeprefix("model/")
 
 
+def check_form(
+    location: str, saved: Mapping[str, LeafSpec], live: Mapping[str, LeafSpec]
+) -> None:
+    """Raise CheckpointMismatchError if NNX objects and another pytree meet."""
+    saved_as_tree, is_tree = (
+        any(name.partition("/")[0] == STATE_ROOT for name in names)
+        for names in (saved, live)
+    )
+    if saved_as_tree and not is_tree:
+        raise CheckpointMismatchError(
+            f"{location}: holds a pytree that save(state=) was given, and no NNX "
+            "objects; read it with Checkpointer(path).load(like=tree)"
+        )
+    if is_tree and saved and not saved_as_tree:
+        raise CheckpointMismatchError(
+            f"{location}: holds NNX objects, which load() does not read; call "
+            "restore() of Checkpointer(path, model, optimizer)"
+        )
+
+
 def check_restorable(report: RestoreReport, location: str, options: Options) -> None:
     """Raise a CheckpointMismatchError if the options forbid the restore."""
     if options.strict and not report.is_exact:
@@ -172,14 +194,9 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
             f"({_summary(report)}); omit strict=True to restore the leaves that match"
         )
     if report.mismatched and options.on_mismatch == "error":
-        differences = "; ".join(
-            f"{name}: {saved} in the checkpoint, {live} now"
-            for name, saved, live in report.mismatched[:_LINES_IN_TABLE]
-        )
-        more = len(report.mismatched) - _LINES_IN_TABLE
         raise CheckpointMismatchError(
             f"{location}: {len(report.mismatched)} leaves have another shape or dtype "
-            f"({differences}{f'; and {more} more' if more > 0 else ''}); "
+            f"({_listed(_mismatches(report))}); "
             'Checkpointer.restore(on_mismatch="keep") keeps their live values'
         )
     if not report.restored:
@@ -187,6 +204,44 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
             f"{location}: no leaf of the checkpoint fits this model "
             f"({_summary(report)}); restore a checkpoint of this model"
         )
+
+
+def check_loadable(
+    report: RestoreReport, location: str, without_values: list[str], *, strict: bool
+) -> None:
+    """Raise a CheckpointMismatchError unless the checkpoint fits `like` of `load`.
+
+    `without_values` names the leaves of `like` that have a shape and no values.
+    """
+    missing = report.new if strict else [n for n in report.new if n in without_values]
+    problems = [
+        *_mismatches(report),
+        *(f"{name}: only in `like`" for name in missing),
+        *(f"{name}: only in the checkpoint" for name in report.dropped if strict),
+    ]
+    if not report.restored and not problems:
+        problems = ["they have no leaf in common"]
+    if problems:
+        remedy = "give `like` the structure that was saved"
+        if strict and not report.mismatched:
+            remedy += ", or strict=False to load the leaves that match"
+        raise CheckpointMismatchError(
+            f"{location}: the checkpoint and `like` differ ({_listed(problems)}); "
+            f"{remedy}"
+        )
+
+
+def _mismatches(report: RestoreReport) -> list[str]:
+    return [
+        f"{name}: {saved} in the checkpoint, {live} now"
+        for name, saved, live in report.mismatched
+    ]
+
+
+def _listed(lines: Sequence[str]) -> str:
+    more = len(lines) - _LINES_IN_TABLE
+    shown = "; ".join(lines[:_LINES_IN_TABLE])
+    return f"{shown}{f'; and {more} more' if more > 0 else ''}"
 
 
 def _summary(report: RestoreReport) -> str:

@@ -56,7 +56,16 @@ FORMAT = 2
 # only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
+_NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
+# The files hold these small floats as such, and other small floats as their bits.
+_SMALL_FLOATS = {
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e4m3b11fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,9 +106,46 @@ class LeafSpec:
         return math.prod(self.shape) * max(bits, 8) // 8
 
     @property
+    def stored_dtype(self) -> str:
+        """Name of the numpy dtype in the files; PRNG keys are stored as words.
+
+        Zarr has types of whole bytes, so int4 is stored as int8.
+        """
+        if self.is_stored_as_bits:
+            return "uint8"
+        if self.is_key:
+            return "uint32"
+        narrow = re.fullmatch(r"(u?int)[1-4]", self.dtype)
+        return f"{narrow[1]}8" if narrow else _NUMBERS.get(self.dtype, self.dtype)
+
+    @property
+    def is_stored_as_bits(self) -> bool:
+        """Whether the files hold the bits of a float, because zarr lacks its type."""
+        is_small = re.match(r"float[4-8]_", self.dtype) is not None
+        return is_small and self.dtype not in _SMALL_FLOATS
+
+    def holds(self, saved: LeafSpec) -> bool:
+        """Whether a leaf of this shape and dtype can hold a saved leaf.
+
+        A number of Python holds an array of shape `()` of its kind, and the other way
+        round: a counter may begin as the number 0 and continue as an array.
+        """
+        if self == saved:
+            return True
+        kinds = {_kind(self.dtype), _kind(saved.dtype)}
+        has_number = not _NUMBERS.keys().isdisjoint({self.dtype, saved.dtype})
+        return self.shape == saved.shape == () and has_number and len(kinds) == 1
+
+    @property
     def is_stored(self) -> bool:
         """Whether Orbax stores the leaf; Orbax stores no arrays of size zero."""
         return 0 not in self.shape
+
+
+def _kind(dtype: str) -> str:
+    """Return the kind of a number: `int`, `float`, `complex`, `bool` or `key`."""
+    found = re.match(r"u?(int|float|complex|bool|key)", dtype.removeprefix("b"))
+    return "bool" if dtype == "bool" else found[1] if found else dtype
 
 
 @dataclasses.dataclass(frozen=True)

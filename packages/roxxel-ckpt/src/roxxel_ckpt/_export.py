@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._description import LeafSpec
 
 _BYTES_AT_ONCE = 1 << 28
-SAFETENSORS_DTYPES = {
+_DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -44,15 +44,18 @@ SAFETENSORS_DTYPES = {
 }
 
 
-def exported_name(name: str) -> str:
+def exported_name(name: str, inner: str = "model/") -> str:
     """Return a leaf's name in the file: `model/a/b` becomes `a.b`, others stay."""
-    bare = name.removeprefix("model/")
+    bare = name.removeprefix(inner)
     return name if bare == name else bare.replace("/", ".")
 
 
-def stored_dtype(spec: LeafSpec) -> str:
-    """Return the numpy dtype in which a leaf is stored."""
-    return {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
+def safetensors_dtype(spec: LeafSpec) -> str | None:
+    """Return the dtype of a leaf in the file; None if the format has none.
+
+    Integers of less than a byte become integers of one byte.
+    """
+    return None if spec.is_stored_as_bits else _DTYPES.get(spec.stored_dtype)
 
 
 def read_as_numpy(
@@ -96,15 +99,15 @@ def export_safetensors(
         # PRNG keys are not weights, and empty arrays have no bytes.
         if name not in names or spec.is_key or not spec.is_stored:
             continue
-        stored = stored_dtype(spec)
-        if stored not in SAFETENSORS_DTYPES:
+        dtype = safetensors_dtype(spec)
+        if dtype is None:
             raise ValueError(
                 f"{directory}: {name} is {spec}, which safetensors cannot hold; "
                 "read the checkpoint with Orbax instead"
             )
         stop = offset + (spec.num_bytes or 0)
         header[names[name]] = {
-            "dtype": SAFETENSORS_DTYPES[stored],
+            "dtype": dtype,
             "shape": list(spec.shape),
             "data_offsets": [offset, stop],
         }

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_ckpt._export import SAFETENSORS_DTYPES, exported_name, stored_dtype
-from roxxel_ckpt._leaves import LiveState, from_stored
+from roxxel_ckpt._export import exported_name, safetensors_dtype
+from roxxel_ckpt._leaves import from_stored
+from roxxel_ckpt._live_objects import LiveObjects
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def import_safetensors(
     path = Path(file)
     header, start = _header(path)
     metadata = header.pop("__metadata__", {})
-    live = LiveState(model, optimizer)
+    objects = LiveObjects(model, optimizer)
+    live = objects.tree()
     is_whole = any(name.startswith("model/") for name in header)
     wanted = {
         name if is_whole else exported_name(name): name
@@ -75,10 +77,10 @@ def import_safetensors(
     for name, entry in header.items():
         first, stop = (start + offset for offset in entry["data_offsets"])
         spec = live.specs[wanted[name]]
-        dtype = np.dtype(stored_dtype(spec))
+        dtype, leaf = np.dtype(spec.stored_dtype), live.leaves[wanted[name]]
         array = content[first:stop].view(dtype).reshape(spec.shape)
-        values[wanted[name]] = from_stored(np.array(array), live.leaves[wanted[name]])
-    live.update(values)
+        values[wanted[name]] = from_stored(wanted[name], np.array(array), leaf)
+    objects.update(live.with_values(values))
     return metadata
 
 
@@ -109,7 +111,7 @@ def _check_same(
     path: Path, header: dict[str, Any], wanted: dict[str, LeafSpec]
 ) -> None:
     """Raise CheckpointMismatchError unless names, shapes and dtypes are equal."""
-    kinds = {n: SAFETENSORS_DTYPES.get(stored_dtype(s)) for n, s in wanted.items()}
+    kinds = {name: safetensors_dtype(spec) for name, spec in wanted.items()}
     other = [
         f"{name} is {header[name]['dtype']}{header[name]['shape']} in the file and "
         f"{spec} in the model"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -309,5 +310,15 @@ def digests_file(process: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape the slashes in one part of a leaf's name; slashes separate the parts."""
-    return text.replace("%", "%25").replace("/", "%2F")
+    """Escape one part of a leaf's name, which also names a directory.
+
+    Slashes separate the parts, and no directory can be named with an empty text, with
+    `.` or `..`, or with characters that no file name can hold.
+    """
+    if text in {"", ".", ".."}:
+        return "%2E" * len(text) or "%"
+    return re.sub(r"[%/\x00-\x1f\x7f\ud800-\udfff]", _escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"%{ord(found[0]):02X}"

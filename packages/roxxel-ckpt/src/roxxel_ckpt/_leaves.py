@@ -1,9 +1,11 @@
-"""Convert the state of a model and its optimizer to named leaves, and back.
+"""Convert a pytree to named leaves, and back.
 
-A leaf is one array or number of the NNX state: a parameter, an optimizer moment, a
-batch statistic, an RNG key or count, or any other Variable. The name of a leaf is its
-path, such as `model/blocks/0/attention/kernel`; a shared parameter appears once. A
-checkpoint holds a flat dict from names to arrays, so a reader needs no program classes.
+A leaf is one array or number: a parameter, an optimizer moment, a batch statistic, an
+RNG key or count. The name of a leaf is its path, such as
+`model/blocks/0/attention/kernel` or `state/params/Dense_0/kernel`. A checkpoint holds a
+flat dict from names to arrays, so a reader needs no program classes.
+
+`_live_objects` turns NNX objects into such a pytree.
 """
 
 from __future__ import annotations
@@ -13,50 +15,45 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from roxxel_ckpt._description import LeafSpec
 from roxxel_ckpt._integrity import escaped
-from roxxel_ckpt.errors import CheckpointError
+from roxxel_ckpt.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 _NUMBERS = (bool, int, float, complex)
+# Subclasses of np.ndarray may carry more than numbers, such as a mask.
+_ARRAYS = (np.ndarray, np.memmap)
+_COMMON = {"float64", "complex128"}  # which `longdouble` is on some machines
 
-# `LiveState.release` deletes only arrays of at least this size, because smaller arrays
+# `StateTree.release` deletes only arrays of at least this size, because smaller arrays
 # would free little memory.
 _RELEASED_BYTES = 1 << 16
 
 
-class LiveState:
-    """The leaves of a live model and optimizer, at the time of construction.
+class StateTree:
+    """The leaves of a pytree, by name.
 
-    `leaves` maps names to the live arrays, in a fixed order; `specs` maps names to
-    shapes and dtypes.
+    `leaves` maps names to the leaves, in a fixed order; `specs` maps names to shapes
+    and dtypes. A leaf may be a `jax.ShapeDtypeStruct` if the tree is only read into.
+
+    Args:
+        roots: Pytrees by the first part of their names: `model` and `optimizer`, or
+            `state`.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None) -> None:
-        self._roots = {"model": model}
-        if optimizer is not None:
-            self._roots["optimizer"] = optimizer
-        paths, self._structure = jax.tree_util.tree_flatten_with_path(
-            nnx.to_pure_dict(nnx.state(self._roots))
-        )
+    def __init__(self, roots: Mapping[str, Any]) -> None:
+        paths, self._structure = jax.tree_util.tree_flatten_with_path(dict(roots))
         self.leaves: dict[str, Any] = {
             "/".join(_component(entry) for entry in path): leaf for path, leaf in paths
         }
         if len(self.leaves) != len(paths):
             raise CheckpointError(
-                "two variables of the model have the same path as text; rename one if "
-                "a container uses both 0 and '0' as names"
+                "two leaves of the state have the same path as text; rename one if a "
+                "container uses both 0 and '0' as names"
             )
-        for name in self.leaves:
-            if not {"", ".", ".."}.isdisjoint(name.split("/")):
-                raise CheckpointError(
-                    f"{name}: a part of this path is empty, '.' or '..', which cannot "
-                    "name a directory; rename the variable"
-                )
         self.specs = {name: _spec(name, leaf) for name, leaf in self.leaves.items()}
 
     def to_stored(self) -> dict[str, Any]:
@@ -70,8 +67,8 @@ class LiveState:
     def release(self, names: Iterable[str]) -> None:
         """Delete the large arrays among `names`, except PRNG keys.
 
-        A deleted array still has its shape, dtype and sharding. The live objects are
-        unusable until `update` is called.
+        A deleted array still has its shape, dtype and sharding. The objects that hold
+        the arrays are unusable until they get new values.
         """
         for leaf in map(self.leaves.__getitem__, names):
             if (
@@ -81,42 +78,111 @@ class LiveState:
             ):
                 leaf.delete()
 
-    def update(self, values: Mapping[str, Any]) -> None:
-        """Put values into the live objects; leaves without a value stay unchanged."""
-        leaves = [values.get(name, leaf) for name, leaf in self.leaves.items()]
-        nnx.update(self._roots, jax.tree_util.tree_unflatten(self._structure, leaves))
+    def without_values(self, names: Iterable[str]) -> list[str]:
+        """Return those of `names` whose leaves have a shape and no values."""
+        return [
+            name
+            for name in names
+            if isinstance(self.leaves[name], jax.ShapeDtypeStruct)
+            and self.specs[name].is_stored
+        ]
+
+    def with_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the roots with new values; leaves without a value stay the same."""
+        leaves = [
+            values[name] if name in values else _filled(leaf)
+            for name, leaf in self.leaves.items()
+        ]
+        return jax.tree_util.tree_unflatten(self._structure, leaves)
 
 
 def _spec(name: str, leaf: Any) -> LeafSpec:
-    """Return shape and dtype of a live leaf, even if its buffer was donated."""
-    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
-        dtype = str(leaf.dtype)
-        if dtype != "object":
-            return LeafSpec(tuple(leaf.shape), dtype)
+    """Return shape and dtype of a leaf, even if its buffer was donated."""
+    is_array = isinstance(leaf, jax.Array | jax.ShapeDtypeStruct | np.generic)
+    if is_array or type(leaf) in _ARRAYS:
+        if _can_be_stored(leaf.dtype):
+            # The name of a dtype, unlike its text, does not depend on the byte order.
+            return LeafSpec(tuple(leaf.shape), leaf.dtype.name)
+        kind = f"an array of {leaf.dtype}"
+    else:
+        kind = type(leaf).__name__
     if type(leaf) in _NUMBERS:
+        if type(leaf) is int and not -(2**63) <= leaf < 2**63:
+            raise TypeError(
+                f"{name}: is {leaf}, which does not fit 64 bits; save it in `extra`"
+            )
         return LeafSpec((), type(leaf).__name__)
     raise TypeError(
-        f"{name}: a variable holds {type(leaf).__name__}, which no checkpoint can "
-        "hold; use an array or a number, or keep it outside nnx.Variable"
+        f"{name}: holds {kind}, which no checkpoint can hold; keep only arrays and "
+        "numbers in the state, such as eqx.filter(tree, eqx.is_array) of Equinox, and "
+        "no other values in an nnx.Variable"
     )
+
+
+def _can_be_stored(dtype: Any) -> bool:
+    if dtype == np.bool_ or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return True
+    # Zarr has no type for the long floats of some machines.
+    is_long = dtype in {np.dtype(np.longdouble), np.dtype(np.clongdouble)}
+    return jnp.issubdtype(dtype, np.number) and (not is_long or dtype.name in _COMMON)
 
 
 def _to_stored(name: str, leaf: Any) -> Any:
     """Return a leaf as the array that Orbax writes; raise if it was donated."""
-    if isinstance(leaf, jax.Array):
-        if leaf.is_deleted():
-            raise CheckpointError(
-                f"{name}: the array was donated to a computation; put the newest state "
-                "into the model before saving it (nnx.update)"
-            )
-        if _holds_keys(leaf):
-            leaf = jax.random.key_data(leaf)
-        # With several processes, Orbax accepts only global arrays as jax.Array. A local
-        # array is equal in all processes; process 0 alone writes its numpy copy.
-        if jax.process_count() > 1 and leaf.is_fully_addressable:
-            return np.asarray(leaf)
-        return leaf
-    return np.array(leaf)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise TypeError(
+            f"{name}: is a jax.ShapeDtypeStruct, which has no values to save; give an "
+            "array"
+        )
+    if not isinstance(leaf, jax.Array):
+        return _widened(np.array(leaf))
+    if leaf.is_deleted():
+        raise CheckpointError(
+            f"{name}: the array was donated to a computation; give `save` the newest "
+            "state, or put it into the model first (nnx.update)"
+        )
+    array = jax.random.key_data(leaf) if _holds_keys(leaf) else _widened(leaf)
+    # With several processes, Orbax accepts only global arrays as jax.Array. A local
+    # array is equal in all processes; process 0 alone writes its numpy copy.
+    if jax.process_count() > 1 and leaf.is_fully_addressable:
+        return np.asarray(array)
+    return array
+
+
+def _widened(array: Any) -> Any:
+    """Return an array in the dtype of the files."""
+    spec = LeafSpec((), array.dtype.name)
+    if spec.is_stored_as_bits:
+        if isinstance(array, np.ndarray):
+            return array.view(np.uint8)
+        if array.dtype == jnp.float4_e2m1fn:
+            return jax.lax.bitcast_convert_type(array, jnp.uint4).astype(jnp.uint8)
+        return jax.lax.bitcast_convert_type(array, jnp.uint8)
+    if isinstance(array, np.ndarray) or spec.dtype != spec.stored_dtype:
+        return array.astype(spec.stored_dtype)  # numpy: in the byte order of this host
+    return array
+
+
+def _narrowed(array: Any, dtype: Any) -> Any:
+    """Return a stored array in the dtype of a leaf; the inverse of `_widened`."""
+    if not LeafSpec((), dtype.name).is_stored_as_bits:
+        return array if array.dtype == dtype else array.astype(dtype)
+    if isinstance(array, np.ndarray):
+        return array.view(dtype)
+    if dtype == jnp.float4_e2m1fn:
+        return jax.lax.bitcast_convert_type(array.astype(jnp.uint4), dtype)
+    return jax.lax.bitcast_convert_type(array, dtype)
+
+
+def _stored_struct(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Return shape and dtype of the array that holds a leaf in the files."""
+    if _holds_keys(leaf):
+        data = jax.eval_shape(
+            jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        )
+        return jax.ShapeDtypeStruct(data.shape, data.dtype)
+    stored = np.dtype(LeafSpec((), leaf.dtype.name).stored_dtype)
+    return jax.ShapeDtypeStruct(leaf.shape, stored)
 
 
 def target_of(leaf: Any) -> jax.ShapeDtypeStruct | None:
@@ -125,44 +191,83 @@ def target_of(leaf: Any) -> jax.ShapeDtypeStruct | None:
     Reading an uncommitted array as numpy keeps it uncommitted. JAX refuses to combine
     an array that is committed to one device with arrays on a mesh.
     """
-    if not isinstance(leaf, jax.Array) or not leaf.committed:
+    if not _is_committed(leaf):
         return None
-    if jax.process_count() > 1 and leaf.is_fully_addressable:
+    if jax.process_count() > 1 and leaf.sharding.is_fully_addressable:
         return None
-    stored = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-    if _holds_keys(leaf):
-        stored = jax.eval_shape(jax.random.key_data, stored)
+    stored = _stored_struct(leaf)
     return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=leaf.sharding)
 
 
-def from_stored(stored: Any, live: Any) -> Any:
-    """Convert a stored array to the kind, sharding and weak type of the live leaf."""
-    if isinstance(live, jax.Array):
-        array = stored
-        if _holds_keys(live):
-            array = jax.random.wrap_key_data(
-                jnp.asarray(array), impl=jax.random.key_impl(live)
-            )
-        elif live.weak_type:
+def from_stored(name: str, stored: Any, like: Any) -> Any:
+    """Convert a stored array to the kind, sharding and weak type of a leaf."""
+    if isinstance(like, jax.Array | jax.ShapeDtypeStruct):
+        if _holds_keys(like):
+            array = jax.random.wrap_key_data(jnp.asarray(stored), impl=_key_kind(like))
+        else:
+            array = _narrowed(stored, like.dtype)
+            if isinstance(stored, np.ndarray):
+                _check_same_integer(name, stored, array)
+        if getattr(like, "weak_type", False):
             # A weak type decides the dtype of later arithmetic, so it is part of the
             # state. Assigning into a weak array keeps the weak type.
-            array = _weak_zeros(live).at[...].set(array)
-        if live.committed:
-            return jax.device_put(array, live.sharding)
+            array = _weak_zeros(like).at[...].set(array)
+        if _is_committed(like):
+            return _placed(array, like.sharding)
         return array if isinstance(array, jax.Array) else jnp.asarray(array)
-    if isinstance(live, np.ndarray):
-        return np.array(stored)
-    if isinstance(live, np.generic):
-        return live.dtype.type(stored[()])
-    return type(live)(stored.item())
+    if isinstance(like, np.ndarray):
+        return np.array(_narrowed(np.asarray(stored), like.dtype))
+    if isinstance(like, np.generic):
+        return like.dtype.type(_narrowed(np.asarray(stored), like.dtype)[()])
+    return type(like)(stored.item())
 
 
-def _weak_zeros(like: jax.Array) -> jax.Array:
+def _placed(array: Any, sharding: Any) -> Any:
+    """Put an array, which is equal on all processes or global already, on devices."""
+    if isinstance(array, np.ndarray) and not sharding.is_fully_addressable:
+        # `jax.device_put` would compare the values of all processes on the devices.
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+    return jax.device_put(array, sharding)
+
+
+def _check_same_integer(name: str, stored: Any, array: Any) -> None:
+    """Raise if an integer of Python does not fit the dtype of its leaf."""
+    if stored.ndim == 0 and stored.dtype.kind == "i" and stored != array:
+        raise CheckpointMismatchError(
+            f"{name}: is {stored} in the checkpoint, which does not fit {array.dtype}; "
+            "give an int there"
+        )
+
+
+def _filled(leaf: Any) -> Any:
+    """Return a leaf itself, or an array without elements of its shape."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    struct = _stored_struct(leaf)
+    return from_stored("", np.zeros(struct.shape, struct.dtype), leaf)
+
+
+def _is_committed(leaf: Any) -> bool:
+    """Return whether a leaf has devices of its own, which a computation keeps."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf.sharding is not None
+    return isinstance(leaf, jax.Array) and leaf.committed
+
+
+def _key_kind(leaf: Any) -> Any:
+    """Return the implementation of PRNG keys, of which only the shape may be known."""
+    kinds: list[Any] = []
+    struct = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    jax.eval_shape(lambda keys: kinds.append(jax.random.key_impl(keys)), struct)
+    return kinds[0]
+
+
+def _weak_zeros(like: Any) -> jax.Array:
     # Only arrays of Python numbers have weak types in JAX, hence `item()`.
     return jnp.broadcast_to(jnp.zeros((), like.dtype).item(), like.shape)
 
 
-def _holds_keys(leaf: jax.Array) -> bool:
+def _holds_keys(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
@@ -171,4 +276,4 @@ def _component(entry: Any) -> str:
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return escaped(str(getattr(entry, attribute)))
-    return str(entry)
+    return escaped(str(entry))

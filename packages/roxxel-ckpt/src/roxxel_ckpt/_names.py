@@ -4,6 +4,8 @@ from __future__ import annotations
 
 COMMIT_FILE = "checkpoint.json"
 STATE = "state"
+# First part of the names of leaves that `save(state=)` was given.
+STATE_ROOT = "state"
 METADATA_FILE = f"{STATE}/_METADATA"
 ABANDONED = "abandoned"
 # Version 0.1 described a step in two files.

@@ -1,4 +1,4 @@
-"""Choose the checkpoint to restore, verify it, and read it into live objects.
+"""Choose the checkpoint to restore, verify it, and read it as a live pytree.
 
 Every process plans which arrays it needs, then verifies and reads the files that hold
 these arrays. If one process finds damage, all processes skip the checkpoint.
@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from roxxel_ckpt import _orbax
-from roxxel_ckpt._compare import check_restorable, plan_restore
+from roxxel_ckpt._compare import (
+    check_form,
+    check_loadable,
+    check_restorable,
+    plan_restore,
+)
 from roxxel_ckpt._description import (
     checked_step,
     is_version_1,
@@ -25,7 +30,7 @@ from roxxel_ckpt._description import (
     read_leaves,
 )
 from roxxel_ckpt._integrity import FileDigest, Verifier
-from roxxel_ckpt._leaves import LiveState, from_stored, target_of
+from roxxel_ckpt._leaves import StateTree, from_stored, target_of
 from roxxel_ckpt._names import METADATA_FILE, STATE
 from roxxel_ckpt.coordination import (
     Channel,
@@ -35,6 +40,7 @@ from roxxel_ckpt.coordination import (
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
+    CheckpointMismatchError,
     CheckpointStateLostError,
     CheckpointUnreadableError,
     brief,
@@ -60,31 +66,31 @@ class Candidate:
     `source` and `targets` have an entry for each leaf that the restore reads. `source`
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy.
-    `location` names the step in messages. `live` are the objects to read into.
+    `location` names the step in messages. `live` is the tree to read into. Without
+    `targets`, all files are verified and no leaf is read.
     """
 
-    live: LiveState
+    live: StateTree
     directory: Path
     location: str
     description: Description
     report: RestoreReport
     source: Mapping[str, str]
-    targets: _Targets
+    targets: _Targets | None
 
 
 class Restorer:
-    """Chooses, verifies and reads checkpoints of a folder into live objects."""
+    """Chooses, verifies and reads checkpoints of a folder."""
 
     def __init__(
         self,
         folder: Folder,
-        live: Callable[[], LiveState],
         channel: Channel,
         timeout_s: float,
         *,
         is_read_only: bool,
     ) -> None:
-        self._folder, self._live = folder, live
+        self._folder = folder
         self._channel, self._timeout_s = channel, timeout_s
         self._is_read_only = is_read_only
         self._verifier = Verifier()
@@ -93,14 +99,16 @@ class Restorer:
         self,
         call: str,
         step: SupportsIndex | None,
+        find_live: Callable[[], StateTree | None],
         options: Options | None,
         wait: Callable[[], None],
     ) -> Candidate | None:
         """Choose `step`, or else the newest sound checkpoint; None if none exists.
 
         The choice is the same on all processes. `call` names the method in errors.
-        `wait` waits for the save in flight. Without `options`, the folder does not
-        change, and the checkpoint need not fit the live objects.
+        `wait` waits for the save in flight. `find_live` returns the tree to read into,
+        whose shardings decide which files each process verifies. Without `options`, the
+        folder does not change, and the checkpoint need not fit the tree.
         """
 
         def list_steps(_: list[None]) -> list[int]:
@@ -109,7 +117,7 @@ class Restorer:
             return self._folder.numbered()
 
         steps = self._channel.agree(call, wait, list_steps, self._timeout_s)
-        live = self._live()
+        live = find_live()
         wanted = None if step is None else checked_step(step)
         try:
             chosen = self._choose_from(steps, live, wanted, options)
@@ -127,12 +135,12 @@ class Restorer:
             self._folder.check_has_no_misplaced_step()
         return chosen
 
-    def read(self, candidate: Candidate, *, release: bool) -> RestoreReport:
-        """Read the checkpoint that `choose` returned into the live objects.
+    def read(self, candidate: Candidate, *, release: bool = False) -> dict[str, Any]:
+        """Read the checkpoint that `choose` returned; return the roots of its tree.
 
-        The objects change only after every process has read its arrays. `release`
-        deletes the live arrays before reading; a failure then loses their values and
-        raises CheckpointStateLostError.
+        Every process has read its arrays when this method returns. `release` deletes
+        the live arrays before reading; a failure then loses their values and raises
+        CheckpointStateLostError.
         """
         self._verifier.forget()  # The next restore verifies every file again.
         live, values = candidate.live, dict[str, Any]()
@@ -140,10 +148,10 @@ class Restorer:
         def read() -> None:
             if release:
                 live.release(candidate.source)
-            stored = _orbax.read_arrays(candidate.directory, candidate.targets)
+            stored = _orbax.read_arrays(candidate.directory, candidate.targets or {})
             for name, source in candidate.source.items():
                 # `pop` frees each stored array early, so peak memory is one state.
-                values[name] = from_stored(stored.pop(source), live.leaves[name])
+                values[name] = from_stored(name, stored.pop(source), live.leaves[name])
 
         try:
             self._channel.agree(
@@ -153,6 +161,8 @@ class Restorer:
                 self._timeout_s,
             )
         except Exception as error:
+            if isinstance(error, CheckpointMismatchError) and not release:
+                raise
             if release:
                 raise CheckpointStateLostError(
                     f"{candidate.location}: the arrays cannot be read "
@@ -163,7 +173,6 @@ class Restorer:
                 f"{candidate.location}: the arrays cannot be read ({brief(error)}); "
                 "restore another step"
             ) from error
-        live.update(values)
         self._folder.drop(candidate.directory, keep=True)
         if process_index() == 0:
             if not candidate.description.has_digests:
@@ -175,12 +184,12 @@ class Restorer:
                 )
             if not candidate.report.is_exact:
                 _logger.warning("%s: %s", self._folder, candidate.report)
-        return candidate.report
+        return live.with_values(values)
 
     def _choose_from(
         self,
         steps: list[int],
-        live: LiveState,
+        live: StateTree | None,
         step: int | None,
         options: Options | None,
     ) -> Candidate | None:
@@ -217,7 +226,7 @@ class Restorer:
         return None
 
     def _verified(
-        self, live: LiveState, step: int, options: Options | None
+        self, live: StateTree | None, step: int, options: Options | None
     ) -> tuple[Candidate | None, str | None]:
         """Plan and verify a step; return the candidate or a description of damage."""
         found: list[Candidate] = []
@@ -254,30 +263,46 @@ class Restorer:
         return None, problem
 
     def _plan(
-        self, directory: Path, live: LiveState, step: int, options: Options | None
+        self,
+        directory: Path,
+        live: StateTree | None,
+        step: int,
+        options: Options | None,
     ) -> Candidate:
         if not self._folder.is_checkpoint(step):
             raise CheckpointDamagedError(
                 f"{directory}: it is not a complete checkpoint of roxxel-ckpt or Orbax"
             )
         description = read_description(directory)
-        rename = options and options.rename
-        report = plan_restore(step, read_leaves(directory), live.specs, rename)
-        if options is not None:
-            check_restorable(report, self._folder.location(step), options)
+        location, saved = self._folder.location(step), read_leaves(directory)
+        specs = {} if live is None else live.specs
+        report = plan_restore(step, saved, specs, options and options.rename)
+        if live is not None and options is not None:
+            check_form(location, saved, specs)
+            if options.is_load:
+                blank = live.without_values(report.new)
+                check_loadable(report, location, blank, strict=options.strict)
+            else:
+                check_restorable(report, location, options)
         old_name = {new: old for old, new in report.renamed.items()}
         source = {
             name: old_name.get(name, name)
             for name in report.restored
-            if live.specs[name].is_stored
+            if specs[name].is_stored
         }
-        targets: _Targets = {
-            stored: target_of(live.leaves[name]) for name, stored in source.items()
-        }
+        targets: _Targets | None = None
+        if live is not None:
+            # A number of Python, read into an array, is converted after reading.
+            targets = {
+                stored: target_of(live.leaves[name])
+                if saved[stored] == specs[name]
+                else None
+                for name, stored in source.items()
+            }
         return Candidate(
-            live,
+            live or StateTree({}),
             directory,
-            self._folder.location(step),
+            location,
             description,
             report,
             source,
@@ -291,7 +316,8 @@ class Restorer:
             _orbax.read_through(directory, process_index(), process_count())
             return None
         digests = read_digests(directory, candidate.description)
-        if is_version_1(directory):
+        if candidate.targets is None or is_version_1(directory):
+            # Without a tree, all files count; they are shared among the processes.
             # OCDBT does not show which file holds which array, so each process verifies
             # an equal number of files, whichever arrays it reads.
             mine = list(digests)[process_index() :: process_count()]

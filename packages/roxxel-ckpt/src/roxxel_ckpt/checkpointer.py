@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
@@ -20,13 +19,15 @@ from roxxel_ckpt._description import (
     description_of,
     descriptions,
 )
-from roxxel_ckpt._leaves import LiveState
+from roxxel_ckpt._leaves import StateTree
+from roxxel_ckpt._live_objects import LiveObjects
+from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._orbax import versions
 from roxxel_ckpt._restore import Restorer
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt._save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_index
-from roxxel_ckpt.errors import CheckpointError
+from roxxel_ckpt.errors import CheckpointError, CheckpointNotFoundError
 
 if TYPE_CHECKING:
     import os
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule
+    from roxxel_ckpt._restore import Candidate
 
 _logger = logging.getLogger("roxxel_ckpt")
 # All checkpointers of a process share one channel, so that processes may construct
@@ -42,7 +44,12 @@ _channel = Channel("calls")
 
 
 class Checkpointer:
-    """Saves a model and its optimizer in the background and restores both bit for bit.
+    """Saves the state of a program in the background and restores it bit for bit.
+
+    There are two forms. With a model, `save` reads the live arrays of Flax NNX objects
+    and `restore` replaces them in place. Without a model, `save(state=tree)` writes
+    any pytree and `load(like=tree)` returns one: use this form for Linen, Equinox and
+    Optax, and for a loop that makes a new state in every step.
 
     On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
     objects below `<k>.<attempt>/` hold step `k`, which exists once the object
@@ -64,7 +71,7 @@ class Checkpointer:
             run. The constructor writes no file. The first `save` creates the folder
             and removes half-written files of killed processes.
         model: Flax NNX object. `save` reads its live arrays. `restore` replaces them,
-            in their shardings.
+            in their shardings. None for the form with `state=` and `like=`.
         optimizer: Flax NNX object. With None, `save` writes and `restore` reads the
             model alone.
         max_to_keep: Number of newest checkpoints to keep; None keeps all.
@@ -96,6 +103,7 @@ class Checkpointer:
         ValueError: An argument is out of range, the URL cannot be used, or `local` is
             given with a path.
         NotADirectoryError: `checkpoint_path` is a file.
+        TypeError: `model` or `optimizer` is not an NNX object with live Variables.
         ModuleNotFoundError: `checkpoint_path` is a URL, and the extra `bucket` is not
             installed.
 
@@ -112,7 +120,7 @@ class Checkpointer:
     def __init__(
         self,
         checkpoint_path: str | os.PathLike[str],
-        model: Any,
+        model: Any = None,
         optimizer: Any = None,
         max_to_keep: int | None = 3,
         timeout: float = 1000,
@@ -141,9 +149,14 @@ class Checkpointer:
         self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._on_busy, self._is_read_only = timeout, on_busy, read_only
-        self._live = partial(LiveState, model, optimizer)
+        self._objects = None if model is None else LiveObjects(model, optimizer)
+        if model is None and optimizer is not None:
+            raise TypeError(
+                "an optimizer was given without a model; give both, or neither and "
+                "save(step, metrics, state=tree)"
+            )
         self._restorer = Restorer(
-            self._folder, self._live, _channel, timeout, is_read_only=read_only
+            self._folder, _channel, timeout, is_read_only=read_only
         )
         self._lock = threading.RLock()
         self._is_shared = False
@@ -161,8 +174,10 @@ class Checkpointer:
         extra: dict[str, Any] | None = None,
         force: bool = False,
         before_commit: Callable[[], object] = lambda: None,
+        *,
+        state: Any = None,
     ) -> bool:
-        """Save the live state as a step; return once its arrays may be donated.
+        """Save the state as a step; return once its arrays may be donated.
 
         The run continues from the step that was last saved or restored. Checkpoints of
         newer steps are from a run that this run replaces: `save` moves them to
@@ -180,6 +195,8 @@ class Checkpointer:
                 the function raises an error, the save fails and the step never exists.
                 A run in a bucket uploads its log here, so that the log of a checkpoint
                 is never missing.
+            state: The pytree to save, if the checkpointer was made without a model. Its
+                leaves are arrays, typed PRNG keys and numbers of Python.
 
         Returns:
             True if a checkpoint is being written. False if the step exists already, or
@@ -193,8 +210,8 @@ class Checkpointer:
             CheckpointError: An array was donated to a computation, the processes save
                 different steps, or the checkpointer is read-only.
             TypeError: The step is not an integer, `metrics_dict` has values that are
-                not numbers, JSON cannot hold `extra`, or a Variable holds neither an
-                array nor a number.
+                not numbers, JSON cannot hold `extra`, or a leaf is neither an array nor
+                a number. Or `state` is missing, or is given beside a model.
             ValueError: The step is negative.
         """
         if self._is_read_only:
@@ -202,18 +219,19 @@ class Checkpointer:
                 f"{self._folder}: was opened with read_only=True, so nothing is saved "
                 "here; make another Checkpointer to save"
             )
+        self._check_form("save", state=state)
         started_at = time.perf_counter()
         number = checked_step(step)
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
         with self._lock, contextlib.ExitStack() as held:
             self.check_shared()
-            found: list[tuple[LiveState, dict[str, Any]]] = []
+            found: list[tuple[StateTree, dict[str, Any]]] = []
             attempt = begin_save(
                 self._folder,
                 _channel,
                 number,
                 self._position,
-                lambda: self._is_ready(found),
+                lambda: self._is_ready(state, found),
                 held,
                 force=force,
                 timeout_s=self._timeout_s,
@@ -306,20 +324,79 @@ class Checkpointer:
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
         """
+        if self._objects is None:
+            raise TypeError(
+                f"{self._folder}: was opened without a model, so restore() has nothing "
+                "to put values into; call load(like=tree)"
+            )
         options = Options(strict, on_mismatch, rename)
         with self._lock:
-            chosen = self._restorer.choose("restore", step, options, self.wait)
+            chosen = self._restorer.choose(
+                "restore", step, self._objects.tree, options, self.wait
+            )
             if chosen is None:
                 return 0
-            self._report = self._restorer.read(chosen, release=release)
-            self._extra = chosen.description.extra
-            self._position = chosen.description.step
-            return self._position
+            self._objects.update(self._restorer.read(chosen, release=release))
+            return self._follow(chosen)
+
+    def load(
+        self, step: SupportsIndex | None = None, *, like: Any, strict: bool = True
+    ) -> Any:
+        """Load a checkpoint as a pytree with the structure and shardings of `like`.
+
+        This is the counterpart of `save(state=)`. Without `step`, `load` uses the
+        newest sound checkpoint, as `restore` does. Leaves are matched by their paths;
+        afterwards, `report` has the step, and the paths if they differ.
+
+        Args:
+            step: Step to load; None for the newest sound checkpoint.
+            like: Pytree of arrays, numbers or `jax.ShapeDtypeStruct`s, such as a fresh
+                state or the result of `jax.eval_shape`. An array is loaded with the
+                type, dtype and sharding of its leaf here. `like` does not change.
+            strict: Raise an error if checkpoint and `like` differ in any leaf. With
+                False, a leaf that the checkpoint lacks keeps its value of `like`, and a
+                leaf that only the checkpoint has is dropped.
+
+        Returns:
+            A new pytree. With `strict=False`, leaves that kept their values are shared
+            with `like`.
+
+        Raises:
+            CheckpointNotFoundError: The folder holds no checkpoint, or not this step;
+                `peek` returns None for an empty folder.
+            CheckpointMismatchError: The checkpoint does not fit `like`; the message
+                names every difference by path.
+            CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
+            CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
+            TypeError: The checkpointer was made with a model.
+
+        Example:
+            >>> import jax
+            >>> state = {"weights": jax.numpy.ones(3), "step": 10}
+            >>> with Checkpointer("checkpoints") as checkpointer:
+            ...     checkpointer.save(10, {"loss": 0.5}, state=state)
+            True
+            >>> checkpointer.load(like=jax.eval_shape(lambda: state))["weights"]
+            Array([1., 1., 1.], dtype=float32)
+        """
+        self._check_form("load", state=like)
+        options = Options(strict, is_load=True)
+        with self._lock:
+            chosen = self._restorer.choose(
+                "load", step, lambda: StateTree({STATE_ROOT: like}), options, self.wait
+            )
+            if chosen is None:
+                raise CheckpointNotFoundError(
+                    f"{self._folder}: holds no checkpoint; call peek() before load()"
+                )
+            tree = self._restorer.read(chosen)[STATE_ROOT]
+            self._follow(chosen)
+            return tree
 
     def peek(
         self, step: SupportsIndex | None = None
     ) -> tuple[int, dict[str, Any] | None] | None:
-        """Return step and `extra` of the checkpoint that `restore` would use.
+        """Return step and `extra` of the checkpoint that `restore` or `load` would use.
 
         The live objects stay unchanged. The next `restore` skips the verification of
         files that `peek` verified, unless the files have changed. `restore` also logs
@@ -337,22 +414,22 @@ class Checkpointer:
             CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
         """
         with self._lock:
-            chosen = self._restorer.choose("peek", step, None, self.wait)
+            chosen = self._restorer.choose("peek", step, self._live, None, self.wait)
             return chosen and (chosen.description.step, chosen.description.extra)
 
     @property
     def extra(self) -> dict[str, Any] | None:
-        """The `extra` of the step that was restored last, or None."""
+        """The `extra` of the step that was restored or loaded last, or None."""
         return self._extra
 
     @property
     def report(self) -> RestoreReport | None:
-        """What the last `restore` did with every leaf; None before any `restore`."""
+        """What the last `restore` or `load` did with every leaf; None before any."""
         return self._report
 
     @property
     def model(self) -> Any:
-        """The object whose arrays are saved and restored."""
+        """The object whose arrays are saved and restored; None without one."""
         return self._model
 
     @property
@@ -372,6 +449,14 @@ class Checkpointer:
             "Checkpointer has no Orbax manager; call its own wait() in place of "
             "mngr.wait_until_finished(), close(), steps() in place of all_steps(), and "
             "read latest_step and best_step"
+        )
+
+    @property
+    def graphdef(self) -> Any:
+        """Raise an AttributeError that names the call to make instead."""
+        raise AttributeError(
+            "Checkpointer keeps no graphdef, because the objects are restored in "
+            "place; call nnx.graphdef((checkpointer.model, checkpointer.optimizer))"
         )
 
     @property
@@ -447,16 +532,47 @@ class Checkpointer:
             # Raising this error would hide the error that ended the block.
             _logger.error("%s", error)  # noqa: TRY400
 
-    def _is_ready(self, found: list[tuple[LiveState, dict[str, Any]]]) -> bool:
-        """Append the live state to `found`; return False to skip this save."""
+    def _check_form(self, call: str, *, state: Any) -> None:
+        """Raise a TypeError if a call belongs to the other form of a checkpointer."""
+        if self._objects is not None and call == "load":
+            raise TypeError(
+                f"{self._folder}: was opened with a model, into which restore() puts "
+                "the values; call restore(), or load with Checkpointer(path)"
+            )
+        if self._objects is not None and state is not None:
+            raise TypeError(
+                f"{self._folder}: was opened with a model, which save() reads itself; "
+                "leave out state=, or save it with Checkpointer(path)"
+            )
+        if self._objects is None and state is None:
+            name = "like" if call == "load" else "state"
+            raise TypeError(
+                f"{self._folder}: was opened without a model, so {call}() needs a "
+                f"pytree; give {name}=tree, or make Checkpointer(path, model)"
+            )
+
+    def _live(self) -> StateTree | None:
+        """Return the leaves of the live objects; None without objects."""
+        return None if self._objects is None else self._objects.tree()
+
+    def _follow(self, chosen: Candidate) -> int:
+        """Continue from a step that was read; return the step."""
+        self._report, self._extra = chosen.report, chosen.description.extra
+        self._position = chosen.description.step
+        return self._position
+
+    def _is_ready(
+        self, state: Any, found: list[tuple[StateTree, dict[str, Any]]]
+    ) -> bool:
+        """Append the state to save to `found`; return False to skip this save."""
         if self._on_busy == "skip" and self._last and not self._last.has_ended:
             return False
         self.wait()
-        live = self._live()
+        live = self._live() or StateTree({STATE_ROOT: state})
         found.append((live, live.to_stored()))
         if not found[0][1]:
             raise CheckpointError(
-                f"{self._folder}: the model holds no arrays, so nothing can be "
-                "saved; give a model with a Variable"
+                f"{self._folder}: the state holds no arrays, so nothing can be saved; "
+                "give a model with a Variable, or a state with an array"
             )
         return True

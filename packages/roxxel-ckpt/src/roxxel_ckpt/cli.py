@@ -31,6 +31,7 @@ from roxxel_ckpt._named_steps import (
     named_step,
     named_steps,
 )
+from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -174,11 +175,10 @@ def _show(options: argparse.Namespace) -> int:
         for name, spec in leaves.items()
     ]
     _print_table(table)
-    for part in ("model", "optimizer"):
-        specs = [s for name, s in leaves.items() if name.startswith(f"{part}/")]
-        if specs:
-            size = _human(sum(_known(spec) for spec in specs))
-            print(f"\n{part}: {len(specs)} leaves, {size}", end="")
+    for part in dict.fromkeys(name.partition("/")[0] for name in leaves):
+        specs = [s for name, s in leaves.items() if name.partition("/")[0] == part]
+        size = _human(sum(_known(spec) for spec in specs))
+        print(f"\n{part}: {len(specs)} leaves, {size}", end="")
     print()
     return 0
 
@@ -340,14 +340,10 @@ def _export(options: argparse.Namespace) -> int:
             f"{target}: its folder does not exist; make it, or name a file in another "
             "folder"
         )
-    from roxxel_ckpt._export import export_safetensors, exported_name
+    from roxxel_ckpt._export import export_safetensors
 
     leaves = step.leaves()
-    names = {
-        name: name if options.all else exported_name(name)
-        for name in leaves
-        if options.all or name.startswith("model/")
-    }
+    names = _exported_names(step, leaves, options.part, is_all=options.all)
     description = step.description()
     step_number, extra = description.step, description.extra or {}
     carried = {
@@ -360,6 +356,26 @@ def _export(options: argparse.Namespace) -> int:
     num_bytes = export_safetensors(directory, leaves, names, target, carried)
     print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
     return 0
+
+
+def _exported_names(
+    step: Step, leaves: Mapping[str, LeafSpec], part: str | None, *, is_all: bool
+) -> dict[str, str]:
+    """Map the leaves to export to their names in the file."""
+    from roxxel_ckpt._export import exported_name
+
+    if is_all:
+        return {name: name for name in leaves}
+    inner = "model/" if part is None else f"{STATE_ROOT}/{part.strip('/')}/"
+    names = {n: exported_name(n, inner) for n in leaves if n.startswith(inner)}
+    if not names:
+        parts = {n.split("/")[1] for n in leaves if n.startswith(f"{STATE_ROOT}/")}
+        problem = "holds no model" if part is None else f"has no part {part!r}"
+        remedy = f"name one with --part ({', '.join(sorted(parts))}), or add --all"
+        raise CheckpointNotFoundError(
+            f"{step.location}: {problem}; {remedy if parts else 'leave out --part'}"
+        )
+    return names
 
 
 def _known(spec: LeafSpec) -> int:
