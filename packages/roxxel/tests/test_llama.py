@@ -190,6 +190,41 @@ def test_chunks_change_neither_loss_nor_gradients(chunk: int, tied: bool) -> Non
     )
 
 
+def test_no_product_of_a_bfloat16_model_takes_float32_logits() -> None:
+    model = made(dtype="bfloat16")
+    graphdef, state = nnx.split(model)
+
+    def loss(state: Any, tokens: jax.Array) -> jax.Array:
+        return next_token_loss(nnx.merge(graphdef, state), tokens)[0]
+
+    program = jax.jit(jax.grad(loss)).lower(state, jnp.asarray(TOKENS)).as_text()
+
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    of_logits = [line for line in products if "x61x" in line or "<61x" in line]
+    assert len(of_logits) >= 3
+    for line in of_logits:
+        operands = line.split(" : ")[1].split("->")[0]
+        assert "f32" not in operands.replace("bf16", "")
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+def test_the_gradient_is_that_of_the_definition(model: Llama, z_loss: float) -> None:
+    tokens = jnp.asarray(TOKENS)
+
+    def by_definition(model: Llama) -> jax.Array:
+        values = model(tokens[:, :-1])
+        log_sum = jax.nn.logsumexp(values, axis=-1)
+        chosen = jnp.take_along_axis(values, tokens[:, 1:, None], axis=-1)[..., 0]
+        return (log_sum - chosen + z_loss * log_sum**2).mean()
+
+    def ours(model: Llama) -> jax.Array:
+        return next_token_loss(model, tokens, z_loss=z_loss)[0]
+
+    one, other = (nnx.grad(function)(model) for function in (ours, by_definition))
+    for left, right in zip(*map(jax.tree.leaves, (one, other)), strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-6)
+
+
 def temporary_bytes(chunk: int | None) -> int:
     config = replace(SMALL, vocab_size=1 << 16, context=128)
     graphdef, shapes = nnx.split(

@@ -113,8 +113,44 @@ def _sums(
 def _chunk_sums(
     matrix: jax.Array, hidden: jax.Array, targets: jax.Array, weights: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
+    losses, log_sum = _of_tokens(hidden, matrix, targets)
+    return (losses * weights).sum(axis=1), (log_sum**2 * weights).sum(axis=1)
+
+
+@jax.custom_vjp
+def _of_tokens(
+    hidden: jax.Array, matrix: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Return cross-entropy and log-denominator of each token, float32, shape (B, T).
+
+    The gradient of the logits is rounded to the dtype of `hidden`. JAX would keep this
+    gradient in float32, and a product of a float32 and a bfloat16 array runs in
+    float32, at half the rate of a GPU's bfloat16 products or less.
+    """
+    return _of_tokens_forward(hidden, matrix, targets)[0]
+
+
+def _of_tokens_forward(
+    hidden: jax.Array, matrix: jax.Array, targets: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
     logits = logits_of(hidden, matrix)
     log_sum = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    losses = (log_sum - chosen) * weights
-    return losses.sum(axis=1), (log_sum**2 * weights).sum(axis=1)
+    return (log_sum - chosen, log_sum), (hidden, matrix, targets, logits, log_sum)
+
+
+def _of_tokens_backward(
+    kept: tuple[jax.Array, ...], changes: tuple[jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array, None]:
+    hidden, matrix, targets, logits, log_sum = kept
+    of_loss, of_log_sum = changes
+    probabilities = jnp.exp(logits - log_sum[..., None])
+    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+    change = probabilities * (of_loss + of_log_sum)[..., None]
+    change -= jnp.where(is_target, of_loss[..., None], 0)
+    change = change.astype(hidden.dtype)
+    of_matrix = jnp.einsum("btv,btc->vc", change, hidden)
+    return change @ matrix, of_matrix, None
+
+
+_of_tokens.defvjp(_of_tokens_forward, _of_tokens_backward)
