@@ -81,10 +81,32 @@ def test_the_same_write_again_keeps_the_corpus(
     assert again.fingerprint == first
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.startswith(
-        f"{tmp_path}: kept 8,002 tokens (uint16) in 2 documents"
+    pattern = re.escape(str(corpus.filepath))
+    assert re.match(
+        rf'kept 8,002 tokens of {pattern}; .*not read .*exist="replace"', output.err
     )
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ([b"one"], "1 documents are given, not 2"),
+        ([b"one", b"other"], "10 tokens are given"),
+        (["one", "other"], "10 tokens are given"),
+    ],
+)
+def test_keeping_warns_if_other_documents_are_given(
+    tmp_path: Path, data: list[Any], named: str
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write([b"one", b"two"], separator=b"\0")
+
+    with pytest.warns(UserWarning, match=f"kept 8 tokens of .*{named}") as caught:
+        assert corpus.write(data, separator=b"\0").kept
+
+    assert caught[0].filename == __file__
+    corpus.write([b"one", b"two"], separator=b"\0")
 
 
 def test_other_arguments_are_an_error_that_names_them(tmp_path: Path) -> None:

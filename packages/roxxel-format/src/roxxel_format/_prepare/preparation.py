@@ -49,6 +49,7 @@ from roxxel_format._write.extension import (
     check_free,
     check_kept,
     print_notice,
+    say_kept,
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
@@ -220,7 +221,8 @@ class _Preparation:
             with or_replace(name):
                 kept = kept_on_disk(name, self._options, self._arguments, self._started)
             if kept is not None:
-                return kept
+                say_kept(self._corpus, *kept, self._options)
+                return kept[0]
         with ExitStack() as resources:
             place = place_of(target, resources)
             try:
@@ -270,7 +272,7 @@ class _Preparation:
         limits = check_kept(found, self._options, self._arguments, self._corpus)
         dtype = str(found.dtype_name)
         kept = summary_of(place.folder, found.shards, dtype, self._started, kept=True)
-        print_notice(f"{self._corpus}: {kept}{limits}")
+        say_kept(self._corpus, kept, limits, self._options)
         return kept
 
     def _plan(

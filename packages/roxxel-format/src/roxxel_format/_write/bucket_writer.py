@@ -20,7 +20,7 @@ from roxxel_format._write.extension import (
     check_arguments,
     check_free,
     check_kept,
-    print_notice,
+    say_kept,
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
@@ -62,7 +62,7 @@ def write_to_bucket(
         limits = check_kept(found, options, arguments, url)
         dtype = str(found.dtype_name)
         kept = summary_of(place.folder, found.shards, dtype, started, kept=True)
-        print_notice(f"{url}: {kept}{limits}")
+        say_kept(url, kept, limits, options, data)
         return kept
     if exist == "append":
         extension.check_appendable(found)

@@ -33,6 +33,7 @@ from roxxel_format._write.extension import (
     check_free,
     check_kept,
     print_notice,
+    say_kept,
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
@@ -70,7 +71,8 @@ def write_corpus(
         with or_replace(name):
             kept = kept_on_disk(name, options, arguments, started)
         if kept is not None:
-            return kept
+            say_kept(name.pattern, *kept, options, data)
+            return kept[0]
     if name.manifest is None:
         table, sync_s = _write_file(name, data, options, intake, arguments, exist)
     else:
@@ -108,11 +110,11 @@ def or_replace(name: CorpusName) -> Generator[None]:
 
 def kept_on_disk(
     name: CorpusName, options: WriteOptions, arguments: dict[str, Any], started: float
-) -> WriteSummary | None:
-    """Return the summary of the existing corpus; None if no corpus exists.
+) -> tuple[WriteSummary, str] | None:
+    """Return the summary of the existing corpus, and what could not be compared.
 
-    Needs no lock, so it works in a read-only folder. Raises FileExistsError if the
-    corpus was made with other arguments or lacks a file.
+    None if no corpus exists. Needs no lock, so it works in a read-only folder. Raises
+    FileExistsError if the corpus was made with other arguments or lacks a file.
     """
     manifest = existing_manifest(name)
     if manifest is None or not manifest.versions:
@@ -126,8 +128,7 @@ def kept_on_disk(
         )
     dtype = str(manifest.dtype_name)
     summary = summary_of(f"{name.folder}/", manifest.shards, dtype, started, kept=True)
-    print_notice(f"{name.folder}: {summary}{limits}")
-    return summary
+    return summary, limits
 
 
 def _write_file(

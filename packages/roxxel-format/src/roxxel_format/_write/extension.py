@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
@@ -20,7 +23,7 @@ from roxxel_format._write.options import WriteSummary, difference
 from roxxel_format._write.shard_writer import shard_size_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
@@ -96,6 +99,49 @@ def check_kept(
             'exist="replace" or exist="append", or write elsewhere'
         )
     return limits
+
+
+def say_kept(
+    what: str,
+    kept: WriteSummary,
+    limits: str,
+    options: WriteOptions,
+    data: object = None,
+) -> None:
+    """Say what a write with `exist="keep"` kept, and that it read no documents.
+
+    Warns if `data`, as given to the write, is visibly other than what was kept; the
+    warning names the line that called the caller's caller.
+    """
+    size = f"kept {kept.num_tokens:,} tokens of {what}"
+    if options.inputs is not None:
+        print_notice(f"{size}: the same command made them from these inputs{limits}")
+        return
+    said = f'{size}; the documents given were not read (exist="replace" writes them)'
+    other = _other_data(data, kept, options)
+    if other is None:
+        print_notice(said)
+    else:
+        warnings.warn(f"{said}, although {other}", stacklevel=4)
+
+
+def _other_data(data: object, kept: WriteSummary, options: WriteOptions) -> str | None:
+    """Describe how documents in memory differ from those that were kept."""
+    if not isinstance(data, Sequence):
+        return None
+    documents = cast("Sequence[object]", data)
+    if len(documents) != kept.num_documents:
+        return f"{len(documents):,} documents are given, not {kept.num_documents:,}"
+    if options.tokenizer is not None or not all(
+        isinstance(each, (str, bytes, list, np.ndarray)) for each in documents
+    ):
+        return None
+    texts = (x.encode() if isinstance(x, str) else x for x in documents)
+    separator = len(separator_items(options.separator, kept.dtype))
+    given = sum(map(len, cast("Iterable[bytes]", texts))) + separator * len(documents)
+    if given != kept.num_tokens:
+        return f"{given:,} tokens are given"
+    return None
 
 
 def check_free(what: str, *, is_taken: bool) -> None:
