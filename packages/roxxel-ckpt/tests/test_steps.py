@@ -22,7 +22,7 @@ from roxxel_ckpt import (
     CheckpointWriteError,
 )
 
-from .helpers import checkpointer, content, make, save_all, train
+from .helpers import checkpointer, content, flip, make, save_all, train
 
 LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
 
@@ -99,6 +99,58 @@ def test_one_checkpoint_of_each_duration_is_permanent(
     assert 0 in kept
     assert all(gap >= 3600 * hours for gap in gaps[:-1])
     assert all(gap < 3600 * hours + 60 * max(minutes) for gap in gaps)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    hours=st.lists(st.integers(-60, 60), min_size=2, max_size=9),
+    drops_rule=st.booleans(),
+)
+def test_what_was_permanent_stays_under_any_clock(
+    hours: list[int], drops_rule: bool
+) -> None:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        rules: dict[str, Any] = {"max_to_keep": 1, "keep_best": 0}
+        permanent: set[int] = set()
+        for step, now in enumerate(hours):
+            patch.setattr(time, "time", lambda now=now: 3600.0 * now)
+            is_last = step == len(hours) - 1
+            rule = None if is_last and drops_rule else "6h"
+            saving = checkpointer(Path(folder), keep_every=rule, **rules)
+            save_all(saving, step)
+            # Once a newer step exists, only a permanent one stays.
+            assert permanent <= set(saving.steps())
+            permanent = {*saving.steps()} - {step}
+
+    assert 0 in permanent
+
+
+def test_a_clock_that_was_ahead_once_does_not_end_permanence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = [0, 7, 100_000, 14, 21, 28]
+    saving = checkpointer(tmp_path, max_to_keep=1, keep_best=0, keep_every="6h")
+    for step, now in enumerate(hours):
+        monkeypatch.setattr(time, "time", lambda now=now: 3600.0 * now)
+        save_all(saving, step)
+
+    assert saving.steps() == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_damaged_description_makes_no_permanent_step_deletable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = checkpointer(tmp_path, max_to_keep=1, keep_best=0, keep_every="6h")
+    for step, now in enumerate([0, 3, 6, 9]):
+        if step == 3:
+            flip(tmp_path / "0" / "checkpoint.json", 30)
+        monkeypatch.setattr(time, "time", lambda now=now: 3600.0 * now)
+        save_all(saving, step)
+
+    assert {0, 2, 3} <= {int(path.name) for path in tmp_path.iterdir()}
 
 
 def test_the_best_is_judged_by_the_held_out_loss_then_the_mean(tmp_path: Path) -> None:

@@ -220,6 +220,8 @@ class Description:
             the step, so that its files have no digests.
         digests: CRC-32 of each process's file of digests; empty before format 2.
         best: Best rule of the program that saved the checkpoint; None if not recorded.
+        is_permanent: Whether `keep_every` made the checkpoint permanent when it was
+            committed. No later clock and no later rule changes this.
     """
 
     step: int
@@ -230,6 +232,7 @@ class Description:
     format: int = FORMAT
     digests: tuple[int, ...] = ()
     best: BestRule | None = None
+    is_permanent: bool = False
 
     @property
     def has_digests(self) -> bool:
@@ -290,6 +293,7 @@ def read_description(directory: Path) -> Description:
             format=found,
             digests=tuple(body.get("digests", ())),
             best=None if best is None else BestRule(best["metric"], best["mode"]),
+            is_permanent=bool(body.get("is_permanent", False)),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(

@@ -3,6 +3,9 @@
 A rule is the metric and mode that rank checkpoints. Every checkpoint records the rule
 of the program that saved it. Without `best_metric`, a program uses the rule that was
 recorded last, so all programs agree on the best checkpoint.
+
+Whether a checkpoint is permanent is decided once, when it is committed, and recorded.
+Deciding again from all times would delete permanent ones after a clock was wrong.
 """
 
 from __future__ import annotations
@@ -66,19 +69,36 @@ class Retention:
         newest_first = sorted(found, reverse=True)
         kept = set(newest_first[: self.max_to_keep])
         best = self.ranked(found)[: self.keep_best]
-        return kept | set(best) | self._permanent(found)
+        return kept | set(best) | {n for n in found if self._is_permanent(found[n])}
 
-    def _permanent(self, found: Mapping[int, Description]) -> set[int]:
-        if self.keep_every is None:
-            return set()
-        if isinstance(self.keep_every, int):
-            return {step for step in found if step % self.keep_every == 0}
-        permanent: list[int] = []
-        for step in sorted(found):
-            newest = found[permanent[-1]].saved_at if permanent else -math.inf
-            if found[step].saved_at - newest >= _seconds(self.keep_every):
-                permanent.append(step)
-        return set(permanent)
+    def makes_permanent(
+        self, found: Mapping[int, Description], step: int, saved_at: float
+    ) -> bool:
+        """Return whether a step that is committed now is permanent.
+
+        Args:
+            found: The finished steps, which may include an older save of this step.
+            step: The step.
+            saved_at: The time, in seconds since 1970.
+        """
+        if step in found and self._is_permanent(found[step]):
+            return True
+        if not isinstance(self.keep_every, str):
+            return self.keep_every is not None and step % self.keep_every == 0
+        earlier = [n for n in found if n < step and self._is_permanent(found[n])]
+        if not earlier:
+            return True
+        # The time is negative if a clock was wrong: then keep one checkpoint too many.
+        passed_s = saved_at - found[max(earlier)].saved_at
+        return not 0 <= passed_s < _seconds(self.keep_every)
+
+    def _is_permanent(self, description: Description) -> bool:
+        is_milestone = (
+            isinstance(self.keep_every, int) and description.step % self.keep_every == 0
+        )
+        # A damaged description does not say whether its step is permanent.
+        is_damaged = not math.isfinite(description.saved_at)
+        return description.is_permanent or is_milestone or is_damaged
 
 
 def best_rule(

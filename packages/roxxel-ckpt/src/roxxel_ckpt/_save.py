@@ -335,11 +335,13 @@ class Save:
                 )
         unreadable: list[CheckpointUnreadableError] = []
         found = descriptions(self.folder, unreadable)
+        now = time.time()
         found[self.step] = description = dataclasses.replace(
             self._description,
             digests=tuple(digests),
-            saved_at=time.time(),
+            saved_at=now,
             best=self._retention.best_rule(found),
+            is_permanent=self._retention.makes_permanent(found, self.step, now),
         )
         self._before_commit()
         self.folder.commit(self._staging, self.step, description.to_json(self._specs))

@@ -87,8 +87,9 @@ class Checkpointer:
         keep_best: Number of best checkpoints to keep in addition to the newest.
         keep_every: Which checkpoints are permanent, so never deleted. An integer `n`:
             every step that is a multiple of `n`. A duration such as `"6h"` (units s, m,
-            h, d): every checkpoint saved at least this long after the previous
-            permanent checkpoint.
+            h, d): every checkpoint saved at least this long after the permanent
+            checkpoint of the step before. A checkpoint records that it is permanent, so
+            a clock that was wrong, or a later program, never deletes it.
         on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
             earlier save, or `"skip"` this save and return False.
         local: Local directory in which files are staged, before an upload or after a

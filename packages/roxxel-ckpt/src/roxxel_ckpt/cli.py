@@ -106,6 +106,7 @@ def _ls(options: argparse.Namespace) -> int:
                 for mark, holds in (
                     ("newest", step == max(found)),
                     ("best", step in ranked[:1]),
+                    ("permanent", description.is_permanent),
                     *((mark, True) for mark in _problem(folder, step)),
                     ("no digests", not description.has_digests),
                 )
