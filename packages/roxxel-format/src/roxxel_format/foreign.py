@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import Filepath
 
 __all__ = [
+    "FOREIGN_FORMATS",
     "DatatroveTokens",
     "DocumentEnds",
     "FlatTokens",
@@ -588,6 +589,9 @@ _READERS: dict[str, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
     "datatrove": (DatatroveTokens, frozenset({"separator", "tokenizer"})),
     "roxxel02": (Roxxel02Tokens, frozenset({"dtype", "separator", "tokenizer"})),
 }
+
+FOREIGN_FORMATS = tuple(_READERS)
+"""The formats that `open_foreign` reads."""
 
 
 def _shown(filepath: Filepath) -> str:

@@ -10,6 +10,7 @@ from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
 from roxxel_format.cli import values
+from roxxel_format.foreign import FOREIGN_FORMATS
 
 _EXIST = ("keep", "replace", "append", "error")
 
@@ -29,10 +30,11 @@ def parser(prog: str) -> ArgumentParser:
     _add_split(commands)
     copy = commands.add_parser(
         "copy",
-        help="copy a corpus between folders and buckets",
+        help="copy a corpus between folders and buckets, or from another format",
         description="Copy a corpus with its versions and columns. Verifies every "
         "block, and commits last. Run the same command again to continue an "
-        "interrupted copy, or to bring a copy up to date.",
+        "interrupted copy, or to bring a copy up to date. Tokens of another program "
+        "(nanoGPT, llm.c, OLMo, Megatron, datatrove) become shards with documents.",
     )
     copy.add_argument("source", help="a file, a folder, a pattern, or a URL of these")
     copy.add_argument("target", help="a folder or a pattern, or a URL of one")
@@ -42,6 +44,38 @@ def parser(prog: str) -> ArgumentParser:
         default="error",
         help="if the target is another corpus: replace it, or stop; default: error",
     )
+    foreign = copy.add_argument_group("from another format")
+    foreign.add_argument(
+        "--format",
+        choices=FOREIGN_FORMATS,
+        help="the source's format; default: by its name and its first bytes",
+    )
+    foreign.add_argument(
+        "--dtype", help="type of tokens without a header, such as uint16"
+    )
+    foreign.add_argument(
+        "--offset",
+        type=values.size,
+        metavar="BYTES",
+        help="bytes before the first token of each flat file; default: a header of "
+        ".npy or llm.c, else 0",
+    )
+    foreign.add_argument(
+        "--separator",
+        type=values.separator,
+        metavar="TOKEN",
+        help="the token that ends each document, or its name in --tokenizer; none "
+        "makes all tokens of flat files one document",
+        default=Separator.OF_TOKENIZER,
+    )
+    foreign.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="the tokenizer of the tokens, to record it: tokenizer.json, its folder, "
+        "or a Hugging Face name",
+    )
+    _add_max_shard_bytes(foreign)
+    copy.set_defaults(usage_error=copy.error)
     _add_repair(commands)
     clean = commands.add_parser(
         "clean",
@@ -326,7 +360,7 @@ def _add_write(commands: Any) -> None:
     commit.add_argument("corpus", help="as for write")
 
 
-def _add_max_shard_bytes(parser: ArgumentParser) -> None:
+def _add_max_shard_bytes(parser: Any) -> None:
     parser.add_argument(
         "--max-shard-bytes",
         type=values.size,

@@ -10,25 +10,32 @@ from typing import TYPE_CHECKING
 from roxxel_format._prepare.listing import find_inputs
 from roxxel_format._prepare.units import units_of
 from roxxel_format._read.finding import resolved_to_read
+from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
     corpus_name,
     share_files,
 )
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.side import Side
 from roxxel_format._write.target import name_to_write
+from roxxel_format._write.tokenizers import load
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
+from roxxel_format.foreign import foreign_format, open_foreign
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.options import Exist, WriteSummary
 
 _MAX_SALT = 64
 
@@ -59,11 +66,80 @@ def plan(options: argparse.Namespace) -> int:
 
 def copy(options: argparse.Namespace) -> int:
     """Copy a corpus to another folder or bucket."""
+    given = [
+        f"--{name.replace('_', '-')}"
+        for name in ("dtype", "offset", "tokenizer", "max_shard_bytes")
+        if getattr(options, name) is not None
+    ]
+    if options.separator is not Separator.OF_TOKENIZER:
+        given.append("--separator")
+    found = options.format or foreign_format(options.source)
+    if found is not None:
+        return _copy_foreign(options, found)
+    if given:
+        options.usage_error(
+            f"argument {given[0]}: only for a source of another format; "
+            f"{options.source} is read as .rox shards, so name its --format, or leave "
+            "this argument out"
+        )
     corpus, target = Roxxel(options.source), options.target
     show = progress("bytes")
     summary = corpus.copy_to(target, exist=options.exist, progress=show)
     print(str(summary).replace("wrote", "copied"))
     return 0
+
+
+def _copy_foreign(options: argparse.Namespace, found: str) -> int:
+    """Write the documents of a corpus of another format as shards."""
+    separator, is_given = options.separator, True
+    if separator is Separator.OF_TOKENIZER:
+        separator, is_given = None, False
+    if isinstance(separator, str):
+        if options.tokenizer is None:
+            options.usage_error(
+                f"argument --separator: {separator!r} is not a token id; write a "
+                "number, or pass the --tokenizer that has this token"
+            )
+        separator = load(options.tokenizer).token(separator)
+    reader = open_foreign(
+        options.source,
+        found,
+        dtype=options.dtype,
+        offset=options.offset,
+        separator=separator,
+    )
+    if found in {"flat", "roxxel02"} and not is_given:
+        options.usage_error(
+            f"argument --separator: {options.source} does not record where documents "
+            "end; pass the token that ends them, or none for one document"
+        )
+    summary = _write_documents(
+        options.target,
+        reader.documents,
+        WriteOptions(
+            separator=separator,
+            max_shard_bytes=options.max_shard_bytes,
+            dtype=stored_name(reader.dtype),
+            tokenizer=options.tokenizer,
+            metadata={"source": options.source},
+            inputs=f"{found} {reader.fingerprint}",
+        ),
+        "replace" if options.exist == "replace" else "keep",
+    )
+    if not summary.kept:
+        print(str(summary).replace("wrote", "copied"))
+    return 0
+
+
+def _write_documents(
+    target: str, documents: Iterable[object], options: WriteOptions, exist: Exist
+) -> WriteSummary:
+    """Write documents as a corpus on a disk or in a bucket."""
+    path = absolute(target)
+    if isinstance(path, str) and is_url(path):
+        place = BucketPlace(path, DEFAULT_TIMEOUT_S)
+        return write_to_bucket(place, documents, options, exist)
+    return write_corpus(path, documents, options, exist)
 
 
 def split(options: argparse.Namespace) -> int:
