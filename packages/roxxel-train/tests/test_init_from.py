@@ -109,6 +109,60 @@ def test_run_that_has_a_checkpoint_of_its_own_does_not_look_there_again(
     assert log.count(f"begins with the weights of step 6 of {other}") == 1
 
 
+@pytest.fixture
+def lost(source: Trainer, tmp_path: Path) -> Path:
+    """Return a folder with a parent, and a run that was lost before its checkpoint."""
+    parent = tmp_path / "parent"
+    shutil.copytree(folder_of(source), parent)
+    shutil.rmtree(parent / "checkpoints" / "6")
+    trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=parent).run()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    shutil.copytree(
+        folder_of(source) / "checkpoints" / "6", parent / "checkpoints" / "6"
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize("given", ["parent", "parent@4", "moved", None])
+def test_a_run_that_was_lost_begins_with_the_same_step_again(
+    source: Trainer, lost: Path, given: str | None
+) -> None:
+    if given == "moved":
+        (lost / "parent").rename(lost / "moved")
+    init_from = None if given is None else f"{lost}/{given}"
+
+    one = trainer(lost, PHASES, pair=pair(seed=7), init_from=init_from)
+
+    first = pair(seed=7)
+    Checkpointer(folder_of(source) / "checkpoints", *first).restore(4)
+    for ours, expected in zip(weights(one.model), weights(first[0]), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_run_that_was_lost_refuses_other_weights(source: Trainer, lost: Path) -> None:
+    for given in (f"{lost}/parent@6", folder_of(source) / "checkpoints" / "6"):
+        with pytest.raises(
+            RunMismatchError, match=r"with the weights of step 4 of .*pa"
+        ):
+            trainer(lost, PHASES, pair=pair(seed=7), init_from=given)
+
+    shutil.rmtree(lost / "parent" / "checkpoints" / "4")
+    with pytest.raises(
+        RunMismatchError, match=r"step 4 of .* gone .*another save_path"
+    ):
+        trainer(lost, PHASES, pair=pair(seed=7), init_from=lost / "parent")
+
+
+def test_a_run_that_began_with_its_own_weights_takes_no_others(
+    source: Trainer, tmp_path: Path
+) -> None:
+    trainer(tmp_path, PHASES).run()
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+
+    with pytest.raises(RunMismatchError, match="the weights of its own model; leave "):
+        trainer(tmp_path, PHASES, init_from=folder_of(source))
+
+
 @pytest.mark.parametrize("made", [False, True])
 def test_folder_without_a_checkpoint_is_named(tmp_path: Path, made: bool) -> None:
     empty = tmp_path / "empty"

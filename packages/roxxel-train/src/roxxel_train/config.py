@@ -140,8 +140,9 @@ class TrainConfig:
         init_from: A checkpoint of another run: `"runs/a"` is the newest checkpoint of
             the run in this folder, and `"runs/a@100"` is step 100. The folder of the
             checkpoints, the folder of one step, or a URL are allowed too. A new run
-            starts at step 0 with the weights of this checkpoint; a run that has a
-            checkpoint ignores `init_from`.
+            starts at step 0 with the weights of this checkpoint, and records the step:
+            if the run is lost before its first checkpoint, it begins with the same step
+            again. A run that has a checkpoint ignores `init_from`.
         branch_from: A checkpoint of another run, named as for `init_from`. A new run
             continues from the whole state: model, optimizer, random streams, step and
             data order. The curriculum may differ in steps after the checkpoint. The new

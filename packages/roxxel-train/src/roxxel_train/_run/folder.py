@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,6 +25,7 @@ from roxxel_ckpt import (
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
 from roxxel_train._run.data import DATA, read_data_record
+from roxxel_train._run.identity import copied, new_id, place_of, registered
 from roxxel_train._run.mirror import RECORD, Mirror, fetch_run, locked
 from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
@@ -44,13 +44,16 @@ class RunFolder:
         path: The folder; for a URL, the local folder with the files of the run.
         location: The path, or the URL as text.
         checkpoints: The folder of the checkpoints.
-        record: Content of `run.json`; None if the file did not exist.
+        record: Content of `run.json`; None if the file does not exist. `run_lock`
+            updates this attribute.
+        warning: What `run_lock` found out about the folder; None if nothing.
     """
 
     def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
         self._mirror: Mirror | None = None
         self.record: dict[str, Any] | None
         self.checkpoints: Path | str
+        self.warning: str | None = None
         if _is_url(path):
             self._mirror = mirror = Mirror(os.fspath(path), timeout_s)
             self.path, self.location = mirror.folder, mirror.url
@@ -74,12 +77,14 @@ class RunFolder:
         return self._mirror is not None
 
     @contextmanager
-    def run_lock(self, **record: Any) -> Generator[None]:
+    def run_lock(self, newest_step: int = 0, **record: Any) -> Generator[None]:
         """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. In a bucket, this program becomes the writer, the
-        files of the run are fetched, and they are uploaded at the start and at the end.
+        after this object was made. But a copied folder gets an id of its own, with
+        which its checkpoints after `newest_step` are saved. In a bucket, this program
+        becomes the writer, the files of the run are fetched, and they are uploaded at
+        the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
@@ -95,16 +100,7 @@ class RunFolder:
                 )
             if self._mirror is not None:
                 self._mirror.take_over()
-            if self._read() is None:
-                # Without `run.json` the folder is not a run, so this file comes first.
-                versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
-                content = {
-                    "version": _VERSION,
-                    "id": secrets.token_hex(8),
-                    **record,
-                    "versions": versions,
-                }
-                self._write(RECORD, content)
+            self._register(newest_step, record)
             if self._mirror is None:
                 yield
                 return
@@ -117,6 +113,22 @@ class RunFolder:
                     self._mirror.upload()
                 raise
             self._mirror.upload()
+
+    def _register(self, newest_step: int, record: Mapping[str, Any]) -> None:
+        """Write `run.json` at the first start, and after a move or a copy."""
+        place, found = place_of(self.location), self._read()
+        if found is None:
+            # Without `run.json` the folder is not a run, so this file comes first.
+            versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
+            head = {"version": _VERSION, "id": new_id(), "place": place}
+            content = {**head, **record, "versions": versions}
+        else:
+            content = registered(found, place, newest_step)
+        if content != found:
+            self._write(RECORD, content)
+        if found is not None and content["id"] != found["id"]:
+            self.warning = copied(content, self.path)
+        self.record = content
 
     def write_data(self, record: Mapping[str, Any]) -> None:
         """Write `data.json`, at every start, after all checks of the start."""
@@ -263,14 +275,12 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
     return RunData(record["sources"], record["state"], trained, primary)
 
 
-def run_id(path: Path | str) -> str | None:
-    """Return the id of the run that owns a folder of checkpoints, or None."""
+def run_record(path: Path | str) -> dict[str, Any] | None:
+    """Return `run.json` of the run that owns a folder of checkpoints, or None."""
     if isinstance(path, str):
         content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
-        record = None if content is None else _parsed_record(content, f"{path}")
-    else:
-        record = _read_record(path.parent / RECORD)
-    return (record or {}).get("id")
+        return None if content is None else _parsed_record(content, f"{path}")
+    return _read_record(path.parent / RECORD)
 
 
 def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:

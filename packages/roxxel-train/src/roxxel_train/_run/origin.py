@@ -16,7 +16,8 @@ from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 
 from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
-from roxxel_train._run.folder import run_id
+from roxxel_train._run.folder import run_record
+from roxxel_train._run.identity import known_ids
 from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
@@ -82,7 +83,7 @@ class Origin:
             )
         self.record = {
             "path": str(path).removesuffix(_INNER),
-            "run_id": run_id(path),
+            "run_id": (run_record(path) or {}).get("id"),
             "step": self.step,
             "digest": self._checkpointer.digest(self.step),
         }
@@ -134,30 +135,54 @@ def find_origin(
     model: nnx.Module,
     optimizer: nnx.Optimizer[Any],
     timeout_s: float,
+    folder: str,
 ) -> Origin | None:
     """Return the checkpoint from which a run without a checkpoint starts, if any.
 
     `options` has `init_from` and `branch_from` of the trainer. `record` is the content
-    of `run.json`, None before the first start. A branch that has recorded its parent
-    starts from this checkpoint again.
+    of `run.json` in `folder`, None before the first start. A run that has recorded its
+    checkpoint starts from the same checkpoint again, however far the other run is.
 
     Raises:
-        RunMismatchError: The checkpoint has changed since the branch began.
+        RunMismatchError: The checkpoint is not the one that the run began with.
     """
-    begun = (record or {}).get("branch_from")
-    if begun is not None:
-        given = f"{begun['path']}@{begun['step']}"
-        origin = Origin("branch_from", given, model, optimizer, timeout_s)
-        if origin.record["digest"] != begun["digest"]:
-            raise RunMismatchError(
-                f"{origin}: was replaced after this run branched from it; "
-                "give another save_path to branch again"
-            )
-        return origin
     for option, given in options.items():
-        if given is not None and (record is None or option == "init_from"):
-            return Origin(option, given, model, optimizer, timeout_s)
+        if record is None:
+            if given is not None:
+                return Origin(option, given, model, optimizer, timeout_s)
+            continue
+        if given is not None and option == "init_from":
+            check_is_origin(option, given, record, folder)
+        begun = record.get(option)
+        if begun is not None:
+            path = begun["path"]
+            if given is not None:  # The other run may have moved.
+                path = parse_reference(os.fspath(given)).path
+            return _same(option, path, begun, model, optimizer, timeout_s, folder)
     return None
+
+
+def _same(
+    option: str,
+    path: str | Path,
+    begun: Mapping[str, Any],
+    model: nnx.Module,
+    optimizer: nnx.Optimizer[Any],
+    timeout_s: float,
+    folder: str,
+) -> Origin:
+    """Return the checkpoint that a run has recorded as `begun`."""
+    again = f"{folder}: began with step {begun['step']} of {begun['path']}"
+    remedy = "give another save_path to begin with another checkpoint"
+    try:
+        origin = Origin(option, f"{path}@{begun['step']}", model, optimizer, timeout_s)
+    except FileNotFoundError as error:
+        raise RunMismatchError(
+            f"{again}, which is gone ({error}), and has no checkpoint yet; {remedy}"
+        ) from error
+    if origin.record["digest"] != begun["digest"]:
+        raise RunMismatchError(f"{again}, which was replaced since then; {remedy}")
+    return origin
 
 
 def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) -> None:
@@ -172,23 +197,31 @@ def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) ->
         )
 
 
-def check_is_branch(
-    branch_from: str | os.PathLike[str], record: Mapping[str, Any], folder: str
+def check_is_origin(
+    option: str,
+    given: str | os.PathLike[str],
+    record: Mapping[str, Any],
+    folder: str,
 ) -> None:
-    """Raise RunMismatchError if a started run is not a branch of a checkpoint.
+    """Raise RunMismatchError if a started run did not begin with a checkpoint.
 
+    `given` is the value of `option`, which is `"init_from"` or `"branch_from"`.
     `record` is the content of `run.json` in `folder`. If the run of the checkpoint was
     moved or deleted, only the step is compared.
     """
-    found, begun = parse_reference(os.fspath(branch_from)), record.get("branch_from")
+    found, begun = parse_reference(os.fspath(given)), record.get(option)
     what = "began at step 0"
+    if option == "init_from":
+        what = "began with the weights of its own model"
     if begun is not None:
         if found.step in {None, begun["step"]} and _may_be_run(found, begun):
             return
-        what = f"is a branch of step {begun['step']} of {begun['path']}"
+        how = "is a branch" if option == "branch_from" else "began with the weights"
+        what = f"{how} of step {begun['step']} of {begun['path']}"
     raise RunMismatchError(
-        f"branch_from={str(branch_from)!r}: the run in {folder} {what}; leave "
-        "branch_from out to continue that run, or give the branch another save_path"
+        f"{option}={str(given)!r}: the run in {folder} {what}; leave {option} out to "
+        "continue that run, or give another save_path to begin a run with this "
+        "checkpoint"
     )
 
 
@@ -201,7 +234,8 @@ def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:
         return True
-    return run_id(path) in {None, begun["run_id"]}
+    ids = known_ids(run_record(path))
+    return not ids or begun["run_id"] in ids
 
 
 def _located(found: Reference, model: nnx.Module) -> tuple[Path | str, int | None]:

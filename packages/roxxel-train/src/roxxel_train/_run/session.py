@@ -308,6 +308,7 @@ class Session:
                 # The constructor has shown this warning before the log was open.
                 log.warning(text, terminal=False)
         warnings = (
+            None if state.folder is None else state.folder.warning,
             self.evaluator.metric_warning(),
             events.unread_masks(state.curriculum, sampler.fields),
         )

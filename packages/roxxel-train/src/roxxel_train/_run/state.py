@@ -20,10 +20,11 @@ from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.held_out import HeldOutSets
+from roxxel_train._run.identity import check_owner
 from roxxel_train._run.origin import (
     Origin,
-    check_is_branch,
     check_is_elsewhere,
+    check_is_origin,
     find_origin,
 )
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
@@ -199,7 +200,9 @@ class RunState:
             # On GPUs, the compiler of every process reads this folder.
             self.folder.fetch_folder("autotune")
             return nullcontext()
+        newest = None if self.checkpointer is None else self.checkpointer.latest_step
         return self.folder.run_lock(
+            newest or 0,
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(self.first_step),
@@ -254,6 +257,8 @@ class RunState:
                     self.sampler.check(extra["data"])
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
+                if jax.process_index() == 0:  # Only this process knows a new id.
+                    check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
                 self.last_row = extra.get("last_row")
@@ -298,6 +303,7 @@ class RunState:
             extra = {
                 "data": self.sampler.state(self.step),
                 "held_out": self.held_out.record,
+                "run": (self._record or {}).get("id"),
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
@@ -394,9 +400,9 @@ class RunState:
         """
         if config.branch_from is not None and self.checkpointer is not None:
             check_is_elsewhere(config.branch_from, self.checkpointer.checkpoint_path)
-        record = None if self.folder is None else self.folder.record
+        record = self._record
         if config.branch_from is not None and record is not None:
-            check_is_branch(config.branch_from, record, str(self.folder))
+            check_is_origin("branch_from", config.branch_from, record, self._name)
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
@@ -408,6 +414,7 @@ class RunState:
                     "did not write this checkpoint and cannot continue its data; give "
                     "another folder, and init_from= this one to start with its weights"
                 )
+            check_owner(record, extra.get("run"), step, self._name)
             return step, data, extra.get("held_out")
         if record is not None and record["model"] != self.signature:
             raise RunMismatchError(
@@ -421,12 +428,18 @@ class RunState:
             self.model,
             self.optimizer,
             config.timeout,
+            self._name,
         )
         if origin is not None and origin.data is not None:
             return origin.step, origin.data, (record or {}).get("held_out")
         if record is None:
             return 0, None, None
         return 0, record["data"], record.get("held_out")
+
+    @property
+    def _record(self) -> dict[str, Any] | None:
+        """Content of `run.json`; None without a folder, or before the first start."""
+        return None if self.folder is None else self.folder.record
 
     @property
     def _name(self) -> str:
