@@ -529,3 +529,18 @@ def test_clean_of_a_path_that_does_not_exist_is_an_error(
 def test_a_token_beyond_the_vocabulary_names_the_vocabulary(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"999\] of uint16; raise vocab_size, or corr"):
         Roxxel(tmp_path / "a.rox").write([[1000]], vocab_size=1000)
+
+
+@pytest.mark.parametrize("command", ["write", "copy"])
+def test_a_web_server_is_read_only(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a_*.rox"
+    Roxxel(source).write([[1]], vocab_size=9)
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    url = "http://127.0.0.1:9/c_*.rox"
+    names = [url, tmp_path / "a.txt"] if command == "write" else [source, url]
+
+    assert run(command, *names) == 1
+
+    assert f"{url}: a web server is read-only; write to" in capsys.readouterr().err

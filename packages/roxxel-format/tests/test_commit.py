@@ -824,3 +824,30 @@ def test_text_and_ready_made_tokens_do_not_mix_across_appends(
 
     assert len(Roxxel(tmp_path / "c_*.rox").documents) == 1
     assert corpus.leftovers() == []
+
+
+@pytest.mark.parametrize(("folder", "lock"), [(0o775, 0o660), (0o777, 0o666)])
+def test_locks_are_open_to_whoever_may_write_in_the_folder(
+    tmp_path: Path, folder: int, lock: int
+) -> None:
+    tmp_path.chmod(folder)
+    before = os.umask(0o077)
+    try:
+        Roxxel(tmp_path / "c_*.rox").write([[1]], vocab_size=9)
+    finally:
+        os.umask(before)
+
+    for name in (".c_manifest.json.lock", ".c_manifest.json.writers"):
+        assert (tmp_path / name).stat().st_mode & 0o777 & lock == lock
+
+
+def test_locks_in_a_folder_of_one_user_stay_the_users(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    before = os.umask(0o022)
+    try:
+        Roxxel(tmp_path / "c_*.rox").write([[1]], vocab_size=9)
+    finally:
+        os.umask(before)
+
+    path = tmp_path / ".c_manifest.json.writers"
+    assert path.stat().st_mode & 0o777 == 0o644

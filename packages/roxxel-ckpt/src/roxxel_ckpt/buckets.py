@@ -22,9 +22,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
-from roxxel_store import missing_extra
+from roxxel_store import find_google_problem, missing_extra
 
-from roxxel_ckpt._google import find_google_problem
 from roxxel_ckpt.errors import CheckpointBucketError
 
 if TYPE_CHECKING:

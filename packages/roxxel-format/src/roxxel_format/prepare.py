@@ -19,6 +19,7 @@ from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.ray_runner import RayRunner
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import UNIT_BYTES
+from roxxel_format._store.urls import check_writable
 from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import Separator, write_options
 from roxxel_format._write.side import Side, held_out_path
@@ -129,6 +130,7 @@ def write_files(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
             "by processes; pass only one of these"
         )
+    check_writable(str(filepath))
     runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import threading
@@ -607,3 +608,19 @@ def test_a_client_that_is_not_set_up_is_one_sentence(
     for scheme, text in cases.items():
         with pytest.raises(BucketError, match=rf"^{scheme}://data/corpus\S*: {text}"):
             Roxxel(f"{scheme}://data/corpus.rox").read([0], 5)
+
+
+def test_no_credentials_of_google_are_one_sentence_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GOOGLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
+        with pytest.raises(BucketError, match=r"^gs://data/.*no credentials"):
+            _ = Roxxel("gs://data/c_*.rox").num_tokens
+        with pytest.raises(BucketError, match=r"^gs://data/.*no credentials"):
+            Roxxel("gs://data/c_*.rox").write([[1]], vocab_size=9)

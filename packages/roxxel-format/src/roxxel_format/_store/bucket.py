@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from roxxel_store import missing_extra
+from roxxel_store import find_google_problem, missing_extra
 
 from roxxel_format._store.urls import ObjectVersion
 from roxxel_format.errors import BucketError
@@ -357,6 +357,9 @@ def _store_of(
             f"{url}: the environment variable {name} is not the URL of a server; begin "
             "it with http:// or https://"
         )
+    problem = find_google_problem() if scheme == "gs" else None
+    if problem is not None:
+        raise BucketError(f"{url}: {problem}")
     # A hanging request must leave time for retries. Parts of an upload share the
     # uplink.
     request_s = max(timeout_s, _UPLOAD_S) if is_upload else timeout_s / 4

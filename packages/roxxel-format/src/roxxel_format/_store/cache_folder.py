@@ -21,7 +21,7 @@ from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._store.flock import locked_alone, locked_shared
+from roxxel_format._store.flock import locked_alone, locked_shared, open_lock
 from roxxel_format._store.local import drafted_name
 from roxxel_format._store.urls import is_url
 
@@ -83,7 +83,7 @@ class CacheFolder:
         self._most_bytes = most_bytes
         with self._naming_folder():
             self.path.mkdir(parents=True, exist_ok=True)
-            os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
+            os.close(open_lock(self._lock))
 
     def exists(self) -> bool:
         """Return whether the folder still exists."""

@@ -39,6 +39,26 @@ def locked_alone(path: Path) -> int | None:
         return None
 
 
+def open_lock(path: Path) -> int:
+    """Open a lock file, which is made if it does not exist; return its descriptor.
+
+    Whoever may write in the folder may lock the file, whatever the umask of the user
+    who made it.
+    """
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
+        # Another user made the file; a lock needs no more than a descriptor.
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    may_write = path.parent.stat().st_mode & 0o022
+    missing = (may_write | may_write << 1) & ~mode
+    if missing:
+        with contextlib.suppress(PermissionError):  # Another user made the file.
+            os.fchmod(fd, mode | missing)
+    return fd
+
+
 def is_locked(path: Path) -> bool:
     """Return whether another writer has locked a file."""
     try:
@@ -77,7 +97,7 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
     lock exclusively, for a short time. Writers share the lock for a long time.
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_lock(path)
         try:
             fcntl.flock(fd, operation)
             if _is_same_file(fd, path):

@@ -29,6 +29,15 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def check_writable(url: str) -> None:
+    """Raise ValueError for the URL of a web server."""
+    if url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url}: a web server is read-only; write to a folder on a disk, or to a "
+            "bucket (s3://, gs://, az://)"
+        )
+
+
 def checked_url(url: str) -> str:
     """Return a URL that names an object, a pattern or a folder.
 

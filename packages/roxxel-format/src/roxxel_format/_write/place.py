@@ -30,7 +30,7 @@ from roxxel_format._store.local import names_in
 from roxxel_format._store.locks import committing, writing
 from roxxel_format._store.output import Output, replace_file
 from roxxel_format._store.reading import read_file
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, check_writable
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
@@ -220,6 +220,7 @@ class BucketPlace(Place):
     """A folder in a bucket. Files of another bucket pass through a temporary folder."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        check_writable(url)
         self.url = url
         self._timeout_s = timeout_s
         self._tag: str | None = None
