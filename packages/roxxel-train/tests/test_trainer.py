@@ -815,3 +815,33 @@ def test_plan_is_the_curriculums(tmp_path: Path) -> None:
     assert isinstance(one, Trainer)
     assert one.plan().to_dict() == one.curriculum.plan(0).to_dict()
     assert corpus(tmp_path).num_tokens > 0
+
+
+def test_a_model_with_an_int4_variable_trains_evaluates_and_resumes(
+    tmp_path: Path,
+) -> None:
+    def make(steps: int) -> Trainer:
+        objects: list[Any] = [*pair()]
+        model, optimizer = objects
+        model.levels = nnx.Variable(jnp.asarray([1, -8, 7], jnp.int4))
+
+        def counted(model: Any, batch: Any) -> Any:
+            model.levels[...] = -model.levels[...]
+            return loss_fn(model, batch)
+
+        return Trainer(
+            model,
+            optimizer,
+            Curriculum(corpus(tmp_path), [Phase(steps, 4, 9)]),
+            counted,
+            tmp_path / "run",
+            eval_curriculum=Curriculum(corpus(tmp_path), [Phase(1, 4, 9)]),
+        )
+
+    make(3).run()
+    one: Any = make(5)
+    one.run()
+
+    levels = one.model.levels[...]
+    assert levels.dtype == jnp.int4
+    assert levels.tolist() == [-1, -8, -7]

@@ -8,6 +8,7 @@ which the run needs them, so the first step of a phase rarely waits for the comp
 from __future__ import annotations
 
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -95,6 +96,8 @@ class CompiledAhead:
         )
         self._mesh = mesh
         self._run_folder = run_folder
+        self._function = function
+        self._has_narrow = any(_is_narrow(x.dtype) for x in jax.tree.leaves(shapes))
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
         self.lookups: set[TokenLookup] = set()
@@ -172,7 +175,17 @@ class CompiledAhead:
         shape = CompiledShape(key[0][0], seconds, _device_bytes(program))
         if done is not None:
             done(shape)
-        return program, shape
+        return (self._as_jitted if self._has_narrow else program), shape
+
+    def _as_jitted(self, state: Tree, batch: Any) -> Any:
+        """Call the function as `jax.jit` does.
+
+        JAX 0.10 refuses to call a program that was compiled ahead with int4: it
+        expects a layout of four bits, which no array has. `jax.jit` takes the program
+        from JAX's persistent cache, or compiles once more.
+        """
+        with jax.set_mesh(self._mesh):
+            return self._function(state, batch)
 
 
 @contextmanager
@@ -209,6 +222,11 @@ def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]
     folder = run_folder / "autotune" / metadata.version("jaxlib")
     folder.mkdir(parents=True, exist_ok=True)
     return {"xla_gpu_per_fusion_autotune_cache_dir": str(folder.absolute())}
+
+
+def _is_narrow(dtype: Any) -> bool:
+    """Return whether a number of a dtype has less than eight bits."""
+    return re.search(r"(int|float)[1-6](_|$)", dtype.name) is not None
 
 
 def _key(batch: Any) -> Any:
