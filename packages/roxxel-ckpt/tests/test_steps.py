@@ -422,3 +422,21 @@ def test_step_in_the_place_of_its_folder_is_named(
             f"{step}: is a checkpoint, but its name is not the number of a step; "
             f"{rename}give {tmp_path}"
         )
+
+
+def test_a_path_means_what_it_meant_when_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    model, _ = make()
+    opened = [Checkpointer("a", model), Checkpointer("~/b", model)]
+    monkeypatch.chdir("elsewhere")
+
+    for one in opened:
+        with one:
+            one.save(1)
+
+    for name in ("a", "b"):
+        assert (tmp_path / name / "1").is_dir()

@@ -175,3 +175,19 @@ def test_two_stars_within_a_name_are_an_error_that_names_the_path(
         f'{tmp_path / name}: "**" stands for whole folders, such as in '
         '"wiki/**/a_*.rox"; use one "*" within a name'
     )
+
+
+def test_a_path_means_what_it_meant_when_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    corpora = [Roxxel("a_*.rox"), Roxxel("~/b_*.rox"), Roxxel("~nobody_*.rox")]
+    monkeypatch.chdir("elsewhere")
+
+    for corpus in corpora:
+        corpus.write([[1, 2]], vocab_size=9)
+
+    names = ["a_00000.rox", "b_00000.rox", "~nobody_00000.rox"]
+    assert sorted(path.name for path in tmp_path.glob("*.rox")) == names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Phase
-from roxxel_train import RunMismatchError, Trainer
+from roxxel_train import RunMismatchError, Trainer, data_state
 
 from .helpers import pair, trainer
 
@@ -47,6 +47,29 @@ def test_record_names_the_seed_the_data_and_the_versions(begun: Path) -> None:
     assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
         record["versions"]
     )
+
+
+def test_paths_mean_what_they_meant_when_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    one = trainer(tmp_path, PHASES, save_path="runs/a")
+    other = trainer(tmp_path, PHASES, save_path="~/b")
+    monkeypatch.chdir("elsewhere")
+
+    summaries = [each.run() for each in (one, other)]
+
+    folders = [tmp_path / "runs" / "a", tmp_path / "home" / "b"]
+    assert [summary.save_path for summary in summaries] == folders
+    for folder in folders:
+        names = {path.name for path in folder.iterdir()}
+        assert {"run.json", "metrics.jsonl", "checkpoints"} <= names
+    assert data_state("~/b")["step"] == 2
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    begun = trainer(tmp_path, PHASES, save_path="~/c", init_from="~/b@2")
+    assert begun.run().complete
 
 
 def test_record_of_a_later_version_is_refused(begun: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -107,6 +108,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
         OSError: The file cannot be read.
         CurriculumError: The file is not a schedule; the message names the file.
     """
+    path = os.path.expanduser(path)  # noqa: PTH111 - raises no error
     content = Path(path).read_bytes()
     try:
         schedule = parse_schedule(content.decode("utf-8-sig"))

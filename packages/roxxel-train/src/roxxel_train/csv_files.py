@@ -8,14 +8,15 @@ Example::
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train._log.files import absolute
 from roxxel_train._log.values import drawn_values
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
     from typing import TextIO
 
 _FIRST_COLUMNS = ("step", "time")
@@ -52,11 +53,11 @@ class CsvFiles:
         log_dir: str | os.PathLike[str],
         run: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._folder = Path(log_dir)
+        self._folder = absolute(log_dir)
         self._files: dict[str, _CsvFile] = {}
         self._run: str | None = None
         if run is not None:
-            owner = Path(run).resolve()
+            owner = absolute(run).resolve()
             if not self._folder.resolve().is_relative_to(owner):
                 self._run = str(owner)
                 self._check_owner(self._run)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 
+from roxxel_train._log.files import absolute
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -62,7 +63,8 @@ class TensorBoard:
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
-        self._log_dir = os.fspath(log_dir)
+        text = os.fspath(log_dir)
+        self._log_dir = text if "://" in text else str(absolute(text))
         self._writer: RecordWriter | None = None
         self._purge_step: int | None = None
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 
-from roxxel_train._log.files import METRICS_FILE
+from roxxel_train._log.files import METRICS_FILE, absolute
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -68,7 +68,7 @@ class WandB:
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], **options: Any) -> None:
-        self._folder = Path(log_dir)
+        self._folder = absolute(log_dir)
         self._options = options
         self._run: Any = None
         self._last_step = -1

@@ -64,7 +64,8 @@ def open_run(
         nowhere: there is no such folder; give the folder of a run
     """
     text = os.fspath(path)
-    location = text if "://" in text else Path(text)
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    location = text if "://" in text else Path(os.path.expanduser(text))  # noqa: PTH111
     folder = local_folder(location)
     check_run(folder)
     return Run(location, folder, dict(sources or {}))

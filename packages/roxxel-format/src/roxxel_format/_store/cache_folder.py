@@ -65,7 +65,7 @@ def cache_path(folder: str | os.PathLike[str]) -> str:
         raise ValueError(
             f"cache is {text!r}; pass the path of a folder on a local disk"
         )
-    return str(Path(text).absolute())
+    return str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111 - as for corpora
 
 
 class CacheFolder:

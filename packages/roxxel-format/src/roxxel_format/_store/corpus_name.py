@@ -441,5 +441,6 @@ def _absolute_path(path: OnePath) -> str:
             f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
         )
     # `Path` removes the final slash, which marks `t/` as a folder even if none exists.
-    path = str(Path(text).absolute())
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    path = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111
     return path + "/" if text.endswith("/") and not path.endswith("/") else path

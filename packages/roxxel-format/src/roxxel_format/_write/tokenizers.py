@@ -328,7 +328,7 @@ def _end_named_by(files: Iterable[Path]) -> str | None:
 
 def _file_of(name: str | os.PathLike[str]) -> Path | None:
     """Return the file of a tokenizer; None for a name on the hub."""
-    path = Path(name)
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - as for corpora
     if path.is_dir():
         file = path / "tokenizer.json"
         if not file.exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -14,7 +15,6 @@ from roxxel_loader._guard import Guard
 from ._lazy import BulkDataset
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     import numpy.typing as npt
@@ -60,7 +60,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         order_by: str | None = None,
         parameters: Sequence[Any] = (),
     ) -> None:
-        self._path = Path(path).absolute()
+        self._path = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
         if not self._path.is_file():
             raise FileNotFoundError(
                 f"{path}: no database file at this path; check the path"

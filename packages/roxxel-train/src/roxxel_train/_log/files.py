@@ -199,8 +199,22 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def check_writable(path: str | os.PathLike[str], name: str) -> None:
-    """Check that a folder, given as argument `name`, can be written or created."""
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path; a first part `~` is the home folder.
+
+    Call this when a path is given: the program may change its directory later.
+    """
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
+
+
+def check_writable(path: str | os.PathLike[str], name: str) -> Path:
+    """Return the absolute path of a folder, given as argument `name`.
+
+    Raises:
+        OSError: The folder can neither be written nor created.
+        ValueError: The path is a URL, or contains a NUL.
+    """
     text = os.fspath(path)
     if is_url(text):
         raise ValueError(
@@ -209,7 +223,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
         )
     if "\0" in text:
         raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
-    folder = Path(path)
+    folder = absolute(path)
     if folder.is_symlink() and not folder.exists():
         raise FileNotFoundError(
             f"{name}={text!r}: is a symbolic link to a path that does not exist; "
@@ -223,6 +237,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
             f"{name}={text!r}: {nearest} cannot be written; "
             "give another folder or change its permissions"
         )
+    return folder
 
 
 def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:

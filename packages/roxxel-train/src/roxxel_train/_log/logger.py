@@ -12,7 +12,6 @@ import time
 import traceback
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -29,6 +28,7 @@ from roxxel_train._log.terminal import Terminal
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Mapping, Sequence
+    from pathlib import Path
     from types import TracebackType
 
 
@@ -84,9 +84,9 @@ class Logger:
                     f"sinks holds a {type(sink).__name__}, which cannot be called; "
                     "give functions, or objects with __call__, that accept a row"
                 )
+        self.log_dir: Path | None = None
         if log_dir is not None:
-            check_writable(log_dir, "log_dir")
-        self.log_dir: Path | None = None if log_dir is None else Path(log_dir)
+            self.log_dir = check_writable(log_dir, "log_dir")
         self._has_terminal = terminal
         self._timeout_s = timeout_s
         self._depth = 0

@@ -15,6 +15,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train._run.texts import shown
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class RunSummary:
             parts.append(f"{self.tokens:,} tokens in {self.seconds:.1f} s")
             parts.append(f"{share:.1%} of it waiting for data")
         if self.save_path is not None:
-            parts.append(str(self.save_path))
+            parts.append(shown(self.save_path))
         return ("done: " if self.complete else "stopped: ") + ", ".join(parts)
 
 

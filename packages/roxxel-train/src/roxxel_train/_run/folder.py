@@ -28,6 +28,7 @@ from roxxel_train._run.data import DATA, read_data_record
 from roxxel_train._run.identity import copied, new_id, place_of, registered
 from roxxel_train._run.mirror import RECORD, Mirror, fetch_run, locked
 from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
+from roxxel_train._run.texts import shown
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -63,13 +64,12 @@ class RunFolder:
             if content is not None:
                 self.record = _parsed_record(content, f"{self}/{RECORD}")
         else:
-            check_writable(path, "save_path")
-            self.path = self.location = Path(path)
+            self.path = self.location = check_writable(path, "save_path")
             self.checkpoints = self.path / CHECKPOINTS
             self.record = self._read()
 
     def __str__(self) -> str:
-        return str(self.location)
+        return shown(self.location)
 
     @property
     def is_in_bucket(self) -> bool:
@@ -95,7 +95,7 @@ class RunFolder:
         with locked(self.path) as is_free:
             if not is_free:
                 raise RunMismatchError(
-                    f"{self.path}: another process is running in this folder; "
+                    f"{self}: another process is running in this folder; "
                     "wait until it ends, or give another save_path"
                 )
             if self._mirror is not None:
@@ -164,11 +164,11 @@ class RunFolder:
     def _read(self) -> dict[str, Any] | None:
         record = _read_record(self.path / RECORD)
         if record is None:
-            weights = f", and init_from={str(self.path)!r} to start with its weights"
+            weights = f", and init_from={str(self)!r} to start with its weights"
             for name, more in ((CHECKPOINTS, weights), (METRICS_FILE, "")):
                 if _has_content(self.path / name):
                     raise RunMismatchError(
-                        f"{self.path}: holds {name} but no {RECORD}, so it is not a "
+                        f"{self}: holds {name} but no {RECORD}, so it is not a "
                         f"run of this trainer; give another save_path{more}"
                     )
         return record
@@ -264,7 +264,7 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         RunMismatchError: A file of the run is damaged or of another version.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    folder = fetch_run(os.fspath(path)) if _is_url(path) else Path(path)
+    folder = fetch_run(os.fspath(path)) if _is_url(path) else _expanded(path)
     # Read `data.json` after the checkpoint. Each start writes `data.json` before its
     # first checkpoint, so the file is then not older than the checkpoint.
     trained = data_state(folder)
@@ -345,6 +345,10 @@ def _parsed_record(text: bytes, path: str) -> dict[str, Any]:
 
 def _is_url(path: str | os.PathLike[str]) -> bool:
     return isinstance(path, str) and "://" in path
+
+
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - raises no error
 
 
 def _has_content(path: Path) -> bool:

@@ -5,6 +5,7 @@ This module does not import JAX.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +42,9 @@ def parse_reference(text: str) -> Reference:
     Raises:
         ValueError: The text names a step twice.
     """
-    head, at, digits = text.rpartition("@")
     is_url = "://" in text
+    text = text if is_url else os.path.expanduser(text)  # noqa: PTH111 - no error
+    head, at, digits = text.rpartition("@")
     step: int | None = None
     if at and head and _is_number(digits) and (is_url or not Path(text).exists()):
         text, step = head, int(digits)

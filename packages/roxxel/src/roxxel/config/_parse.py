@@ -5,12 +5,13 @@ For each TOML table, a dict maps the keys to the checks of their values (`Kind`)
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roxxel_curriculum import Schedule, schedule_from
 
@@ -47,9 +48,6 @@ from roxxel.config._kinds import (
     unchanged,
 )
 from roxxel.run_files import PRIMARY
-
-if TYPE_CHECKING:
-    import os
 
 _SCHEDULE: dict[str, Kind] = {
     **{entry.name: unchanged for entry in fields(Schedule)},
@@ -146,7 +144,7 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
         ConfigError: The file is missing or not TOML, a key is unknown, or a value is
             invalid. The message names the file, and the nearest key for an unknown key.
     """
-    file = Path(path)
+    file = Path(os.path.expanduser(path))  # noqa: PTH111 - raises no error
     try:
         # Some editors write a byte order mark first, which TOML does not permit.
         content = file.read_text(encoding="utf-8-sig")
