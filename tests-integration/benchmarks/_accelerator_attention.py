@@ -86,6 +86,7 @@ def _paths(
         )
 
     paths: dict[str, Callable[[Any, Any, Any], Any]] = {}
+    rows = np.asarray(segments)
     if on_gpu:
         paths["cudnn"] = masked("cudnn")
     paths["xla"] = masked("xla")
@@ -93,17 +94,17 @@ def _paths(
         paths["cudnn, causal only"] = lambda q, k, v: jax.nn.dot_product_attention(
             q, k, v, is_causal=True, implementation="cudnn"
         )
-        paths["cudnn, packed"] = lambda q, k, v: _packed(q, k, v, segments)
+        paths["cudnn, packed"] = lambda q, k, v: _packed(q, k, v, rows)
         paths["pallas"] = lambda q, k, v: _pallas(q, k, v, segments)
     return paths
 
 
-def _packed(q: Any, k: Any, v: Any, segments: jax.Array) -> Any:
+def _packed(q: Any, k: Any, v: Any, segments: np.ndarray[Any, Any]) -> Any:
     """Attend by cuDNN's packed layout, which JAX offers only in private modules."""
     from jax._src.cudnn import fused_attention_stablehlo as fused
 
-    most = int(segments.max())
-    rows = np.asarray(segments)
+    rows = segments
+    most = int(rows.max())
     lengths = np.full((len(rows), most), -1, np.int32)
     offsets = np.full((len(rows), most + 1), -1, np.int32)
     for index, row in enumerate(rows):

@@ -317,8 +317,9 @@ class HandWritten:
         self._of = of
         self._masked = masked
         loss = of.loss
-        graphdef = nnx.graphdef(nnx.eval_shape(lambda: of.make()[:2]))
-        self._state = jax.jit(lambda: nnx.to_pure_dict(nnx.state(of.make()[:2])))()
+        graphdef, state = nnx.split(of.make()[:2])
+        self._state = nnx.to_pure_dict(state)
+        del state
 
         def update(state: Any, batch: Any) -> tuple[Any, dict[str, jax.Array]]:
             model, optimizer = nnx.merge(graphdef, state)
