@@ -114,6 +114,7 @@ FUZZERS = (
 # Programs that kill whole runs and Ray tasks; they need every package and extra.
 OF_RUNS = (
     ("format_prepare", ("--ray", "--kills", "30")),
+    ("bucket_takeovers", ("--schedules", "300")),
     ("bucket_kills", ("--kills", "10", "--processes", "1")),
     ("bucket_kills", ("--kills", "10", "--processes", "2")),
 )

@@ -17,6 +17,7 @@ from http.client import HTTPConnection
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import jax
 import numpy as np
@@ -29,7 +30,9 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     CheckpointWriteError,
 )
+from roxxel_ckpt.buckets import Bucket
 from roxxel_ckpt.cli import main
+from roxxel_ckpt.swap import Writer
 
 from .buckets import CREDENTIALS, running_bucket, set_faults, stats
 from .conftest import SEVERAL_PROCESSES, simulated
@@ -55,7 +58,7 @@ class Run:
         return Checkpointer(self.url, state(seed), **options)
 
     def names(self) -> set[str]:
-        """Return commits and prefixes, without the attempts in their names."""
+        """Return objects and prefixes, without the attempts in their names."""
         found = {path.name for path in self.folder.iterdir() if self.has_files(path)}
         return {re.sub(r"\.\d+-\d+-\w+", "", name) for name in found}
 
@@ -127,7 +130,7 @@ def test_saves_and_restores_bit_for_bit(run: Run) -> None:
     assert restoring.restore(strict=True, release=True) == 10
     assert restoring.extra == {"seed": 1}
     assert equal(fresh, state(1))
-    assert run.names() == {"10", "10.json", "writer-1.json"}
+    assert run.names() == {"10", "manifest.json"}
 
 
 def test_retention_deletes_old_steps_and_keeps_the_best(run: Run) -> None:
@@ -139,7 +142,7 @@ def test_retention_deletes_old_steps_and_keeps_the_best(run: Run) -> None:
         assert saving.steps() == [2, 4, 5]
         assert (saving.best_step, saving.latest_step) == (2, 5)
     steps = {"2", "4", "5"}
-    assert run.names() == steps | {f"{s}.json" for s in steps} | {"writer-1.json"}
+    assert run.names() == steps | {"manifest.json"}
 
 
 def test_a_damaged_step_is_passed_over(
@@ -170,8 +173,6 @@ def test_a_damaged_step_is_passed_over(
 def test_bytes_that_arrive_damaged_are_fetched_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt.buckets import Bucket  # where every first answer can be damaged
-
     with run.checkpointer(1) as saving:
         save(saving, 1, metrics_dict={"loss": 0.5})
     read, seen = Bucket.read, set[Any]()
@@ -244,7 +245,7 @@ def test_requests_that_fail_for_a_while_are_repeated(run: Run, kinds: Any) -> No
     assert restoring.restore() == 3
     assert equal(fresh, state(0))
     set_faults(run.port)
-    assert run.names() == {"3", "3.json", "writer-1.json"}
+    assert run.names() == {"3", "manifest.json"}
 
 
 @pytest.mark.versions
@@ -276,7 +277,7 @@ def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -
         assert "secret" not in text
         set_faults(run.port)
         assert saving.steps() == [1]
-        assert run.names() == {"1", "1.json", "writer-1.json"}
+        assert run.names() == {"1", "manifest.json"}
         save(saving, 2)
 
     set_faults(run.port, kinds=[kind], keys="/c/", methods=["GET"])
@@ -285,7 +286,9 @@ def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -
         Checkpointer(run.url, fresh, timeout=4).restore()
     assert equal(fresh, state(9))
     set_faults(run.port, kinds=[kind])
-    with pytest.raises(CheckpointBucketError, match=rf"^{run.url}/: {reason}"):
+    with pytest.raises(
+        CheckpointBucketError, match=rf"^{run.url}/manifest.json: {reason}"
+    ):
         Checkpointer(run.url, fresh, timeout=4).save(3)
 
 
@@ -308,7 +311,7 @@ def test_commits_and_deletions_are_repeated_if_a_connection_ends(
         monkeypatch.setattr(obstore, name, once)
     with run.checkpointer(max_to_keep=1) as saving:
         save(saving, 1, 2)
-    assert run.names() == {"2", "2.json", "writer-1.json"}
+    assert run.names() == {"2", "manifest.json"}
 
 
 def test_a_local_disk_without_room_is_no_damage(run: Run, tmp_path: Path) -> None:
@@ -329,8 +332,6 @@ def test_a_local_disk_without_room_is_no_damage(run: Run, tmp_path: Path) -> Non
 def test_a_reader_lists_steps_again_if_a_writer_replaced_them(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
-
     saving = run.checkpointer(1, max_to_keep=1)
     save(saving, 1)
     sizes = Bucket.sizes
@@ -360,7 +361,9 @@ def test_a_client_that_is_not_set_up_is_one_sentence(
     }
     for scheme, text in cases.items():
         url = f"{scheme}://data/run"
-        with pytest.raises(CheckpointBucketError, match=re.escape(f"{url}/: {text}")):
+        with pytest.raises(
+            CheckpointBucketError, match=re.escape(f"{url}/manifest.json: {text}")
+        ):
             Checkpointer(url, state()).steps()
 
 
@@ -376,7 +379,7 @@ def test_no_credentials_of_google_are_one_sentence_at_once(
         monkeypatch.setenv("GCE_METADATA_HOST", address)
         with pytest.raises(
             CheckpointBucketError,
-            match=r"^gs://data/run/: there are no credentials for Google Cloud Storage",
+            match=r"^gs://data/run/manifest.json: there are no credentials for Google",
         ):
             Checkpointer("gs://data/run", state()).steps()
 
@@ -384,7 +387,7 @@ def test_no_credentials_of_google_are_one_sentence_at_once(
 def test_a_commit_whose_answer_is_lost_is_a_commit(run: Run) -> None:
     with run.checkpointer() as saving:
         save(saving, 1)
-        set_faults(run.port, rate=0.8, kinds=["lost"], keys=r"2\.[^/]*\.json")
+        set_faults(run.port, rate=0.8, kinds=["lost"], keys="manifest", methods=["PUT"])
         save(saving, 2)
         assert saving.steps() == [1, 2]
 
@@ -395,20 +398,40 @@ def test_a_commit_that_arrives_late_is_a_whole_step(
 ) -> None:
     with run.checkpointer(1, timeout=4) as saving:
         save(saving, 1)
-        commits = r"2\.[^/]*\.json"
-        set_faults(run.port, kinds=["late"], keys=commits, methods=["PUT"])
+        set_faults(run.port, kinds=["late"], keys="manifest", methods=["PUT"])
         assert saving.save(2)
         with pytest.raises(CheckpointWriteError, match="no answer within the time"):
             saving.wait()
+        assert saving.steps() == [1]
+        set_faults(run.port)  # the request arrives now
+        assert saving.steps() == [1, 2]
         if is_followed:
             save(saving, 3)
-        before = saving.steps()
-        set_faults(run.port)  # the request arrives now
-        assert saving.steps() == sorted({*before, 2})
+            assert saving.steps() == [1, 2, 3]
         assert main(["verify", run.url]) == 0
         fresh = state(9)
         assert Checkpointer(run.url, fresh).restore(2) == 2
         assert equal(fresh, state(1))
+
+
+def test_a_commit_that_arrives_after_the_next_one_is_refused(run: Run) -> None:
+    with run.checkpointer(1, timeout=4) as saving:
+        save(saving, 1)
+        delayed: list[Any] = []
+        replace = Bucket.replace
+
+        def late(bucket: Bucket, *args: Any) -> Any:
+            delayed.append(lambda: replace(bucket, *args))
+            raise CheckpointBucketError("no answer")
+
+        with mock.patch.object(Bucket, "replace", late):
+            assert saving.save(2)
+            with pytest.raises(CheckpointWriteError, match="no answer"):
+                saving.wait()
+        save(saving, 3)
+        assert [arrive() for arrive in delayed] == [None]
+        assert saving.steps() == [1, 3]
+    assert run.names() == {"1", "3", "manifest.json"}
 
 
 def test_a_save_into_a_directory_that_cannot_be_is_one_sentence(
@@ -503,8 +526,8 @@ def test_the_later_of_two_programs_wins(run: Run) -> None:
             }
             text = ask(3)
             assert re.match(
-                rf"CheckpointWriteError: {run.url}: another program on \S+ has begun "
-                "to save checkpoints here, so this program can no longer save; give "
+                rf"SupersededError: {run.url}: another program on \S+ has begun "
+                "to save here, so this program can no longer save; give "
                 "every run a folder of its own$",
                 text,
             )
@@ -529,44 +552,30 @@ def test_a_takeover_during_an_upload_ends_the_earlier_program(run: Run) -> None:
     assert Checkpointer(run.url, state()).steps() == [1]
 
 
-def take_over(run: Run, generation: int = 2) -> None:
-    """Let another program become the writer."""
-    (run.folder / f"writer-{generation}.json").write_text('{"host": "other"}')
+def take_over(run: Run) -> None:
+    """Let another program begin."""
+    later = Writer(Bucket(run.url, 60))
+    with mock.patch("socket.gethostname", return_value="other"):
+        later.begin()
 
 
-def test_a_commit_of_the_moment_of_a_takeover_is_taken_back(
+def test_a_takeover_at_the_moment_of_a_commit_wins(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
+    replace = Bucket.replace
 
-    create = Bucket.create
-
-    def slow(bucket: Bucket, name: str, data: bytes) -> None:
-        if name.startswith("2."):
-            take_over(run)
-        create(bucket, name, data)
+    def slow(bucket: Bucket, *args: Any) -> Any:
+        monkeypatch.setattr(Bucket, "replace", replace)
+        take_over(run)
+        return replace(bucket, *args)
 
     with run.checkpointer() as saving:
         save(saving, 1)
-        monkeypatch.setattr(Bucket, "create", slow)
+        monkeypatch.setattr(Bucket, "replace", slow)
         assert saving.save(2)
         with pytest.raises(CheckpointWriteError, match="another program on other has"):
             saving.wait()
         assert saving.steps() == [1]
-
-
-def test_an_interrupted_deletion_is_finished_by_the_next_save(run: Run) -> None:
-    with run.checkpointer() as saving:
-        save(saving, 1, 2)
-    [commit] = run.folder.glob("1.*.json")
-    commit.unlink()
-    assert "1" in run.names()
-
-    with run.checkpointer() as saving:
-        assert saving.restore() == 2
-        save(saving, 3)
-
-    assert run.names() == {"2", "2.json", "3", "3.json", "writer-1.json"}
 
 
 def test_a_deletion_that_fails_leaves_the_save(
@@ -577,11 +586,12 @@ def test_a_deletion_that_fails_leaves_the_save(
         set_faults(run.port, kinds=["503"], methods=["POST"])
         with caplog.at_level(logging.WARNING):
             save(saving, 2)
-        assert saving.steps() == [1, 2]
-        assert re.search(rf"{run.url}/1: cannot be deleted \(.*\(503\b", caplog.text)
+        assert saving.steps() == [2]
+        assert re.search(rf"{run.url}: .* cannot be deleted \(.*\(503", caplog.text)
+        assert run.names() == {"1", "2", "manifest.json"}
         set_faults(run.port)
         save(saving, 3)
-    assert run.names() == {"3", "3.json", "writer-1.json"}
+    assert run.names() == {"3", "manifest.json"}
 
 
 def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
@@ -648,17 +658,52 @@ def test_threads_of_one_program_save_one_after_another(run: Run) -> None:
     assert main(["verify", run.url]) == 0
 
 
-def test_writers_that_a_person_deleted_are_not_repeated(run: Run) -> None:
+def test_a_start_that_finds_only_steps_set_aside_says_so(
+    run: Run, tmp_path: Path
+) -> None:
+    on_disk = Checkpointer(tmp_path, state(1))
+    for saving in (on_disk, run.checkpointer(1)):
+        save(saving, 10, 20)
+    (tmp_path / "abandoned").mkdir()
+    for step in ("10", "20"):
+        (tmp_path / step).rename(tmp_path / "abandoned" / step)
+    program = Writer(Bucket(run.url, 60))
+    program.begin()
+    program.swap(lambda listed: {"aside": listed["steps"]})
+
+    for place in (str(tmp_path), run.url):
+        with pytest.raises(
+            CheckpointNotFoundError,
+            match=f"{place}: holds no step, but steps 10, 20 in {place}/abandoned",
+        ):
+            Checkpointer(place, state()).restore()
+        assert Checkpointer(f"{place}/abandoned", state()).restore() == 20
+
+
+def test_steps_without_their_manifest_are_named(run: Run) -> None:
     with run.checkpointer(1) as saving:
-        save(saving, 1, 2)
+        save(saving, 1)
+    (run.folder / "manifest.json").unlink()
     copy = Run(run.port, run.root, f"{run.name}-copy")
     shutil.copytree(run.folder, copy.folder)
-    (copy.folder / "writer-1.json").unlink()
-    with copy.checkpointer(2) as saving:
-        save(saving, 2, force=True)
-    fresh = state(9)
-    assert Checkpointer(copy.url, fresh).restore() == 2
-    assert equal(fresh, state(2))
+
+    lost = rf"^{copy.url}: holds 1\.\S+, but manifest.json, which lists .* is gone"
+    with pytest.raises(CheckpointDamagedError, match=lost):
+        copy.checkpointer().restore()
+    with pytest.raises(CheckpointDamagedError, match=lost):
+        copy.checkpointer().save(2)
+    with pytest.raises(CheckpointWriteError, match=r"manifest\.json: is gone"):
+        save(saving, 2)
+
+
+def test_a_damaged_manifest_is_named(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 1)
+    flip(run.folder / "manifest.json")
+    with pytest.raises(
+        CheckpointDamagedError, match=f"^{run.url}/manifest.json: is damaged"
+    ):
+        run.checkpointer().restore()
 
 
 def test_force_replaces_a_step(run: Run) -> None:
@@ -670,8 +715,7 @@ def test_force_replaces_a_step(run: Run) -> None:
     fresh = state(9)
     assert Checkpointer(run.url, fresh).restore() == 1
     assert equal(fresh, state(2))
-    assert len(list(run.folder.glob("1.*.json"))) == 1
-    assert run.names() == {"1", "1.json", "writer-1.json"}
+    assert run.names() == {"1", "manifest.json"}
 
 
 def test_a_local_folder_keeps_the_newest_step(run: Run, tmp_path: Path) -> None:
@@ -722,8 +766,6 @@ def test_runs_and_readers_may_share_a_local_folder(run: Run, tmp_path: Path) -> 
 def test_a_file_that_was_not_uploaded_fails_the_save(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt.buckets import Bucket  # where an upload can be lost
-
     write = Bucket.write_file
 
     def lose(bucket: Bucket, name: str, path: Path) -> None:
@@ -851,7 +893,7 @@ def test_kills_leave_no_half_of_a_step(run: Run) -> None:
     final = newest + 100
     with Checkpointer(run.url, state(), timeout=60, max_to_keep=1) as saving:
         save(saving, final)
-    assert run.names() - {"abandoned"} == {f"{final}", f"{final}.json", "writer-6.json"}
+    assert run.names() == {f"{final}", "manifest.json"}
 
 
 @pytest.mark.versions
@@ -938,6 +980,6 @@ def test_a_missing_bucket_is_named(moto: str) -> None:
     saving = Checkpointer("s3://none/run", state(), timeout=4)
     with pytest.raises(
         CheckpointBucketError,
-        match=r"^s3://none/run/: there is no such bucket; check the URL$",
+        match=r"^s3://none/run/manifest.json: there is no such bucket; check the URL$",
     ):
         saving.save(1)

@@ -12,17 +12,20 @@ import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, fetch_run, open_run
 from roxxel.run_files import RunFolderError
+from roxxel_ckpt.buckets import Bucket
+from roxxel_ckpt.swap import Writer
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.long
@@ -177,11 +180,13 @@ def test_a_run_in_a_bucket_equals_one_on_a_disk(
     assert (runs.folder / "report.html").stat().st_size > 1000
     assert main(["report", "s3://data/nothing"]) == 1
     assert "holds no run" in capsys.readouterr().err
-    objects = runs.folder / "bucket/data/whole"
-    assert len(list(objects.glob("log-*.json"))) == 1
-    assert len(list((objects / "files").iterdir())) == len(
-        json.loads(next(objects.glob("log-*.json")).read_text())
-    )
+    listed = manifest(runs, "whole")
+    lists = [entry["files"] for entry in listed["steps"]] + [listed["files"]]
+    pieces = {
+        piece for files in lists for several in files.values() for piece, *_ in several
+    }
+    there = runs.folder / "bucket/data/whole/checkpoints/files"
+    assert {f"files/{path.name}" for path in there.iterdir()} == pieces
 
 
 @pytest.mark.usefixtures("fetched")
@@ -279,9 +284,18 @@ def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
     assert np.allclose([b for _, b in losses(folder)], [b for _, b in alone], rtol=1e-5)
 
 
+def manifest(runs: Runs, name: str) -> dict[str, Any]:
+    """Return what the manifest of a run lists."""
+    path = runs.folder / "bucket/data" / name / "checkpoints/manifest.json"
+    nothing: dict[str, Any] = {"steps": [], "files": {}}
+    if not path.exists():
+        return nothing
+    return nothing | json.loads(path.read_bytes())["body"]["listed"]
+
+
 def newest_step(runs: Runs, name: str) -> int:
-    commits = (runs.folder / "bucket/data" / name / "checkpoints").glob("[0-9]*.json")
-    return max((int(path.name.partition(".")[0]) for path in commits), default=0)
+    names = [entry["name"] for entry in manifest(runs, name)["steps"]]
+    return max((int(each.partition(".")[0]) for each in names), default=0)
 
 
 def objects(runs: Runs, name: str) -> dict[Path, bytes]:
@@ -298,23 +312,31 @@ def wait_for(is_so: Any) -> None:
 
 
 class Moment:
-    """Calls a function before an object of a matching name is created, once."""
+    """Calls a function before an object of a matching name is written, once."""
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], object]
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        name: str,
+        act: Callable[[], object],
+        method: str = "create",
     ) -> None:
-        from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
-
         self.has_come = False
-        create = Bucket.create
+        write = getattr(Bucket, method)
 
-        def watched(bucket: Bucket, given: str, data: bytes) -> None:
+        def watched(bucket: Bucket, given: str, *args: Any) -> Any:
             if not self.has_come and re.fullmatch(name, bucket.url_of(given)):
                 self.has_come = True
                 act()
-            create(bucket, given, data)
+            return write(bucket, given, *args)
 
-        monkeypatch.setattr(Bucket, "create", watched)
+        monkeypatch.setattr(Bucket, method, watched)
+
+
+def take_over(url: str) -> None:
+    """Let another program begin in a run."""
+    with mock.patch("socket.gethostname", return_value="other"):
+        Writer(Bucket(f"{url}/checkpoints", 60)).begin()
 
 
 def train_here(runs: Runs, config: str, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -327,58 +349,50 @@ def train_here(runs: Runs, config: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.usefixtures("fetched")
-def test_the_log_is_in_the_bucket_before_its_checkpoint(
+def test_every_checkpoint_lists_the_rows_of_its_steps(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = "s3://data/ordered"
-    seen: list[int] = []
-    # A slow upload of the log, so that a commit beside it would come first.
-    Moment(monkeypatch, rf"{url}/log-1-[2-9]\.json", lambda: time.sleep(2))
+    url = "s3://data/listed"
+    assert train_here(runs, runs.config("listed", url), monkeypatch) == 0
 
-    def look() -> None:
-        found = max((runs.folder / "bucket/data/ordered").glob("log-*.json"))
-        pieces = json.loads(found.read_text())["metrics.jsonl"]
-        text = b"".join((found.parent / name).read_bytes() for name, *_ in pieces)
-        lines = map(json.loads, text.splitlines())
-        seen.extend(row["step"] for row in lines if row["kind"] == "train")
-
-    Moment(monkeypatch, rf"{url}/checkpoints/5\..*json", look)
-
-    assert train_here(runs, runs.config("ordered", url), monkeypatch) == 0
-
-    # The run went on during the upload, so later rows may be there, too.
-    assert seen[:5] == [1, 2, 3, 4, 5]
+    entries = manifest(runs, "listed")["steps"]
+    assert len(entries) > 2
+    for entry in entries:
+        there = runs.folder / "bucket/data/listed/checkpoints"
+        pieces = entry["files"]["metrics.jsonl"]
+        text = b"".join((there / name).read_bytes() for name, *_ in pieces)
+        rows = [json.loads(line) for line in text.splitlines()]
+        trained = [row["step"] for row in rows if row["kind"] == "train"]
+        step = int(entry["name"].partition(".")[0])
+        # The run went on during the upload, so later rows may be there, too.
+        assert trained[:step] == list(range(1, step + 1))
 
 
 @pytest.mark.usefixtures("fetched")
-def test_a_checkpoint_is_not_committed_if_its_log_is_refused(
+def test_a_takeover_during_the_upload_of_a_log_ends_the_earlier_run(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = "s3://data/refused"
     before: dict[Path, bytes] = {}
 
     def begin() -> None:
-        writer = runs.folder / "bucket/data/refused/writer-2.json"
-        writer.write_text('{"host": "other"}')
+        take_over(url)
         before.update(objects(runs, "refused"))
 
     # Another program begins while the log of step 10 is uploaded.
     Moment(
         monkeypatch,
         rf"{url}/checkpoints/5\..*json",
-        lambda: Moment(monkeypatch, rf"{url}/log-1-.*json", begin),
+        lambda: Moment(monkeypatch, rf"{url}/checkpoints/files/.*", begin),
     )
 
     assert train_here(runs, runs.config("refused", url), monkeypatch) == 1
 
     told = capsys.readouterr().err
-    assert f"{url}: another program on other has begun to run here" in told
+    assert f"{url}/checkpoints: another program on other has begun to save here" in told
     assert newest_step(runs, "refused") == 5
-    logs = runs.folder / "bucket/data/refused"
-    assert all(path.exists() for path in before if path.parent == logs)
-    assert {p.name for p in logs.glob("log-*")} == {
-        path.name for path in before if path.name.startswith("log-")
-    }
+    after = objects(runs, "refused")
+    assert {path: after.get(path) for path in before} == before
 
 
 @pytest.mark.usefixtures("fetched")
@@ -403,8 +417,8 @@ def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
             path.write_bytes(data)
 
     # The second program has begun, and commits step 10 when this one begins.
-    replace({folder / "writer-2.json": b"{}", **before})
-    Moment(monkeypatch, rf"{url}/.*", lambda: replace(after))
+    replace(before)
+    Moment(monkeypatch, ".*/manifest.json", lambda: replace(after), "replace")
 
     assert train_here(runs, runs.config("moment", url), monkeypatch) == 0
 
@@ -416,25 +430,14 @@ def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
 def test_a_program_that_was_overtaken_at_its_start_saves_nothing(
     runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
-
     url = "s3://data/overtaken"
-    folder = runs.folder / "bucket/data/overtaken"
-    delete = Bucket.delete
-
-    def late(bucket: Bucket, names: Iterable[str]) -> None:
-        # Another program begins while this one removes what earlier ones left.
-        if bucket.url == url and (folder / "log-1-0.json").exists():
-            (folder / "writer-2.json").write_text('{"host": "other"}')
-        delete(bucket, names)
-
-    monkeypatch.setattr(Bucket, "delete", late)
+    Moment(monkeypatch, rf"{url}/checkpoints/files/.*", lambda: take_over(url))
 
     assert train_here(runs, runs.config("overtaken", url), monkeypatch) == 1
 
     told = capsys.readouterr().err
-    assert f"{url}: another program on other has begun to run here" in told
-    assert not (folder / "checkpoints").exists()
+    assert f"{url}/checkpoints: another program on other has begun to save here" in told
+    assert manifest(runs, "overtaken") == {"steps": [], "files": {}}
 
 
 @pytest.mark.usefixtures("fetched")
@@ -477,8 +480,7 @@ def test_runs_below_one_another_do_not_touch_each_other(
         assert train_here(runs, config, monkeypatch) == 0
 
     assert runs.local("reader", "outer%2Finner").joinpath("run.json").is_file()
-    lists = (runs.folder / "bucket/data/outer").glob("log-*.json")
-    names = [name for path in lists for name in json.loads(path.read_text())]
+    names = manifest(runs, "outer")["files"]
     assert "metrics.jsonl" in names
     assert not [name for name in names if "inner" in name]
 
@@ -513,9 +515,8 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
         _, errors = earlier.communicate(timeout=200)
     assert earlier.returncode == 1
     reason = (
-        r"s3://data/both(/checkpoints)?: another program on \S+ has begun to "
-        "(run|save checkpoints) here, so this program can no longer save; give every "
-        "run a folder of its own"
+        r"s3://data/both/checkpoints: another program on \S+ has begun to save here, "
+        "so this program can no longer save; give every run a folder of its own"
     )
     told = [line for line in errors.splitlines() if "another program" in line]
     assert told, errors

@@ -22,6 +22,7 @@ import argparse
 import collections
 import contextlib
 import io
+import json
 import os
 import random
 import signal
@@ -153,8 +154,12 @@ class Campaign:
 
     def committed(self, name: str) -> set[int]:
         """Return the steps that the bucket holds, as a person sees them there."""
-        folder = self.home / "bucket/data" / name / "checkpoints"
-        return {int(path.name.partition(".")[0]) for path in folder.glob("[0-9]*.json")}
+        path = self.home / "bucket/data" / name / "checkpoints/manifest.json"
+        if not path.exists():
+            return set()
+        listed = json.loads(path.read_bytes())["body"]["listed"]
+        steps = listed.get("steps", ())
+        return {int(each["name"].partition(".")[0]) for each in steps}
 
     def check_left(self, machine: int) -> None:
         """Check that killed programs of a machine left no state in its temporary files.

@@ -67,6 +67,13 @@ def test_a_failing_server_gives_the_right_tokens_or_an_error() -> None:
     assert found["several right"]
 
 
+def test_random_takeovers_lose_no_committed_step() -> None:
+    found = counts(run("bucket_takeovers.py", "--schedules", "20"))
+
+    assert found["schedules"] == 20
+    assert found["programs that were taken over"]
+
+
 @pytest.mark.parametrize("kind", ["create", "append", "replace"])
 def test_killed_writer_leaves_the_old_corpus_or_the_new_one(kind: str) -> None:
     output = run("format_kill.py", "--kills", "2", "--kinds", kind)

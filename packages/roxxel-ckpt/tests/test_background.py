@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-def no_space(*_: object) -> None:
+def no_space(*_: object) -> NoReturn:
     raise OSError(28, "No space left on device")
 
 
@@ -100,31 +100,32 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     assert saving.steps() == [7]
 
 
-def test_before_commit_is_called_when_the_files_are_there_and_the_step_is_not(
+def test_files_are_asked_for_when_the_arrays_are_there_and_the_step_is_not(
     tmp_path: Path,
 ) -> None:
     seen: list[tuple[list[int], bool, bool]] = []
 
-    def look() -> None:
+    def look() -> dict[str, Any]:
         is_written = any(tmp_path.rglob("digests/0.json"))
         is_here = threading.current_thread() is threading.main_thread()
         seen.append((saving.steps(), is_written, is_here))
+        return {}
 
     with checkpointer(tmp_path) as saving:
-        assert saving.save(1, before_commit=look)
+        assert saving.save(1, files=look)
         saving.wait()
-        assert saving.save(1, before_commit=look) is False
+        assert saving.save(1, files=look) is False
         assert saving.save(2)
 
     assert seen == [([], True, False)]
     assert saving.steps() == [1, 2]
 
 
-def test_a_step_does_not_exist_if_before_commit_fails(tmp_path: Path) -> None:
+def test_a_step_does_not_exist_if_its_files_fail(tmp_path: Path) -> None:
     saving = checkpointer(tmp_path, max_to_keep=1)
     save_all(saving, 1)
 
-    assert saving.save(2, before_commit=no_space)
+    assert saving.save(2, files=no_space)
     with pytest.raises(
         CheckpointWriteError, match=r"save of step 2 failed \(.*No space left"
     ):

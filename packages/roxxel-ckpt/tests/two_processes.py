@@ -99,7 +99,7 @@ class Run:
                 step,
                 {"loss": 1.0 / step},
                 {"step": step},
-                before_commit=lambda step=step: committed.append(step),
+                files=lambda step=step: committed.append(step) or {},
             )
         assert self.saving.save(3) is False
         self.saving.wait()

@@ -1,22 +1,17 @@
-"""The folder of one run's checkpoints in a bucket: names, commits, who may write.
+"""The folder of one run's checkpoints in a bucket.
 
-    writer-<generation>.json                       made by each program that saves here
-    <step>.<attempt>/state/..., digests/...        the files of a save
-    <step>.<attempt>.json                          commits the save; describes the step
-    abandoned/<step>.<attempt>.json                the same, for an abandoned step
+    manifest.json                                        lists the steps
+    <step>.<generation>-<number>-<token>/checkpoint.json describes a step
+                                        /state/..., digests/...
+    files/<generation>-<number>-<token>                  a piece of a file of the run
 
-A step exists while its commit exists. A save creates its commit last, and a deletion
-removes the commit first, so a kill never leaves half a step. No commit is ever
-overwritten. An attempt is `<generation>-<number>-<token>`. If a step has two commits,
-the later attempt counts.
+A step exists while the manifest lists it. A save uploads its files under a new name,
+then replaces the manifest (`roxxel_ckpt.swap`), so a kill never leaves half a step. If
+several programs save here, the one that begins last wins: the swaps of the others fail.
 
 Processes need not share a disk. Each process writes its files to a local directory and
 uploads them from there. For a restore, each process downloads the files that its
 devices need.
-
-If several programs save here, the one that begins last wins (`roxxel_ckpt.writers`).
-Every program checks for a later writer before and after it creates a commit. If there
-is a later writer, the earlier writer deletes its own commit and fails.
 """
 
 from __future__ import annotations
@@ -29,18 +24,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt._commits import (
-    Attempt,
-    Commits,
-    commits_in,
-    is_attempt,
-    parsed,
-)
 from roxxel_ckpt._copies import Copies, storing, write_copy
+from roxxel_ckpt._folder import only_set_aside
 from roxxel_ckpt._integrity import digests_from_json, unsealed
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
-from roxxel_ckpt._step_files import StepFiles, read_sealed
+from roxxel_ckpt._step_files import StepFiles
 from roxxel_ckpt.buckets import (
     SCHEMES,
     Bucket,
@@ -49,26 +38,32 @@ from roxxel_ckpt.buckets import (
     for_each,
     is_url,
 )
+from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
     CheckpointWriteError,
 )
-from roxxel_ckpt.writers import writer_name
+from roxxel_ckpt.swap import (
+    Writer,
+    check_not_lost,
+    is_name,
+    read_manifest,
+    remove,
+    writer_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
 
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt.contents import Files
 
 _DIGESTS = "digests/"
 # The files of a failed save are removed only if the bucket responds in this time.
 _DISCARD_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 60.0
-# Saves of this program whose commit request got no response: the store may still
-# execute the request. A later program removes their files.
-_in_doubt: set[Attempt] = set()
 
 
 class BucketFolder:
@@ -88,12 +83,10 @@ class BucketFolder:
 
     def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
         self._url, self._timeout_s = url, timeout_s
-        self._bucket = Bucket(url, timeout_s)
-        self._is_abandoned = url.endswith(f"/{ABANDONED}")
-        # The commits in `abandoned/` describe files in the parent folder.
-        files = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
-        self._files = StepFiles(files)
-        self._commits = Commits(self._bucket, files)
+        self._is_aside = url.endswith(f"/{ABANDONED}")
+        # The manifest of the folder also lists the steps that are set aside.
+        self._bucket = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
+        self._files = StepFiles(self._bucket)
         self._copies = Copies(local)
         self._opened: set[Path] = set()
 
@@ -107,9 +100,16 @@ class BucketFolder:
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        If this folder has no steps, it may be a run, with the steps in its subfolder
-        `checkpoints`, or may itself be a step.
+        If this folder has no steps, they may be set aside. Or the folder may be a run,
+        with the steps in its subfolder `checkpoints`, or may itself be a step.
+
+        Raises:
+            CheckpointDamagedError: There are steps, and no manifest that lists them.
         """
+        check_not_lost(self._bucket)
+        aside = [] if self._is_aside else self._contents().aside
+        if aside:
+            raise only_set_aside(self, sorted({entry.step for entry in aside}))
         inner = BucketFolder(
             f"{self._url}/checkpoints", self._copies.local, self._timeout_s
         )
@@ -130,49 +130,50 @@ class BucketFolder:
         return f"{self._url}/{step}"
 
     def numbered(self) -> list[int]:
-        """Return every step with a commit, oldest first."""
-        return list(self._commits.contents().newest())
+        """Return every step that the manifest lists, oldest first."""
+        return list(self._names())
 
     def steps(self) -> list[int]:
-        """Return every step with a commit, oldest first."""
+        """Return every step that the manifest lists, oldest first."""
         return self.numbered()
 
     def is_checkpoint(self, step: int) -> bool:
-        """Return True: other programs make no commits here."""
+        """Return True: the manifest lists only checkpoints."""
         del step
         return True
 
     def described(self) -> dict[int, Path]:
         """Return, for every step, a local directory with its description."""
-        newest = self._commits.contents().newest()
         parent = self._copies.temporary() / "descriptions"
-        directories = {step: parent / str(a) for step, a in newest.items()}
+        directories = {step: parent / name for step, name in self._names().items()}
         unknown = [d for d in directories.values() if not (d / COMMIT_FILE).exists()]
-        # A step is left out if its commit was deleted after `contents` listed the step.
-        for_each(self._read_commit, unknown)
-        return {s: d for s, d in directories.items() if (d / COMMIT_FILE).exists()}
+        for_each(self._read_description, unknown)
+        if all((d / COMMIT_FILE).exists() for d in unknown):
+            return directories
+        # Another program may have dropped the step after the manifest was read.
+        now = self._names()
+        return {s: d for s, d in directories.items() if now.get(s) == d.name}
 
     def step_path(self, step: int) -> Path:
         """Return a local directory with the description and the digests of a step.
 
         The directory may have other files from an earlier save or restore.
         """
-        attempt = self._commits.contents().newest().get(step)
-        if attempt is None:
+        name = self._names().get(step)
+        if name is None:
             return self._copies.directory() / str(step)
-        directory = self._copies.directory() / str(attempt)
+        directory = self._copies.directory() / name
         with storing(directory):
             if not self._copies.claim(directory):
                 # Another process uploads from this directory, or downloads to it.
-                directory = self._copies.temporary() / str(attempt)
+                directory = self._copies.temporary() / name
         if directory not in self._opened:
             # Do not trust a description that an earlier program downloaded.
             with storing(directory):
                 (directory / COMMIT_FILE).unlink(missing_ok=True)
-            self._read_commit(directory)
-            prefix = f"{attempt}/{_DIGESTS}"
-            names = self._files.sizes(prefix)
-            for_each(lambda n: self._files.copy(directory, f"{_DIGESTS}{n}"), names)
+            self._read_description(directory)
+            files = self._files.sizes(f"{name}/{_DIGESTS}")
+            for_each(lambda n: self._files.copy(directory, f"{_DIGESTS}{n}"), files)
             self._opened.add(directory)
         return directory
 
@@ -202,8 +203,8 @@ class BucketFolder:
 
     def num_bytes(self, step: int) -> int:
         """Return the number of bytes of all objects of a step."""
-        attempt = self._commits.contents().newest().get(step)
-        return sum(self._files.sizes(f"{attempt}/").values()) if attempt else 0
+        name = self._names().get(step)
+        return sum(self._files.sizes(f"{name}/").values()) if name else 0
 
     def drop(self, directory: Path, *, keep: bool) -> None:
         """Remove the local copy `directory` of a step.
@@ -215,7 +216,7 @@ class BucketFolder:
             self._copies.remove(
                 other
                 for other in list(directory.parent.iterdir())
-                if other != directory and is_attempt(other.name)
+                if other != directory and is_name(other.name)
             )
         else:
             shutil.rmtree(directory, ignore_errors=True)
@@ -230,55 +231,50 @@ class BucketFolder:
         """Become the writer; wait until no other thread saves here.
 
         Raises:
-            CheckpointWriteError: A later writer exists, or this is the folder of
-                abandoned steps.
+            CheckpointWriteError: A later program has begun, or this is the folder of
+                the steps that are set aside.
             CheckpointTimeoutError: The save of another thread did not end in time.
         """
-        if self._is_abandoned:
+        if self._is_aside:
             raise CheckpointWriteError(
                 f"{self}: holds the steps that a run abandoned, so nothing is saved "
                 "here; restore a step from here, and give checkpoint_path another "
                 "folder to save"
             )
-        with self._commits.one_save(self._timeout_s):
-            self._commits.become_writer()
+        with self._writer.alone(self._timeout_s):
+            self._writer.ensure_begun()
             yield True
 
     def take_over(self) -> None:
-        """Become the writer, or raise CheckpointWriteError if a later one exists.
+        """Become the writer, or raise CheckpointWriteError if a later one has begun.
 
-        The folder of abandoned steps has no writer.
+        The folder of the steps that are set aside has no writer.
         """
-        if not self._is_abandoned:
-            self._commits.become_writer()
+        if not self._is_aside:
+            self._writer.ensure_begun()
 
     def mark(self) -> str:
-        """Return the name of the object that made this program the writer."""
-        return writer_name(self._commits.generation())
+        """Return the name of this program, which the manifest holds."""
+        return self._writer.held.writer
 
     def sees(self, mark: str) -> bool:
-        """Return whether this process sees the object `mark`."""
-        return mark in self._bucket.names().objects
+        """Return whether this process sees the manifest of the program `mark`."""
+        return read_manifest(self._bucket).writer == mark
 
     def unmark(self, mark: str) -> None:
-        """Do nothing: the object of the writer stays."""
+        """Do nothing: the manifest stays."""
         del mark
 
     def clean(self) -> None:
         """Do nothing: `sweep` removes leftovers in the background, after the commit."""
 
     def abandon(self, step: int) -> None:
-        """Move the commits of a step into `abandoned/`; its files stay."""
-        for attempt in self._commits.contents().committed:
-            if attempt.step == step:
-                text = self._bucket.read(f"{attempt}.json")
-                with contextlib.suppress(FileExistsError):
-                    self._bucket.create(f"{ABANDONED}/{attempt}.json", text)
-                self._bucket.delete([f"{attempt}.json"])
+        """Do nothing: `commit` sets the newer steps aside."""
+        del step
 
     def new_attempt(self) -> str:
-        """Return a unique name for a save, ordered after the names of earlier saves."""
-        return self._commits.new_attempt()
+        """Return a unique name for a save."""
+        return self._writer.new_name()
 
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return a local directory for the files of this process."""
@@ -300,49 +296,42 @@ class BucketFolder:
             self._files.copy(staging, f"{_DIGESTS}{process}.json")
         return staging
 
-    def commit(self, staging: Path, step: int, text: str) -> None:
-        """Create the commit of a step; `sweep` deletes earlier commits of the step.
+    def commit(
+        self,
+        staging: Path,
+        step: int,
+        text: str,
+        *,
+        base: int,
+        drops: Collection[int],
+        files: Files,
+    ) -> None:
+        """Commit a step, set newer steps aside and drop others, all in one swap.
 
         Raises:
-            CheckpointWriteError: Another program has become the writer, or an uploaded
+            CheckpointWriteError: Another program has begun to save here, or an uploaded
                 file is missing.
+            CheckpointBucketError: The request failed; it may still take effect.
         """
         del step
-        commit = f"{staging.name}.json"
-        self._commits.check_writer(self._commits.contents())
+        name = staging.name
         self._check_uploaded(staging)
-        try:
-            self._bucket.create(commit, text.encode())
-        except CheckpointBucketError:
-            # The commit request may still arrive, so the files of the step must stay.
-            _in_doubt.add(parsed(staging.name))
-            raise
-        now = self._commits.contents()
-        try:
-            self._commits.check_writer(now)
-        except CheckpointWriteError:
-            self._bucket.delete([commit])
-            raise
+        self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
+        self._writer.swap(
+            lambda listed: (
+                Contents.of(listed)
+                .committed(name, files, base=base, drops=drops)
+                .to_json()
+            )
+        )
 
     def delete(self, step: int) -> None:
-        """Delete the commits of a step, and then its files."""
-        contents = self._commits.contents()
-        self._commits.check_writer(contents)
-        self._remove([a for a in contents.committed if a.step == step])
+        """Do nothing: `commit` has dropped the step, and `sweep` deletes its files."""
+        del step
 
     def sweep(self) -> None:
-        """Delete replaced saves, and the files that killed saves and deletions left."""
-        contents = self._commits.contents()
-        self._commits.check_writer(contents)
-        self._remove(set(contents.committed) - set(contents.newest().values()))
-        lost = set(contents.uploaded) - set(contents.committed)
-        if lost:
-            abandoned = self._bucket.names(f"{ABANDONED}/").objects
-            lost -= set(commits_in(abandoned))
-        self._files.remove(
-            a for a in lost - _in_doubt if a.generation <= self._commits.generation()
-        )
-        self._commits.remove_earlier_writers(contents)
+        """Delete what the commit dropped, and what earlier programs left unlisted."""
+        self._writer.collect()
 
     def settle(self, staging: Path) -> None:
         """Remove the local files that need not stay after a save.
@@ -355,17 +344,17 @@ class BucketFolder:
     def discard(self, staging: Path, *, is_first: bool) -> None:
         """Remove the files of a failed save, if the bucket responds soon.
 
-        If the request that commits the step may still arrive, the files stay in the
-        bucket.
+        If the swap that commits the step may still take effect, or another program has
+        begun, the files stay: a later save removes them.
         """
         self.drop(staging, keep=False)
-        if is_first and parsed(staging.name) not in _in_doubt:
+        if not is_first:
+            return
+        self._writer.drop([staging.name])
+        if self._writer.may_delete:
             timeout_s = min(self._timeout_s / 8, _DISCARD_TIMEOUT_S)
-            hasty = BucketFolder(self._url, None, timeout_s)
             with contextlib.suppress(CheckpointBucketError):
-                attempt = parsed(staging.name)
-                if attempt not in hasty._commits.contents().committed:
-                    hasty._files.remove([attempt])
+                remove(Bucket(self._bucket.url, timeout_s), staging.name)
 
     def _check_uploaded(self, staging: Path) -> None:
         digests: dict[str, FileDigest] = {}
@@ -374,20 +363,30 @@ class BucketFolder:
             digests.update(digests_from_json(body))
         problem = self.find_missing(staging, digests)
         if problem is not None:
+            self._writer.ensure_begun()  # a later program deletes what is not listed
             raise CheckpointWriteError(
                 f"{self._files.url_of(staging.name)}: {problem} after the upload; save "
                 "again, and let no other program delete objects here"
             )
 
-    def _remove(self, attempts: Collection[Attempt]) -> None:
-        self._bucket.delete(f"{attempt}.json" for attempt in attempts)
-        self._files.remove(attempts)
+    @property
+    def _writer(self) -> Writer:
+        return writer_of(self._bucket)
 
-    def _read_commit(self, directory: Path) -> None:
-        """Download a step's commit, which is its description, if the commit exists."""
+    def _contents(self) -> Contents:
+        return Contents.of(read_manifest(self._bucket).listed)
+
+    def _names(self) -> dict[int, str]:
+        """Return the name of every step, oldest step first."""
+        contents = self._contents()
+        entries = contents.aside if self._is_aside else contents.steps
+        newest = {entry.step: entry.name for entry in entries}
+        return dict(sorted(newest.items()))
+
+    def _read_description(self, directory: Path) -> None:
+        """Download the description of a step, if it exists."""
         with contextlib.suppress(FileNotFoundError):
-            text = read_sealed(self._bucket, f"{directory.name}.json")
-            write_copy(directory / COMMIT_FILE, text)
+            self._files.copy(directory, COMMIT_FILE)
 
 
 def open_folder(
@@ -446,7 +445,7 @@ def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]
         if other.name.isdecimal() and int(other.name) not in described:
             shutil.rmtree(other)
     for step, source in described.items():
-        write_copy(
-            target / str(step) / COMMIT_FILE, (source / COMMIT_FILE).read_bytes()
-        )
+        with contextlib.suppress(FileNotFoundError):  # the object is gone
+            data = (source / COMMIT_FILE).read_bytes()
+            write_copy(target / str(step) / COMMIT_FILE, data)
     return list(described)

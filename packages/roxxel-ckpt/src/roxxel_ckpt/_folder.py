@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from roxxel_ckpt._names import ABANDONED, listed
+from roxxel_ckpt.errors import CheckpointNotFoundError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt.contents import Files
 
 
 class Folder(Protocol):
@@ -40,8 +44,8 @@ class Folder(Protocol):
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        If this folder has no steps, it may be a run, with the steps in its subfolder
-        `checkpoints`, or may itself be a step.
+        If this folder has no steps, they may be set aside. Or the folder may be a run,
+        with the steps in its subfolder `checkpoints`, or may itself be a step.
         """
         ...
 
@@ -147,10 +151,30 @@ class Folder(Protocol):
         """Return a directory with the file of digests that a process delivered."""
         ...
 
-    def commit(self, staging: Path, step: int, text: str) -> None:
+    def commit(
+        self,
+        staging: Path,
+        step: int,
+        text: str,
+        *,
+        base: int,
+        drops: Collection[int],
+        files: Files,
+    ) -> None:
         """Commit the files of all processes as a step; replace an existing step.
 
-        `text` is the description of the step.
+        In a bucket, one request also sets the steps after `base` aside, drops others,
+        and lists the pieces of the run's files that go with the step. On a disk,
+        `abandon` has done the first, `delete` will do the second, and there are no
+        pieces.
+
+        Args:
+            staging: What `staging` returned.
+            step: The step.
+            text: The description of the step.
+            base: The step from which the run continues.
+            drops: Steps that retention drops.
+            files: The pieces of the run's files.
         """
         ...
 
@@ -169,3 +193,12 @@ class Folder(Protocol):
     def discard(self, staging: Path, *, is_first: bool) -> None:
         """Remove the files of a failed save; `is_first` is True on process 0."""
         ...
+
+
+def only_set_aside(folder: Folder, steps: list[int]) -> CheckpointNotFoundError:
+    """Return the error for a folder without steps whose steps are all set aside."""
+    return CheckpointNotFoundError(
+        f"{folder}: holds no step, but {listed(steps)} in {folder}/{ABANDONED}, so a "
+        "run would begin anew without a word; restore one of them from there, or give "
+        "another folder to begin anew"
+    )

@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_ckpt._folder import only_set_aside
 from roxxel_ckpt._integrity import (
     Verifier,
     find_missing,
@@ -40,9 +41,10 @@ from roxxel_ckpt._names import (
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping
 
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt.contents import Files
 
 try:
     import fcntl
@@ -90,10 +92,13 @@ class LocalFolder:
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        If this folder has no steps, it may be a run, with the steps in its subfolder
-        `checkpoints`, or may itself be a step. Or its steps may have names that are not
-        numbers, such as `step_3`.
+        If this folder has no steps, they may be set aside. Or the folder may be a run,
+        with the steps in its subfolder `checkpoints`, or may itself be a step. Or its
+        steps may have names that are not numbers, such as `step_3`.
         """
+        aside = LocalFolder(self.path / ABANDONED).steps()
+        if aside:
+            raise only_set_aside(self, aside)
         inner = LocalFolder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(
@@ -234,12 +239,29 @@ class LocalFolder:
         del process
         return staging.parent
 
-    def commit(self, staging: Path, step: int, text: str) -> None:
+    def commit(
+        self,
+        staging: Path,
+        step: int,
+        text: str,
+        *,
+        base: int,
+        drops: Collection[int],
+        files: Files,
+    ) -> None:
         """Rename the complete, staged directory to the number of its step.
 
         An older directory of the step is renamed first and removed last, so a complete
         directory of the step exists at any time, even after a kill.
+
+        Raises:
+            ValueError: There are pieces of files, which only a bucket can list.
         """
+        del base, drops
+        if files:
+            raise ValueError(
+                f"{self}: is on a disk, which lists no pieces of files; leave files out"
+            )
         staged = staging.parent
         write_synced(staged / COMMIT_FILE, text)
         sync_directory(staged)

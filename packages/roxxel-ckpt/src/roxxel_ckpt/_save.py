@@ -3,8 +3,8 @@
 `begin_save` prepares the folder on process 0. A `Save` runs on every process. Its
 thread copies arrays to the host, writes and digests files in the staging directory of
 this process, then delivers the files to the folder: by renames on a shared disk, by
-uploads in a bucket. After all processes have delivered their files, process 0 calls
-`before_commit`, then commits the step.
+uploads in a bucket. After all processes have delivered their files, process 0 commits
+the step, with the pieces of the run's files that `files` returns.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._description import Description, LeafSpec
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._retention import Retention
+    from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
 _in_flight: set[Save] = set()
@@ -76,7 +77,7 @@ def begin_save(
     folder: Folder,
     channel: Channel,
     step: int,
-    base: int | None,
+    base: int,
     is_ready: Callable[[], bool],
     held: contextlib.ExitStack,
     *,
@@ -86,8 +87,8 @@ def begin_save(
     """Return the name of this attempt to save a step; None if no process saves it.
 
     Every process makes this call. The result is None if `is_ready` is False on a
-    process, or if the step exists. `base` is the step that the run continues from, if
-    known. On process 0, closing `held` releases the folder's lock.
+    process, or if the step exists. `base` is the step that the run continues from. On
+    process 0, closing `held` releases the folder's lock.
     """
 
     def admit(ready: list[bool]) -> str | None:
@@ -136,7 +137,7 @@ def check_shared(
 def _prepare(
     folder: Folder,
     step: int,
-    base: int | None,
+    base: int,
     held: contextlib.ExitStack,
     *,
     force: bool,
@@ -147,8 +148,6 @@ def _prepare(
     `abandoned/`.
     """
     _lock(folder, held)
-    if base is None or step < base:
-        base = step
     try:
         folder.clean()
         numbered = folder.numbered()
@@ -194,9 +193,10 @@ class Save:
     """A save of one step, on its own thread.
 
     `attempt` is a name that only this save has, so that a late process does not write
-    into the next save. No other save uses `channel`. If `before_commit` raises an error
-    on process 0, the save fails. When the save ends, it closes `held`, which releases
-    the folder's lock. `was_raised` is True once the error of this save was raised.
+    into the next save. No other save uses `channel`. Steps after `base` are set aside.
+    If `files` raises an error on process 0, the save fails. When the save ends, it
+    closes `held`, which releases the folder's lock. `was_raised` is True once the error
+    of this save was raised.
     """
 
     def __init__(
@@ -208,7 +208,8 @@ class Save:
         retention: Retention,
         timeout_s: float,
         held: contextlib.ExitStack,
-        before_commit: Callable[[], object],
+        base: int,
+        files: Callable[[], Files],
     ) -> None:
         self.folder, self.step = folder, description.step
         self.channel = Channel(f"save/{attempt}")
@@ -216,7 +217,7 @@ class Save:
         self._description, self._specs = description, specs
         self._staging = folder.staging(self.step, attempt, process_index())
         self._retention, self._timeout_s, self._held = retention, timeout_s, held
-        self._before_commit = before_commit
+        self._base, self._files = base, files
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
         self._copied: Future[None] = Future()
@@ -334,7 +335,9 @@ class Save:
                     f"step could not be restored; {self.folder.not_shared_remedy}"
                 )
         unreadable: list[CheckpointUnreadableError] = []
-        found = descriptions(self.folder, unreadable)
+        # In a bucket, this commit sets the later steps aside.
+        described = descriptions(self.folder, unreadable).items()
+        found = {step: each for step, each in described if step <= self._base}
         now = time.time()
         found[self.step] = description = dataclasses.replace(
             self._description,
@@ -343,13 +346,20 @@ class Save:
             best=self._retention.best_rule(found),
             is_permanent=self._retention.makes_permanent(found, self.step, now),
         )
-        self._before_commit()
-        self.folder.commit(self._staging, self.step, description.to_json(self._specs))
+        kept = found.keys() if unreadable else self._retention.kept(found)
+        drops = found.keys() - kept
+        self.folder.commit(
+            self._staging,
+            self.step,
+            description.to_json(self._specs),
+            base=self._base,
+            drops=drops,
+            files=self._files(),
+        )
         for problem in unreadable:
             # Without its description, an old step may be the best or permanent.
             _logger.warning("%s; no old checkpoint was deleted", problem)
-        kept = found.keys() if unreadable else self._retention.kept(found)
-        for old in sorted(found.keys() - kept):
+        for old in sorted(drops):
             self._try_to_delete(
                 self.folder.location(old), partial(self.folder.delete, old)
             )

@@ -1,4 +1,4 @@
-"""The files of steps in a bucket: uploaded, downloaded by blocks, verified, deleted.
+"""The files of steps in a bucket: uploaded, downloaded by blocks, verified.
 
 Each process uploads the files that it wrote, and downloads the files that its devices
 need. A block is the part of a file that has a CRC-32 of its own. A sealed file is JSON
@@ -17,7 +17,7 @@ from roxxel_ckpt.buckets import for_each
 from roxxel_ckpt.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class StepFiles:
     """The files of all steps of a folder; the files of a step share a prefix.
 
-    The prefix is `<step>.<attempt>`. A local directory with copies of the step has the
-    same name.
+    The prefix is the step's name in the manifest. A local directory with copies of the
+    step has the same name.
     """
 
     def __init__(self, bucket: Bucket) -> None:
@@ -63,8 +63,10 @@ class StepFiles:
 
     def copy(self, directory: Path, name: str) -> None:
         """Download a sealed file of a step to the local directory of the step."""
-        text = read_sealed(self._bucket, f"{directory.name}/{name}")
-        write_copy(directory / name, text)
+        data = self._bucket.read(f"{directory.name}/{name}")
+        if not is_sealed(data):  # it arrived damaged
+            data = self._bucket.read(f"{directory.name}/{name}")
+        write_copy(directory / name, data)
 
     def download(self, directory: Path, digests: Mapping[str, FileDigest]) -> None:
         """Download files by blocks; download a damaged block once more."""
@@ -124,12 +126,6 @@ class StepFiles:
         for_each(verify, _blocks(digests))
         return min(damaged, default=None)
 
-    def remove(self, steps: Iterable[object]) -> None:
-        """Delete all files of steps."""
-        for step in steps:
-            names = self.sizes(f"{step}/")
-            self._bucket.delete(f"{step}/{name}" for name in names)
-
     def _block(
         self, step: str, name: str, span: tuple[int, int], crc: int
     ) -> bytes | None:
@@ -143,12 +139,6 @@ class StepFiles:
             if zlib.crc32(data) == crc:
                 break
         return data
-
-
-def read_sealed(bucket: Bucket, name: str) -> bytes:
-    """Return the bytes of a sealed object; read it twice if it arrives damaged."""
-    data = bucket.read(name)
-    return data if is_sealed(data) else bucket.read(name)
 
 
 def _blocks(digests: Mapping[str, FileDigest]) -> list[tuple[str, int, int, int]]:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule
     from roxxel_ckpt._restore import Candidate
+    from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
 # All checkpointers of a process share one channel, so that processes may construct
@@ -52,12 +53,12 @@ class Checkpointer:
     Optax, and for a loop that makes a new state in every step.
 
     On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
-    objects below `<k>.<attempt>/` hold step `k`, which exists once the object
-    `<k>.<attempt>.json` exists. A checkpoint holds everything that the NNX objects
-    hold: parameters, optimizer state, RNG keys and counts, batch statistics and every
-    other Variable. A checkpoint appears only when it is complete, with digests of its
-    files. Each process writes and digests its own arrays, and verifies every file
-    before it uses the file. A checkpoint is sound if its files match their digests.
+    objects below `<k>.<attempt>/` hold step `k`, which exists once `manifest.json`
+    lists it. A checkpoint holds everything that the NNX objects hold: parameters,
+    optimizer state, RNG keys and counts, batch statistics and every other Variable. A
+    checkpoint appears only when it is complete, with digests of its files. Each process
+    writes and digests its own arrays, and verifies every file before it uses the file.
+    A checkpoint is sound if its files match their digests.
 
     With several processes, every process must make the same calls in the same order,
     and `checkpoint_path` must be a folder that all processes share, or a URL. The
@@ -174,7 +175,7 @@ class Checkpointer:
         metrics_dict: Mapping[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
         force: bool = False,
-        before_commit: Callable[[], object] = lambda: None,
+        files: Callable[[], Files] = dict,
         *,
         state: Any = None,
     ) -> bool:
@@ -191,11 +192,11 @@ class Checkpointer:
                 A step without a finite value of the best metric is never the best.
             extra: Small JSON object to save with the step.
             force: Replace the step if it exists.
-            before_commit: Process 0 calls this function on the thread of the save, when
-                all files of the step are written and the step does not exist yet. If
-                the function raises an error, the save fails and the step never exists.
-                A run in a bucket uploads its log here, so that the log of a checkpoint
-                is never missing.
+            files: For a folder in a bucket: process 0 calls this function on the thread
+                of the save, before the step exists. It returns the pieces of the run's
+                files that go with the step (`roxxel_ckpt.contents.Files`), which the
+                commit lists with the step. If the function raises an error, the save
+                fails and the step never exists.
             state: The pytree to save, if the checkpointer was made without a model. Its
                 leaves are arrays, typed PRNG keys and numbers of Python.
 
@@ -227,11 +228,13 @@ class Checkpointer:
         with self._lock, contextlib.ExitStack() as held:
             self.check_shared()
             found: list[tuple[StateTree, dict[str, Any]]] = []
+            position = number if self._position is None else self._position
+            base = min(number, position)
             attempt = begin_save(
                 self._folder,
                 _channel,
                 number,
-                self._position,
+                base,
                 lambda: self._is_ready(state, found),
                 held,
                 force=force,
@@ -250,7 +253,8 @@ class Checkpointer:
                 self._retention,
                 self._timeout_s,
                 held.pop_all(),
-                before_commit,
+                base,
+                files,
             )
             self._last.start(arrays, started_at)
             self._position = number
@@ -311,9 +315,9 @@ class Checkpointer:
 
         Raises:
             CheckpointNotFoundError: The requested step does not exist. Or the folder
-                has no steps and seems to be a wrong folder: it is a step itself, it is
-                a run whose subfolder `checkpoints` has steps, or its steps have names
-                that are not numbers.
+                has no steps, but some are set aside in `abandoned`. Or it seems to be a
+                wrong folder: it is a step itself, it is a run whose subfolder
+                `checkpoints` has steps, or its steps have names that are not numbers.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointUnreadableError: The newest checkpoint, or the requested one, may
                 be sound but cannot be read here; no older one is used instead.

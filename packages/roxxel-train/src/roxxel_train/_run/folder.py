@@ -34,6 +34,8 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
+    from roxxel_ckpt.contents import Files
+
 _VERSION = 1
 _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -104,15 +106,15 @@ class RunFolder:
             if self._mirror is None:
                 yield
                 return
-            self._mirror.upload()
+            self._mirror.commit()
             try:
                 yield
             except BaseException:
                 # An error of the upload must not replace the error of the run.
                 with suppress(OSError):
-                    self._mirror.upload()
+                    self._mirror.commit()
                 raise
-            self._mirror.upload()
+            self._mirror.commit()
 
     def _register(self, newest_step: int, record: Mapping[str, Any]) -> None:
         """Write `run.json` at the first start, and after a move or a copy."""
@@ -134,14 +136,28 @@ class RunFolder:
         """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, record)
 
-    def upload(self) -> None:
-        """In a bucket, upload the files that have changed.
+    def commit(self) -> None:
+        """In a bucket, upload the files that have changed, and commit them.
 
         Raises:
             CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
         """
         if self._mirror is not None:
-            self._mirror.upload()
+            self._mirror.commit()
+
+    def files_of_step(self, checkpoint_path: str) -> Files:
+        """In a bucket, upload the files that have changed, for a checkpoint to commit.
+
+        Checkpoints in another folder than `checkpoints` do not list the run's files, so
+        for these the files are committed now, and the result is empty.
+
+        Raises:
+            CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
+        """
+        if self._mirror is not None and checkpoint_path == self.checkpoints:
+            return self._mirror.upload()
+        self.commit()
+        return {}
 
     def fetch_folder(self, name: str) -> None:
         """Copy a subfolder of a run in a bucket to this machine.

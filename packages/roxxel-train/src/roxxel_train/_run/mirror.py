@@ -1,22 +1,19 @@
 """The files of a run in a bucket, and their copies in a local folder.
 
 A run whose `save_path` is a URL writes its files to a local folder and uploads them: at
-the start, before every commit of a checkpoint and at the end. (Checkpoints are uploaded
-by `roxxel_ckpt`.) In the bucket are
+the start, with every checkpoint and at the end. (Checkpoints are uploaded by
+`roxxel_ckpt`.) In the bucket are
 
-    writer-<generation>.json            made by each program that runs here
-    files/<generation>-<token>          a piece of a file, of at most 16 MiB
-    log-<generation>-<number>.json      a list: the pieces of every file
+    checkpoints/manifest.json                            lists steps and pieces
+    checkpoints/files/<generation>-<number>-<token>      a piece, of at most 16 MiB
 
-Objects are created and never changed. Readers use the list with the highest generation,
-and within this generation the highest number. An upload sends only the pieces that have
-changed; of a growing log, this is the last piece.
+A piece is never changed. An upload sends only the pieces that have changed; of a
+growing log, this is the last piece. The swap of the manifest that commits a checkpoint
+lists the pieces, too (`roxxel_ckpt.swap`): whoever restores a checkpoint has its log.
 
-If two programs run here, the one that begins last wins (`roxxel_ckpt.writers`). It
-begins first and then reads the lists, so it sees every list that another program has
-uploaded with success. After that, uploads of the other program fail. A checkpoint is
-committed only after the upload of its log has succeeded. So whoever restores a
-checkpoint also has its log.
+If two programs run here, the one that begins last wins: it replaces the manifest and
+then reads the files, so it has every file that another program has committed. After
+that, commits of the other program fail.
 """
 
 from __future__ import annotations
@@ -25,14 +22,12 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import secrets
 import shutil
-import threading
 import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
 from roxxel_ckpt import (
@@ -41,7 +36,8 @@ from roxxel_ckpt import (
     fetch_descriptions,
 )
 from roxxel_ckpt.buckets import Bucket, checked_url, for_each
-from roxxel_ckpt.writers import Writers
+from roxxel_ckpt.contents import Contents
+from roxxel_ckpt.swap import Writer, read_manifest, writer_of
 
 from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._run.reference import CHECKPOINTS
@@ -50,37 +46,17 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from roxxel_ckpt.contents import Files, Piece
+
 RECORD = "run.json"
 LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
-_MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
 _SYNCED = ".synced"
-"""Local file that identifies one list, of which the folder is a copy."""
+"""Local file with the digests of the lists of which the folder is a copy."""
 _LONGEST_NAME = 200
-
 _ATTEMPTS = 5
 
 _Result = TypeVar("_Result")
-_Pieces = dict[str, list[tuple[str, int, int]]]
-"""For each file, by its path: name, number of bytes and CRC-32 of each piece."""
-
-
-class _Manifest(NamedTuple):
-    """A list of files; generation 0 if the bucket has none."""
-
-    generation: int
-    number: int
-    files: _Pieces
-
-    @property
-    def name(self) -> str:
-        return f"log-{self.generation}-{self.number}.json"
-
-    @property
-    def identity(self) -> str:
-        """The name and a digest: a run that was deleted may have had the same names."""
-        content = json.dumps(self.files).encode()
-        return f"{self.name} {hashlib.sha256(content).hexdigest()}"
 
 
 class Mirror:
@@ -100,11 +76,10 @@ class Mirror:
             digest = hashlib.sha256(path.encode()).hexdigest()
             name = f"{name[:_LONGEST_NAME]}-{digest[:16]}"
         self.folder = Path(base, "roxxel", "runs", scheme, name)
-        self._bucket = Bucket(self.url, timeout_s)
-        self._writers = Writers(self._bucket, "run")
-        self._mine = _Manifest(0, 0, {})
-        self._last_number = -1
-        self._lock = threading.Lock()
+        self._timeout_s = timeout_s
+        self._bucket = Bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
+        # Pieces that this program has uploaded and perhaps not committed.
+        self._fresh: set[str] = set()
 
     def record(self) -> bytes | None:
         """Return the content of `run.json`; None if the bucket holds no run.
@@ -112,89 +87,84 @@ class Mirror:
         Raises:
             RunMismatchError: The bucket holds checkpoints and no run.
         """
-        record = self._of_newest(
-            lambda newest: (
-                b"".join(self._contents(newest, RECORD))
-                if RECORD in newest.files
-                else None
-            )
-        )
-        if record is None and CHECKPOINTS in self._bucket.names().prefixes:
-            raise RunMismatchError(
-                f"{self.url}: holds {CHECKPOINTS} but no {RECORD}, so it is not a run "
-                "of this trainer; give another save_path, and "
-                f"init_from={self.url!r} to start with its weights"
-            )
-        return record
+
+        def read(contents: Contents) -> bytes | None:
+            if RECORD in contents.files:
+                return b"".join(self._read(contents.files, RECORD))
+            if contents.steps or contents.aside:
+                raise RunMismatchError(
+                    f"{self.url}: holds {CHECKPOINTS} but no {RECORD}, so it is not a "
+                    "run of this trainer; give another save_path, and "
+                    f"init_from={self.url!r} to start with its weights"
+                )
+            return None
+
+        return self._of_newest(read)
 
     def fetch(self) -> None:
         """Make the local folder a copy of the bucket.
 
-        A folder that is already a copy of the newest list stays unchanged: its logs may
-        have lines that an earlier program did not upload.
+        A folder that is already a copy of the newest files stays unchanged: its logs
+        may have lines that an earlier program did not upload.
         """
         self._of_newest(self._fetch)
 
     def fetch_folder(self, name: str) -> None:
         """Copy the files of a subfolder that are missing in the local folder."""
-        self._of_newest(lambda newest: self._fetch_files(newest, f"{name}/"))
+        self._of_newest(lambda contents: self._fetch_files(contents.files, f"{name}/"))
 
     def take_over(self) -> None:
         """Become the writer, then make the local folder a copy of the bucket.
 
-        From now on, uploads of earlier programs fail.
+        From now on, commits of earlier programs fail.
         """
-        generation = self._writers.begin(
-            lambda: [manifest[0] for manifest in self._manifests()]
-        )
-        self._mine, self._last_number = _Manifest(generation, -1, {}), -1
+        self._writer.begin()
         self.fetch()
 
-    def upload(self) -> None:
-        """Upload the files that have changed.
+    def commit(self) -> None:
+        """Upload the files that have changed, and commit them.
 
         Raises:
             CheckpointWriteError: Another program has begun to run here.
             CheckpointBucketError: The bucket refuses, fails, or does not answer.
         """
-        with self._lock:  # the thread of a save uploads too
-            self._check_writer()
-            before = self._mine
-            files: _Pieces = {}
-            for name in self._names():
-                with suppress(FileNotFoundError):  # a sink may delete its own files
-                    files[name] = list(self._pieces(name))
-            self._check_complete(files)
-            is_first = before.number < 0
-            if files == before.files and not is_first:
+        writer = self._writer
+        with writer.alone(self._timeout_s):  # a save uploads files, too
+            writer.ensure_begun()
+            files = self.upload()
+            if files == Contents.of(writer.held.listed).files:
                 return
-            # A list whose creation failed may still arrive, so its number is not used
-            # again.
-            self._last_number += 1
-            mine = _Manifest(before.generation, self._last_number, files)
-            self._bucket.create(mine.name, json.dumps(files).encode())
-            try:
-                self._check_writer()
-            except CheckpointWriteError:
-                self._try_to_delete(mine, keep=before)
-                raise
-            self._mine = mine
-            (self.folder / _SYNCED).write_text(mine.identity)
-            if is_first:
-                self._sweep()
-                # A program that was suspended here must not begin to save checkpoints.
-                self._check_writer()
-            else:
-                self._try_to_delete(before, keep=mine)
+            writer.swap(
+                lambda listed: Contents.of(listed)._replace(files=files).to_json()
+            )
+            with suppress(CheckpointBucketError):  # the next commit tries again
+                writer.collect()
 
-    def _check_writer(self) -> None:
-        names = self._bucket.names().objects
-        self._writers.check(self._mine.generation, names)
+    def upload(self) -> Files:
+        """Upload the files that have changed; return all files, for the commit."""
+        writer = self._writer
+        before = Contents.of(writer.held.listed).files
+        # The commit after an earlier upload has failed.
+        writer.drop(self._fresh - writer.held.names())
+        self._fresh.clear()
+        files: dict[str, list[Piece]] = {}
+        for name in self._names():
+            with suppress(FileNotFoundError):  # a sink may delete its own files
+                files[name] = list(self._pieces(name, [*before.get(name, ())]))
+        self._check_complete(before, files)
+        # The commit may take effect although this program ends before it knows. A
+        # bucket without files holds another run, if any.
+        self._write_synced(*filter(None, (before, files)))
+        return files
 
-    def _check_complete(self, files: _Pieces) -> None:
+    @property
+    def _writer(self) -> Writer:
+        return writer_of(self._bucket)
+
+    def _check_complete(self, before: Files, files: Files) -> None:
         """Raise CheckpointWriteError if a file without which no run resumes is gone."""
         for name in (RECORD, METRICS_FILE):
-            is_known = name == RECORD or name in self._mine.files
+            is_known = name == RECORD or name in before
             if is_known and name not in files:
                 raise CheckpointWriteError(
                     f"{self.folder / name}: was deleted while the run wrote to it, so "
@@ -202,24 +172,16 @@ class Mirror:
                     "to continue from its newest checkpoint"
                 )
 
-    def _try_to_delete(self, manifest: _Manifest, keep: _Manifest) -> None:
-        """Delete a list, and its pieces that the list `keep` does not name."""
-        # If this fails, the next program removes these objects.
-        with suppress(CheckpointBucketError):
-            unused = _objects(manifest.files) - _objects(keep.files)
-            self._bucket.delete([manifest.name, *sorted(unused)])
-
-    def _pieces(self, name: str) -> Iterator[tuple[str, int, int]]:
+    def _pieces(self, name: str, before: list[Piece]) -> Iterator[Piece]:
         """Upload the pieces of a file that have changed; yield all pieces."""
-        before = self._mine.files.get(name, [])
         with (self.folder / name).open("rb") as file:
             while data := file.read(_PIECE_BYTES):
                 crc = zlib.crc32(data)
                 if before and before[0][1:] == (len(data), crc):
                     yield before[0]
                 else:
-                    token = secrets.token_hex(8)
-                    piece = f"files/{self._mine.generation}-{token}"
+                    piece = self._writer.new_name("files/")
+                    self._fresh.add(piece)
                     self._bucket.create(piece, data)
                     yield piece, len(data), crc
                 before = before[1:]
@@ -235,36 +197,17 @@ class Mirror:
             and (self.folder / path).is_file()
         )
 
-    def _sweep(self) -> None:
-        """Remove what earlier programs left, and pieces that no list names."""
-        with suppress(CheckpointBucketError):
-            earlier = [m for m in self._manifests() if m[0] < self._mine.generation]
-            self._bucket.delete(_Manifest(*m, {}).name for m in earlier)
-            names = self._bucket.names().objects
-            self._writers.remove_earlier(self._mine.generation, names)
-            used = _objects(self._mine.files)
-            pieces = [f"files/{name}" for name in self._bucket.names("files/").objects]
-            self._bucket.delete(
-                piece
-                for piece in pieces
-                if piece not in used and _generation(piece) <= self._mine.generation
-            )
+    def _of_newest(self, act: Callable[[Contents], _Result]) -> _Result:
+        """Call a function with what the manifest lists, and return the result.
 
-    def _manifests(self) -> list[tuple[int, int]]:
-        found = map(_MANIFEST.fullmatch, self._bucket.names().objects)
-        return sorted((int(match[1]), int(match[2])) for match in found if match)
-
-    def _of_newest(self, act: Callable[[_Manifest], _Result]) -> _Result:
-        """Call a function with the newest list, and return the result.
-
-        A program that is running deletes the objects that its next list replaces, so
-        the function is called again, with a newer list, if an object is missing.
+        A program that is running deletes the objects that its next commit replaces, so
+        the function is called again if an object is missing.
         """
         left = _ATTEMPTS
         while True:
             left -= 1
             try:
-                return act(self._newest())
+                return act(Contents.of(read_manifest(self._bucket).listed))
             except FileNotFoundError as error:
                 if not left:
                     raise RunMismatchError(
@@ -272,37 +215,22 @@ class Mirror:
                         "restore the object, or give another save_path"
                     ) from error
 
-    def _newest(self) -> _Manifest:
-        found = max(self._manifests(), default=None)
-        if found is None:
-            return _Manifest(0, 0, {})
-        name = _Manifest(*found, {}).name
-        try:
-            body: dict[str, Any] = json.loads(self._bucket.read(name))
-            files = {
-                file: [(str(o), int(size), int(crc)) for o, size, crc in pieces]
-                for file, pieces in body.items()
-            }
-        except (ValueError, TypeError, AttributeError) as error:
-            raise RunMismatchError(
-                f"{self.url}/{name}: is damaged ({error}); restore the object, or "
-                "give another save_path"
-            ) from error
-        return _Manifest(*found, files)
-
-    def _fetch(self, manifest: _Manifest) -> None:
+    def _fetch(self, contents: Contents) -> None:
         synced = self.folder / _SYNCED
-        if synced.is_file() and synced.read_text() == manifest.identity:
+        if synced.is_file() and _digest(contents.files) in synced.read_text().split():
             return
         for entry in self.folder.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry, ignore_errors=True)
             elif entry.name != LOCK:
                 entry.unlink()
-        self._fetch_files(manifest, "")
-        synced.write_text(manifest.identity)
+        self._fetch_files(contents.files, "")
+        self._write_synced(contents.files)
 
-    def _fetch_files(self, manifest: _Manifest, prefix: str) -> None:
+    def _write_synced(self, *lists: Files) -> None:
+        (self.folder / _SYNCED).write_text("\n".join(map(_digest, lists)))
+
+    def _fetch_files(self, files: Files, prefix: str) -> None:
         """Copy the missing files whose paths begin with `prefix`."""
 
         def fetch(name: str) -> None:
@@ -312,18 +240,18 @@ class Mirror:
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
             with draft.open("wb") as file:
-                file.writelines(self._contents(manifest, name))
+                file.writelines(self._read(files, name))
             draft.replace(path)
 
-        for_each(fetch, [name for name in manifest.files if name.startswith(prefix)])
+        for_each(fetch, [name for name in files if name.startswith(prefix)])
 
-    def _contents(self, manifest: _Manifest, name: str) -> Iterator[bytes]:
-        for piece, size, crc in manifest.files[name]:
+    def _read(self, files: Files, name: str) -> Iterator[bytes]:
+        for piece, size, crc in files[name]:
             data = self._bucket.read(piece)
             if (len(data), zlib.crc32(data)) != (size, crc):
                 raise RunMismatchError(
-                    f"{self.url}/{piece}: is damaged, so {name} of this run cannot be "
-                    "read; restore the object, or give another save_path"
+                    f"{self._bucket.url_of(piece)}: is damaged, so {name} of this run "
+                    "cannot be read; restore the object, or give another save_path"
                 )
             yield data
 
@@ -367,10 +295,6 @@ def locked(folder: Path) -> Generator[bool]:
             yield True
 
 
-def _objects(files: _Pieces) -> set[str]:
-    return {piece for pieces in files.values() for piece, _, _ in pieces}
-
-
-def _generation(piece: str) -> int:
-    number = piece.removeprefix("files/").partition("-")[0]
-    return int(number) if number.isdecimal() else 0
+def _digest(files: Files) -> str:
+    """Return a digest: names of pieces are random, so no two runs have the same."""
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum, DamagedBlock, Plan
 
     from roxxel_train._log.logger import Logger
@@ -217,7 +218,8 @@ class RunState:
         In a bucket, the record is uploaded at once: readers of the run need it.
         """
         self._write_data()
-        self._upload_files()
+        if self.folder is not None and jax.process_index() == 0:
+            self.folder.commit()
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile `is_finite`, so the first save does not wait for it."""
@@ -317,7 +319,7 @@ class RunState:
                 self.step,
                 metrics,
                 extra,
-                before_commit=self._upload_files,
+                files=self._files_of_step,
             )
             if not save():
                 # `on_busy="skip"` has skipped the save, but a run must save this step.
@@ -331,9 +333,10 @@ class RunState:
         if self.folder is not None and jax.process_index() == 0:
             self.folder.write_data(data_record(self.sampler, self.curriculum))
 
-    def _upload_files(self) -> None:
-        if self.folder is not None and jax.process_index() == 0:
-            self.folder.upload()
+    def _files_of_step(self) -> Files:
+        if self.folder is None or self.checkpointer is None:
+            return {}
+        return self.folder.files_of_step(self.checkpointer.checkpoint_path)
 
     def check_finite(self, recorder: Recorder) -> None:
         """Check the parameters after the last update, which no later loss can test."""

@@ -1,0 +1,99 @@
+"""What the manifest of a bucket lists: steps, and the files of the run.
+
+    {"steps": [{"name": "500.3-1-<token>", "files": {...}}, ...],
+     "aside": [...],
+     "files": {"metrics.jsonl": [["files/3-2-<token>", 16777216, 123456789], ...], ...}}
+
+A step is the folder of objects with its name; the objects are those of a step on a
+disk. `files` of a step are the files of its run at the time of the save, as pieces; the
+last `files` are the newest. `aside` are steps that a run replaced when it continued
+from an older step.
+
+`roxxel_train` uses this module too; user programs need not.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    Piece = tuple[str, int, int]
+    """Name of an object, number of its bytes, and their CRC-32."""
+    Files = Mapping[str, Sequence[Piece]]
+    """The pieces of each file, by the file's path."""
+
+
+class Entry(NamedTuple):
+    """A step in a manifest.
+
+    Example:
+        >>> Entry("500.3-1-00112233445566aa", {}).step
+        500
+    """
+
+    name: str
+    files: Files
+
+    @property
+    def step(self) -> int:
+        """The number of the step."""
+        return int(self.name.partition(".")[0])
+
+
+class Contents(NamedTuple):
+    """The steps and files that a manifest lists.
+
+    Example:
+        >>> first = Contents().committed("1.1-1-00aa", {}, base=0, drops=())
+        >>> then = first.committed("2.1-2-00bb", {}, base=1, drops={1})
+        >>> [entry.step for entry in then.steps]
+        [2]
+    """
+
+    steps: tuple[Entry, ...] = ()
+    aside: tuple[Entry, ...] = ()
+    files: Files = MappingProxyType({})
+
+    @classmethod
+    def of(cls, listed: Mapping[str, Any]) -> Contents:
+        """Return what a manifest lists."""
+        steps, aside = (
+            tuple(Entry(each["name"], _files(each["files"])) for each in entries)
+            for entries in (listed.get("steps", ()), listed.get("aside", ()))
+        )
+        return cls(steps, aside, _files(listed.get("files", {})))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON that `of` reads."""
+        return {
+            "steps": [entry._asdict() for entry in self.steps],
+            "aside": [entry._asdict() for entry in self.aside],
+            "files": dict(self.files),
+        }
+
+    def committed(
+        self, name: str, files: Files, *, base: int, drops: Collection[int]
+    ) -> Contents:
+        """Add a step; without `files`, those of the run stay.
+
+        Steps after `base` are from a run that the step's run replaces, so they are set
+        aside. The steps `drops`, and an earlier save of the step, are dropped.
+        """
+        new = Entry(name, files)
+        gone = {new.step, *drops}
+        kept = [e for e in self.steps if e.step <= base and e.step not in gone]
+        return Contents(
+            tuple(sorted([*kept, new], key=lambda entry: entry.step)),
+            (*self.aside, *(entry for entry in self.steps if entry.step > base)),
+            files or self.files,
+        )
+
+
+def _files(found: Mapping[str, Any]) -> Files:
+    return {
+        path: [(str(name), int(size), int(crc)) for name, size, crc in pieces]
+        for path, pieces in found.items()
+    }

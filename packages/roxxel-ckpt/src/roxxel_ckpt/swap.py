@@ -1,0 +1,359 @@
+"""One small manifest in a bucket, replaced by compare-and-swap.
+
+    manifest.json                                       replaced by each commit
+    <label><generation>-<number>-<token>                an immutable object, or
+    <label><generation>-<number>-<token>/...            several in one folder
+
+The manifest lists what a folder of a bucket holds, and carries a generation. Every
+other object is immutable, and its name holds the generation of the program that wrote
+the object. An object that the manifest does not list does not exist for a reader.
+
+A program begins by replacing the manifest with one of a higher generation. It commits
+by uploading objects, then replacing the manifest. Each replacement is one conditional
+request, which the store refuses if the manifest is no longer the one that this program
+wrote. So a program that was suspended, or lost its network, cannot undo what a later
+program committed, whenever its requests arrive.
+
+A program deletes only what its own last commit dropped, and what earlier generations
+left unlisted. Nobody can list these objects again: names are never used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from roxxel_ckpt._integrity import is_sealed, sealed
+from roxxel_ckpt.errors import (
+    CheckpointBucketError,
+    CheckpointDamagedError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable
+
+    from roxxel_ckpt.buckets import Bucket, Version
+
+MANIFEST = "manifest.json"
+_VERSION = 1
+_NAME = re.compile(r"(?:.*[./])?([0-9]+)-[0-9]+-[0-9a-f]{16}")
+_writers: dict[tuple[str, int], Writer] = {}
+
+
+class Manifest(NamedTuple):
+    """The content of a manifest.
+
+    Attributes:
+        generation: Number of the program that wrote the manifest; 0 without a manifest.
+        number: How often the manifest of this folder has been replaced.
+        writer: A random name of the program that wrote the manifest.
+        host: The machine of this program, for messages.
+        listed: What the folder holds, as JSON. Names of objects, and of folders of
+            objects, are texts anywhere in it.
+
+    Example:
+        >>> Manifest(1, 0, "a1", "host", {"steps": ["5.1-1-00112233445566aa"]}).names()
+        {'5.1-1-00112233445566aa'}
+    """
+
+    generation: int = 0
+    number: int = 0
+    writer: str = ""
+    host: str = ""
+    listed: Mapping[str, Any] = {}
+
+    def names(self) -> set[str]:
+        """Return the names that the manifest lists."""
+        return set(_names_in(self.listed))
+
+    def packed(self) -> bytes:
+        """Return the content of the object."""
+        return sealed({"version": _VERSION, **self._asdict()}).encode()
+
+
+class SupersededError(CheckpointWriteError):
+    """A later program has begun, so this one can commit nothing any more."""
+
+
+def read_manifest(bucket: Bucket) -> Manifest:
+    """Read the manifest of a folder, which is empty if there is none.
+
+    Raises:
+        CheckpointDamagedError: The manifest is damaged.
+        CheckpointBucketError: The bucket cannot be read.
+    """
+    return _read(bucket)[0]
+
+
+def check_not_lost(bucket: Bucket) -> None:
+    """Raise CheckpointDamagedError if objects are there, but no manifest."""
+    found = bucket.names()
+    left = sorted(filter(is_name, [*found.objects, *found.prefixes]))
+    if left and MANIFEST not in found.objects:
+        raise CheckpointDamagedError(
+            f"{bucket.url}: holds {left[-1]}, but {MANIFEST}, which lists the objects "
+            "here, is gone; put it back (perhaps the bucket keeps deleted versions), "
+            "or give another folder"
+        )
+
+
+def is_name(name: str) -> bool:
+    """Return whether a program made the name with `Writer.new_name`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def remove(bucket: Bucket, name: str) -> None:
+    """Delete the object, or all objects in the folder, of a name."""
+    inside = bucket.sizes(f"{name}/")
+    bucket.delete([f"{name}/{each}" for each in inside] or [name])
+
+
+def writer_of(bucket: Bucket) -> Writer:
+    """Return this process's writer of a folder, which sends requests by `bucket`."""
+    writer = _writers.setdefault((bucket.url, os.getpid()), Writer(bucket))
+    writer.bucket = bucket
+    return writer
+
+
+class Writer:
+    """A program that commits to a folder.
+
+    All methods may be called from several threads.
+
+    Attributes:
+        bucket: The folder.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+        self._lock = threading.RLock()
+        self._work = threading.Lock()
+        self._held: Manifest | None = None
+        self._version: Version | None = None
+        self._num_names = 0
+        # Names that no manifest lists, once the next swap has succeeded.
+        self._dropped: set[str] = set()
+        self._is_settled = True
+        self._is_superseded = False
+
+    @property
+    def held(self) -> Manifest:
+        """The manifest that this program wrote last."""
+        if self._held is None:
+            raise AssertionError(f"{self.bucket.url}: this program has not begun")
+        return self._held
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether this program is the writer, and none of its swaps is in doubt."""
+        return self._is_settled and not self._is_superseded
+
+    @contextlib.contextmanager
+    def alone(self, timeout_s: float) -> Generator[None]:
+        """Wait until no other thread of this process uploads and commits here.
+
+        Raises:
+            CheckpointTimeoutError: The other thread did not end in time.
+        """
+        if not self._work.acquire(timeout=timeout_s):
+            raise CheckpointTimeoutError(
+                f"{self.bucket.url}: the save of another thread did not end within "
+                f"{timeout_s:g} seconds; use one Checkpointer, or give a larger "
+                "timeout"
+            )
+        try:
+            yield
+        finally:
+            self._work.release()
+
+    def begin(self) -> None:
+        """Take over the folder; from now on, commits of earlier programs fail."""
+        with self._lock:
+            self._is_settled, self._is_superseded = True, False
+            while True:
+                found, version = _read(self.bucket)
+                if version is None:
+                    check_not_lost(self.bucket)
+                mine = Manifest(
+                    found.generation + 1,
+                    found.number + 1,
+                    secrets.token_hex(8),
+                    socket.gethostname(),
+                    found.listed,
+                )
+                if self._replace(mine, version):
+                    return
+
+    def ensure_begun(self) -> None:
+        """Take over the folder, unless this program has done so already.
+
+        Raises:
+            SupersededError: A later program has begun.
+        """
+        if self._held is None:
+            self.begin()
+        else:
+            self._check_ours(_read(self.bucket)[0])
+
+    def new_name(self, label: str = "") -> str:
+        """Return a name for an object that no other object has ever had."""
+        with self._lock:
+            self._num_names += 1
+            number = self._num_names
+        return f"{label}{self.held.generation}-{number}-{secrets.token_hex(8)}"
+
+    def swap(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Commit: replace what the manifest lists.
+
+        Args:
+            change: Returns what the new manifest lists, given what the old one lists.
+                May be called more than once.
+
+        Raises:
+            SupersededError: A later program has begun; nothing was changed.
+            CheckpointBucketError: The request failed; it may still take effect.
+        """
+        with self._lock:
+            while True:
+                before = self.held
+                after = before._replace(
+                    number=before.number + 1, listed=change(before.listed)
+                )
+                if self._replace(after, self._version):
+                    self._dropped |= before.names() - after.names()
+                    return
+                # An earlier swap of this program has taken effect after its failure.
+                found, version = _read(self.bucket)
+                self._check_ours(found)
+                self._held, self._version = found, version
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Let `collect` delete objects that this program wrote and does not list."""
+        with self._lock:
+            self._dropped.update(names)
+
+    def collect(self) -> None:
+        """Delete what this program dropped, and what earlier ones left unlisted.
+
+        Call it only after a successful swap, so that none of it can be listed again.
+        """
+        with self._lock:
+            held, dropped = self.held, set(self._dropped)
+        listed = held.names()
+        for name in self._names_there():
+            is_left = _generation(name) < held.generation or name in dropped
+            if is_left and name not in listed:
+                remove(self.bucket, name)
+
+    def _names_there(self) -> list[str]:
+        """Return the names in the folder and in its folders of other names."""
+        top = self.bucket.names()
+        found = [*top.objects, *top.prefixes]
+        for prefix in top.prefixes:
+            if not is_name(prefix):
+                inner = self.bucket.names(f"{prefix}/")
+                inside = [*inner.objects, *inner.prefixes]
+                found += [f"{prefix}/{name}" for name in inside]
+        return list(filter(is_name, found))
+
+    def _replace(self, manifest: Manifest, version: Version | None) -> bool:
+        """Replace the manifest; return False if it is another than `version`.
+
+        The answer may be lost, so a failure is no proof: read what is there now.
+        """
+        data, failure = manifest.packed(), None
+        try:
+            new = self.bucket.replace(MANIFEST, data, version)
+        except CheckpointBucketError as error:
+            new, failure = None, error
+        except FileNotFoundError:
+            raise self._gone() from None
+        if new is None:
+            self._is_settled = False
+            try:
+                found, new = self.bucket.hasty().read_version(MANIFEST)
+            except (CheckpointBucketError, FileNotFoundError) as error:
+                raise failure or error from None
+            if found != data:
+                if failure is not None and new == version:
+                    raise failure  # the request may still take effect
+                return False
+        self._held, self._version = manifest, new
+        self._is_settled = True
+        return True
+
+    def _gone(self) -> CheckpointWriteError:
+        return CheckpointWriteError(
+            f"{self.bucket.url_of(MANIFEST)}: is gone, although this program wrote it, "
+            "so nothing can be saved here; put it back (perhaps the bucket keeps "
+            "deleted versions), or start the program again with another folder"
+        )
+
+    def _check_ours(self, found: Manifest) -> None:
+        """Raise SupersededError if another program wrote the manifest."""
+        if not found.generation:
+            raise self._gone()
+        if found.writer != self.held.writer:
+            self._is_superseded = True
+            host = f" on {found.host}" if found.host else ""
+            raise SupersededError(
+                f"{self.bucket.url}: another program{host} has begun to save here, so "
+                "this program can no longer save; give every run a folder of its own"
+            )
+
+
+def _read(bucket: Bucket) -> tuple[Manifest, Version | None]:
+    """Return the manifest and its version; read it twice if it arrives damaged."""
+    try:
+        data, version = bucket.read_version(MANIFEST)
+        if not is_sealed(data):
+            data, version = bucket.read_version(MANIFEST)
+    except FileNotFoundError:
+        return Manifest(), None
+    return _parsed(data, bucket), version
+
+
+def _parsed(data: bytes, bucket: Bucket) -> Manifest:
+    url = bucket.url_of(MANIFEST)
+    body: dict[str, Any] = json.loads(data)["body"] if is_sealed(data) else {}
+    version = body.pop("version", None)
+    if version == _VERSION:
+        return Manifest(**body)
+    if version is None:
+        raise CheckpointDamagedError(
+            f"{url}: is damaged, so no step can be found; put an earlier version of "
+            "this object back, if the bucket keeps versions, or give another folder"
+        )
+    raise CheckpointDamagedError(
+        f"{url}: has version {version} and this package reads version {_VERSION}; "
+        "install a newer release"
+    )
+
+
+def _names_in(value: Any) -> Generator[str]:
+    """Yield the names among all texts inside a JSON value."""
+    if isinstance(value, str):
+        if is_name(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[str, Any]", value).values():
+            yield from _names_in(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("Iterable[Any]", value):
+            yield from _names_in(each)
+
+
+def _generation(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise AssertionError(f"{name} is no name of `new_name`")
+    return int(match[1])
