@@ -131,3 +131,27 @@ def test_a_set_may_be_added_and_left_out(begun: Path) -> None:
     run_of(begun, one_set(begun), updates=12).run()
 
     assert len(losses(begun)) == 3
+
+
+def test_a_set_that_was_trained_on_is_said_in_preflight_and_at_the_start(
+    tmp_path: Path,
+) -> None:
+    trained = trainer(tmp_path, PHASES).curriculum.primary_streamer
+    one = run_of(tmp_path, {"web": Curriculum(trained, [Phase(2, 2, 9)])})
+
+    (note,) = one.preflight().notes
+    one.run()
+
+    assert "held-out set 'web', source 'self' is the training corpus" in note
+    assert note in (tmp_path / "run" / "system.log").read_text()
+
+
+def test_a_set_of_another_tokenizer_is_an_error(tmp_path: Path) -> None:
+    text = Roxxel(tmp_path / "text.rox")
+    text.write(["some text " * 30], tokenizer="bytes")
+    ids = Roxxel(tmp_path / "ids.rox")
+    ids.write([np.arange(900)], vocab_size=900)
+    options: dict[str, Any] = {"curriculum": Curriculum(ids, PHASES)}
+
+    with pytest.raises(ValueError, match=r"held-out source 'self' .*different text"):
+        run_of(tmp_path, Curriculum(text, [Phase(2, 2, 9)]), **options)

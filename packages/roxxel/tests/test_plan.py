@@ -46,7 +46,8 @@ def test_a_plan_is_printed_without_jax(tmp_path: Path) -> None:
     done = run_python("-W", "error", "-c", program)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{open_curriculum(load_config(config)).plan(3)}\n"
+    plan = open_curriculum(load_config(config)).plan(3)
+    assert done.stdout.startswith(f"{plan}\n\nheld-out set: ")
     assert not (tmp_path / "run").exists()
 
 
@@ -58,7 +59,9 @@ def test_a_plan_is_json_for_programs(
     assert main(["plan", str(config), "--json"]) == 0
 
     plan = open_curriculum(load_config(config)).plan(3)
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(plan.to_dict()))
+    found = json.loads(capsys.readouterr().out)
+    assert found.pop("held_out")[""]["epochs"] == {"self": 0.2}
+    assert found == json.loads(json.dumps(plan.to_dict()))
 
 
 def test_a_plan_is_a_picture(
@@ -370,3 +373,38 @@ def test_a_damaged_record_of_a_run_is_one_sentence(
     error = capsys.readouterr().err
     assert error.startswith(f"roxxel: {tmp_path / 'run' / 'run.json'}: is not the rec")
     assert error.count("\n") == 1
+
+
+def test_a_plan_shows_what_each_evaluation_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_project(tmp_path, CONFIG)
+
+    assert main(["plan", str(path)]) == 0
+    assert "held-out set: each evaluation reads 1 steps, 16 tokens" in (
+        capsys.readouterr().out
+    )
+    assert main(["plan", str(path), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)["held_out"][""]
+    assert (figures["steps"], figures["tokens"]) == (1, 16)
+
+
+def test_a_plan_notes_a_held_out_set_that_is_the_training_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = CONFIG.replace("held_out.rox", "web_*.rox")
+
+    assert main(["plan", str(write_project(tmp_path, text))]) == 0
+
+    assert "is the training corpus of source 'self'" in capsys.readouterr().out
+
+
+def test_a_plan_needs_the_held_out_corpora(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_project(tmp_path, CONFIG)
+    (tmp_path / "held_out.rox").unlink()
+
+    assert main(["plan", str(path)]) != 0
+
+    assert "held_out.rox" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
 _Value = TypeVar("_Value")
 
@@ -41,6 +41,23 @@ def by_name(values: Mapping[str, _Value], primary: str, what: str) -> dict[str, 
             f"{primary!r}; keep one of them"
         )
     return {as_name(name, primary): value for name, value in values.items()}
+
+
+def of_sources(
+    values: Mapping[str, _Value], names: Sequence[str], what: str
+) -> dict[str, _Value]:
+    """Return values by source name; raise if one is not the name of a source.
+
+    The first of `names` is the primary. The error begins with `what`.
+    """
+    found = by_name(values, names[0], what)
+    for name in found:
+        if name not in names:
+            raise CurriculumError(
+                f"{what} name unknown source {name!r}; "
+                f"the sources are {', '.join(map(repr, names))}"
+            )
+    return found
 
 
 def as_name(name: str, primary: str) -> str:

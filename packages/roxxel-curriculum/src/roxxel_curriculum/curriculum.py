@@ -13,8 +13,10 @@ from roxxel_curriculum._arguments import (
     checked_seed,
     merged_skips,
 )
+from roxxel_curriculum._bind.held_out import notes_on_held_out
 from roxxel_curriculum._bind.past import resume
 from roxxel_curriculum._bind.sources import checked_sources
+from roxxel_curriculum._bind.tokenizers import compare, vocabularies
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
@@ -78,6 +80,10 @@ class Curriculum:
             other arguments may use this name and `"self"`. The name has no effect on
             batches: the order and the state of a run use `"self"`, so a run may add,
             change or drop the name when it resumes.
+        tokenizers: Name of the tokenizer by source, instead of what the corpus records.
+            Sources whose ids certainly mean different text are an error, and the plan
+            notes those that record no tokenizer. Declare the tokenizer of such a source
+            if you know it.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
@@ -109,11 +115,13 @@ class Curriculum:
         skips: Iterable[Skip | tuple[int, int]] = (),
         without: Mapping[str, Documents] | None = None,
         primary: str = PRIMARY,
+        tokenizers: Mapping[str, str] | None = None,
     ) -> None:
         sources = checked_sources(primary_streamer, mix_streamers, policies, primary)
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
+        self._vocabularies = vocabularies(sources, tokenizers, "source")
         self._declaration = Declaration(
             sources,
             checked_phases(phases, names),
@@ -122,6 +130,7 @@ class Curriculum:
             merged_skips(skips),
             checked_count("max_epochs", max_epochs),
             checked_without(without, sources),
+            compare(self._vocabularies),
         )
         # Why a new run cannot meet the schedule; None if it can.
         self._refusal: str | None = None
@@ -257,6 +266,37 @@ class Curriculum:
                 f"to leave out; give fields=({names})"
             )
         return sampler
+
+    def compare_held_out(self, held_out: Curriculum, name: str = "") -> tuple[str, ...]:
+        """Compare held-out data with the data of this curriculum; reads no tokens.
+
+        Args:
+            held_out: Curriculum of a held-out set.
+            name: Name of the set, for messages.
+
+        Returns:
+            A sentence for each doubt: a held-out corpus that is a training corpus, one
+            whose tokens an evaluation reads more than once, or one that records no
+            tokenizer.
+
+        Raises:
+            CurriculumError: The ids of the held-out set certainly mean other text.
+        """
+        label = f"held-out set {name!r}, source" if name else "held-out source"
+        theirs = [
+            replace(each, label=f"{label} {each.name!r}")
+            for each in held_out._vocabularies
+        ]
+        doubts = compare([*self._vocabularies, *theirs])
+        return (
+            *(doubt for doubt in doubts if doubt not in self._declaration.notes),
+            *notes_on_held_out(
+                self._declaration.sources,
+                held_out._declaration.sources,
+                held_out.plan(),
+                label,
+            ),
+        )
 
     def _bound(
         self, seed: int | None, state: Mapping[str, Any] | None

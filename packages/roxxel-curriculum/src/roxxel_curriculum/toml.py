@@ -44,6 +44,7 @@ class Schedule:
         skips: Pairs `(at, count)`; see `Curriculum`.
         without: Documents to withdraw by source; see `Curriculum`.
         primary: Name of the primary source; see `Curriculum`.
+        tokenizers: Tokenizers by source; see `Curriculum`.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -62,6 +63,7 @@ class Schedule:
     skips: tuple[tuple[int, int], ...] = ()
     without: Mapping[str, Documents] = field(default_factory=dict[str, "Documents"])
     primary: str = PRIMARY
+    tokenizers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def curriculum(
         self,
@@ -88,6 +90,7 @@ class Schedule:
             skips=self.skips,
             without=self.without,
             primary=self.primary,
+            tokenizers=self.tokenizers,
         )
 
     def relative_to(self, folder: Path) -> Schedule:
@@ -129,6 +132,9 @@ def parse_schedule(text: str) -> Schedule:
         [policies]
         code = "drop"                   # or "repeat", "stop", or a number of epochs
         math = { epochs = 2, then = "stop" }
+
+        [tokenizers]                    # of corpora that record none
+        code = "gpt2"
 
         [without]                       # documents that the run does not learn
         code = [17, [200, 300]]         # document 17, and 200 to 299
@@ -172,11 +178,13 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     policies = _table(given.pop("policies", {}), "policies")
     skips = _list(given.pop("skips", []), "skips")
     without = _table(given.pop("without", {}), "without")
+    tokenizers = _table(given.pop("tokenizers", {}), "tokenizers")
     schedule = Schedule(
         phases=tuple(_phase(phase, index) for index, phase in enumerate(phases)),
         policies={name: _policy(policy, name) for name, policy in policies.items()},
         skips=tuple(_skip(skip) for skip in skips),
         without=without,
+        tokenizers=tokenizers,
         **given,
     )
     # `Curriculum` checks these values, too. Only here can the error name the file.

@@ -231,7 +231,11 @@ class Trainer:
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
             missing_rows(self.sampler, updates.lookups),
-            self._session.notes,
+            [
+                *state.plan().notes_on_sources,
+                *state.held_out.notes,
+                *self._session.notes,
+            ],
         )
 
     def save(self) -> None:

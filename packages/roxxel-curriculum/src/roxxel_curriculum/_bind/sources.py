@@ -16,7 +16,7 @@ import numpy as np
 from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import by_name, checked_primary
+from roxxel_curriculum._names import by_name, checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
@@ -51,14 +51,7 @@ def checked_sources(
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
     primary_name = checked_primary(primary_name, mix)
     policies = _checked_mapping(policies, "policies must map source names to policies")
-    policies = by_name(policies, primary_name, "policies")
-    names = [primary_name, *mix]
-    for name in policies:
-        if name not in names:
-            raise CurriculumError(
-                f"policies name unknown source {name!r}; "
-                f"the sources are {', '.join(map(repr, names))}"
-            )
+    policies = of_sources(policies, [primary_name, *mix], "policies")
     sources = tuple(
         Source(name, reader, parse_policy(policies.get(name, default), name), order)
         for name, reader, default, order in (
@@ -152,6 +145,11 @@ def token_range(reader: TokenReader) -> tuple[int, int] | None:
     return _optional(reader, "token_range_seen")
 
 
+def version_fingerprints(reader: TokenReader) -> set[str]:
+    """Return the fingerprints of a corpus at all its versions."""
+    return {reader.fingerprint, *(_optional(reader, "versions") or ())}
+
+
 def at_versions(
     sources: Sequence[Source], fingerprints: Mapping[str, str]
 ) -> tuple[Source, ...]:
@@ -238,13 +236,6 @@ def _check_same_kind(primary: Source, source: Source) -> None:
             f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "
             f"the primary holds {_kind(first)} tokens ({first.name}); "
             "a batch has one kind, so write this source again with the primary's dtype"
-        )
-    ours, theirs = primary.reader.tokenizer, source.reader.tokenizer
-    if ours is not None and theirs is not None and ours != theirs:
-        raise CurriculumError(
-            f"source {source.name!r} was made with tokenizer {theirs!r} but the "
-            f"primary with {ours!r}; the same token id would mean different text, "
-            "so write this source again with the primary's tokenizer"
         )
 
 

@@ -195,6 +195,7 @@ class PlanFigures:
     ended: str | None
     withdrawn: tuple[WithdrawnPlan, ...] = ()
     damaged: tuple[DamagedBlock, ...] = ()
+    notes_on_sources: tuple[str, ...] = ()
 
 
 def short_count(number: int) -> str:

@@ -59,6 +59,8 @@ class Plan(PlanFigures):
         ended: Why the run ends early; None if the run trains every declared step.
         withdrawn: Documents that the run does not learn, and from which steps on.
         damaged: Damaged blocks that the run masks, and from which steps on.
+        notes_on_sources: One sentence for each source whose ids may mean other text
+            than those of the other sources, because no tokenizer is recorded.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -182,6 +184,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             for each in solution.withdrawals
         ),
         damaged=solution.damaged,
+        notes_on_sources=solution.declaration.notes,
     )
 
 

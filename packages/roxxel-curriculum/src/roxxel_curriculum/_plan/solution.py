@@ -57,6 +57,7 @@ class Declaration:
     without: Mapping[str, DocumentSet] = field(  # withdrawn documents by source
         default_factory=dict[str, "DocumentSet"]
     )
+    notes: tuple[str, ...] = ()  # doubts about the sources
 
     @property
     def resolved_longest(self) -> int:

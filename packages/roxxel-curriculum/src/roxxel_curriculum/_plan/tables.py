@@ -244,6 +244,7 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
     if plan.ended is not None:
         yield plan.ended
     yield from notes_on_longest(plan)
+    yield from plan.notes_on_sources
     changes = sum(
         before.seq_len != after.seq_len for before, after in pairwise(plan.phases)
     )

@@ -32,7 +32,8 @@ class Preflight:
             `disk_needed_bytes` is None.
         problems: One sentence for each problem.
         notes: One sentence for each batch shape whose rows are replicated over devices
-            instead of divided, and for each phase that leaves devices idle.
+            instead of divided, for each phase that leaves devices idle, and for each
+            doubt about the sources and the held-out sets.
     """
 
     compiled: tuple[CompiledShape, ...]

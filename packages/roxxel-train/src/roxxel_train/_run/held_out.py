@@ -15,7 +15,7 @@ from roxxel_curriculum import StateMismatch
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from roxxel_curriculum import Curriculum, Sampler
 
@@ -34,14 +34,21 @@ class HeldOutSets:
             of a run, if the set has no name.
         record: What a checkpoint and `run.json` record: the state of each set that the
             run has ever had, and the names of the sets of `eval_loss`.
+        notes: One sentence for each doubt about a set; see
+            `Curriculum.compare_held_out`.
     """
 
     samplers: Mapping[str, Sampler]
     record: Mapping[str, Any]
+    notes: Sequence[str]
 
     @classmethod
     def of(
-        cls, config: TrainConfig, past: Mapping[str, Any] | None, where: str
+        cls,
+        config: TrainConfig,
+        training: Curriculum,
+        past: Mapping[str, Any] | None,
+        where: str,
     ) -> HeldOutSets:
         """Return the sets of a config, as the run in `where` has recorded them.
 
@@ -49,6 +56,7 @@ class HeldOutSets:
 
         Raises:
             RunMismatchError: A set has other data than in the earlier start.
+            CurriculumError: A set has another tokenizer than the training data.
         """
         states = dict((past or {}).get("states", {}))
         samplers: dict[str, Sampler] = {}
@@ -60,7 +68,12 @@ class HeldOutSets:
             samplers[name] = sampler
             states.setdefault(name, sampler.state(sampler.total_steps))
         names = sorted(samplers) or (past or {}).get("names", [])
-        return cls(samplers, {"names": names, "states": states})
+        notes = [
+            note
+            for name, curriculum in config.held_out.items()
+            for note in training.compare_held_out(curriculum, name)
+        ]
+        return cls(samplers, {"names": names, "states": states}, notes)
 
     def check(self, record: Mapping[str, Any], where: str) -> None:
         """Raise RunMismatchError if a checkpoint has measured other data.

@@ -309,6 +309,8 @@ class Session:
                 log.warning(text, terminal=False)
         warnings = (
             None if state.folder is None else state.folder.warning,
+            *plan.notes_on_sources,
+            *state.held_out.notes,
             self.evaluator.metric_warning(),
             events.unread_masks(state.curriculum, sampler.fields),
         )

@@ -124,7 +124,7 @@ class RunState:
                 f"only {self.sampler.total_steps}; give as many steps or more, or "
                 "another save_path"
             )
-        self.held_out = HeldOutSets.of(config, measured, self._name)
+        self.held_out = HeldOutSets.of(config, curriculum, measured, self._name)
         metric = None if checkpointer is None else checkpointer.best_rule.metric
         self.held_out.check_ranking(measured, metric, self._name)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from roxxel.cli._words import (
 )
 from roxxel.config import (
     ConfigError,
+    HeldOut,
     RunConfig,
     begun_state,
+    compare_held_out,
     load_config,
     newest_config,
     open_curriculum,
@@ -25,6 +28,7 @@ from roxxel.run_files import check_run
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from roxxel_curriculum import Plan, PlanDiff
 
@@ -72,11 +76,15 @@ def run(options: argparse.Namespace) -> None:
     state = begun_state(config, folder)
     other_state = begun_state(other, other_folder) if is_diff else state
     plan = planned(config, state)
+    held_out = compare_held_out(config, open_curriculum(config))
     if is_diff:
         diff = planned(other, other_state).diff(plan)
         _show(diff, {"step": diff.step, "changes": list(diff.changes)}, options)
     else:
-        _show(plan, plan.to_dict(), options)
+        sets = {name: asdict(each) for name, each in held_out.items()}
+        _show(plan, {**plan.to_dict(), "held_out": sets}, options)
+        if not options.json:
+            _show_held_out(held_out)
     if (state or other_state) and not options.json:
         print()
         for each, done in {folder: state, other_folder: other_state}.items():
@@ -136,6 +144,16 @@ def print_plan(what: Plan | PlanDiff) -> None:
         rich.print(what)
     else:
         print(what)
+
+
+def _show_held_out(sets: Mapping[str, HeldOut]) -> None:
+    """Print a line for each held-out set, and one for each doubt."""
+    if sets:
+        print()
+    for name, each in sets.items():
+        print(f"held-out set {name!r}: {each}" if name else f"held-out set: {each}")
+        for note in each.notes:
+            print(f"  note: {note}")
 
 
 def _draw(plan: Plan, file: Path) -> None:

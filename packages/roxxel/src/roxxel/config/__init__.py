@@ -54,7 +54,9 @@ from roxxel.config._declaration import (
     TrainerOptions,
 )
 from roxxel.config._open import (
+    HeldOut,
     begun_state,
+    compare_held_out,
     open_curriculum,
     open_eval_curriculum,
     open_sampler,
@@ -66,10 +68,12 @@ from roxxel.config._trainer import make_model, make_trainer, with_total_steps
 __all__ = [
     "ConfigError",
     "EvalConfig",
+    "HeldOut",
     "MeshConfig",
     "RunConfig",
     "TrainerOptions",
     "begun_state",
+    "compare_held_out",
     "config_at",
     "config_text",
     "keep_config",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError
@@ -12,11 +13,37 @@ from roxxel.config._declaration import ConfigError
 from roxxel.run_files import newest_state
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from roxxel_curriculum import Sampler, Schedule
 
     from roxxel.config._declaration import RunConfig, Sources
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What each evaluation reads from one held-out set.
+
+    Attributes:
+        steps: Number of batches.
+        tokens: Number of tokens.
+        epochs: Number of passes over each source of the set, by name.
+        notes: One sentence for each doubt; see `Curriculum.compare_held_out`.
+    """
+
+    steps: int
+    tokens: int
+    epochs: Mapping[str, float]
+    notes: Sequence[str]
+
+    def __str__(self) -> str:
+        """Return the numbers as a clause."""
+        passes = ", ".join(f"{name} {times:.3g}" for name, times in self.epochs.items())
+        return (
+            f"each evaluation reads {self.steps:,} steps, {self.tokens:,} tokens "
+            f"(epochs: {passes})"
+        )
 
 
 def open_curriculum(config: RunConfig) -> Curriculum:
@@ -101,6 +128,27 @@ def open_eval_curriculum(
         for name, of_set in config.held_out.items()
     }
     return opened.get("", opened or None)
+
+
+def compare_held_out(config: RunConfig, training: Curriculum) -> dict[str, HeldOut]:
+    """Return what each evaluation of a config reads, by the name of the set.
+
+    Raises:
+        ConfigError: A set does not fit its schedule or the training data.
+        OSError, ShardError: As in `open_curriculum`.
+    """
+    opened = open_eval_curriculum(config)
+    sets = {"": opened} if isinstance(opened, Curriculum) else opened or {}
+    found: dict[str, HeldOut] = {}
+    for name, curriculum in sets.items():
+        try:
+            notes = training.compare_held_out(curriculum, name)
+        except CurriculumError as error:
+            raise ConfigError(f"{config.file}: {error}") from error
+        plan = curriculum.plan()
+        epochs = {source.name: source.epochs for source in plan.sources}
+        found[name] = HeldOut(plan.total_steps, plan.total_tokens, epochs, notes)
+    return found
 
 
 def _curriculum(

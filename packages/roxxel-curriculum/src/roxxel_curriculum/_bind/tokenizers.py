@@ -1,0 +1,168 @@
+"""Whether the ids of several corpora mean the same text.
+
+A blend of corpora of different tokenizers trains without an error, on nonsense. What is
+certain is an error: two recorded tokenizers that differ, and bytes beside larger ids.
+What is only likely is a note, such as a corpus that records no tokenizer. A curriculum
+can declare a tokenizer, which decides both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from roxxel_curriculum._bind.sources import token_range
+from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._names import of_sources
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from roxxel_format import TokenReader
+
+    from roxxel_curriculum._plan.solution import Source
+
+_BYTES = "bytes"
+_LARGEST_OF_BYTES = 256
+"""The separator of the tokenizer `"bytes"`; the bytes themselves are below it."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What is known about the ids of a corpus.
+
+    Attributes:
+        label: What messages call the corpus, such as `source 'web'`.
+        name: Name of the source, for `tokenizers=`.
+        tokenizer: The declared, else the recorded tokenizer; None if neither is known.
+        dtype: Type of the stored tokens.
+        greatest: Largest token; None if the reader does not record it.
+    """
+
+    label: str
+    name: str
+    tokenizer: str | None
+    dtype: np.dtype[np.generic]
+    greatest: int | None
+
+    @classmethod
+    def of(cls, label: str, source: Source, declared: Mapping[str, str]) -> Vocabulary:
+        """Return what a source records, or what is declared for it."""
+        reader: TokenReader = source.reader
+        seen = token_range(reader)
+        return cls(
+            label,
+            source.name,
+            declared.get(source.name, reader.tokenizer),
+            np.dtype(reader.dtype),
+            None if seen is None else seen[1],
+        )
+
+    @property
+    def holds_bytes(self) -> bool:
+        """Whether the ids are bytes, by their tokenizer or by their type."""
+        if self.tokenizer is not None:
+            return self.tokenizer.partition("@")[0] == _BYTES
+        return self.dtype == np.uint8
+
+    @property
+    def holds_no_bytes(self) -> bool:
+        """Whether the ids are certainly not bytes."""
+        if self.tokenizer is not None:
+            return not self.holds_bytes
+        return self.greatest is not None and self.greatest > _LARGEST_OF_BYTES
+
+    def __str__(self) -> str:
+        """Return the label, with what is known about the ids."""
+        if self.tokenizer is not None:
+            return f"{self.label} (tokenizer {self.tokenizer!r})"
+        size = "" if self.greatest is None else f" up to {self.greatest}"
+        return f"{self.label} ({self.dtype.name} tokens{size}, no tokenizer recorded)"
+
+
+def vocabularies(
+    sources: Sequence[Source], declared: Any, what: str
+) -> tuple[Vocabulary, ...]:
+    """Return what is known about the ids of each source, which `what` precedes.
+
+    `declared` has tokenizers by source name, and overrides what a corpus records.
+    """
+    if declared is not None and not isinstance(declared, Mapping):
+        raise TypeError(
+            "tokenizers must map source names to names of tokenizers, "
+            f"got {type(declared).__name__}"
+        )
+    names = [source.name for source in sources]
+    given = of_sources(cast("Mapping[str, Any]", declared or {}), names, "tokenizers")
+    for name, tokenizer in given.items():
+        if not isinstance(tokenizer, str) or not tokenizer:
+            raise TypeError(
+                f"the tokenizer of source {name!r} must be a name, got {tokenizer!r}"
+            )
+    return tuple(
+        Vocabulary.of(f"{what} {source.name!r}", source, given) for source in sources
+    )
+
+
+def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:
+    """Compare corpora with the first that says most; return a note for each doubt.
+
+    Raises:
+        CurriculumError: The ids of two corpora certainly mean different text.
+    """
+    known = [each for each in vocabularies if each.tokenizer is not None]
+    reference = (known or [*vocabularies])[0]
+    others = [each for each in vocabularies if each is not reference]
+    for other in others:
+        _check(reference, other)
+    for first in others:
+        for second in others:
+            _check(first, second)
+    return tuple(_doubts(reference, others))
+
+
+def _check(first: Vocabulary, second: Vocabulary) -> None:
+    """Raise if the ids of two corpora certainly mean different text."""
+    tokenizers = {first.tokenizer, second.tokenizer}
+    if None not in tokenizers and len(tokenizers) > 1:
+        raise CurriculumError(
+            f"{second.label} was made with tokenizer {second.tokenizer!r} but "
+            f"{first.label} with {first.tokenizer!r}; the same token id would mean "
+            "different text, so write one of them again with the other's tokenizer"
+        )
+    for one, other in ((first, second), (second, first)):
+        if one.holds_bytes and other.holds_no_bytes:
+            raise CurriculumError(
+                f"{one} holds bytes and {other} does not: the same token id would mean "
+                "different text; write both with one tokenizer, or, if the ids do mean "
+                f"the same, {_declared(one, other)}"
+            )
+
+
+def _doubts(reference: Vocabulary, others: Iterable[Vocabulary]) -> Iterator[str]:
+    for other in others:
+        if other.tokenizer is not None or (reference.holds_bytes and other.holds_bytes):
+            continue
+        if reference.tokenizer is not None:
+            yield (
+                f"{other} may have other ids than {reference}: if both are of one "
+                f"tokenizer, {_declared(other, reference)}"
+            )
+        elif other.dtype != reference.dtype and other.dtype.kind in "iu":
+            yield (
+                f"{other} and {reference} may have ids of two tokenizers, because "
+                f"their types differ: if not, {_declared(other, reference)}"
+            )
+
+
+def _declared(one: Vocabulary, other: Vocabulary) -> str:
+    """Return how to declare that the ids of two corpora mean the same."""
+    if other.tokenizer is not None:
+        return f"declare tokenizers={{{one.name!r}: {other.tokenizer!r}}}"
+    return (
+        f"declare one name for both, such as tokenizers={{{one.name!r}: 'NAME', "
+        f"{other.name!r}: 'NAME'}}"
+    )
