@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import shutil
 import tempfile
 import time
 from pathlib import Path
@@ -422,6 +423,33 @@ def test_step_in_the_place_of_its_folder_is_named(
             f"{step}: is a checkpoint, but its name is not the number of a step; "
             f"{rename}give {tmp_path}"
         )
+
+
+def test_a_folder_that_is_renamed_is_followed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with checkpointer(tmp_path / "a") as saving:
+        save_all(saving, 1)
+        saving.wait()
+        (tmp_path / "a").rename(tmp_path / "b")
+        (tmp_path / "a").mkdir()  # by another run
+        save_all(saving, 2)
+
+    assert saving.steps() == [1, 2]
+    assert {path.name for path in (tmp_path / "b").iterdir()} == {"1", "2"}
+    assert not [*(tmp_path / "a").iterdir()]
+    [record] = caplog.records
+    assert f"{tmp_path / 'a'}: was renamed to {tmp_path / 'b'}" in record.getMessage()
+
+
+def test_a_folder_that_is_deleted_is_made_again(tmp_path: Path) -> None:
+    with checkpointer(tmp_path / "a") as saving:
+        save_all(saving, 1)
+        saving.wait()
+        shutil.rmtree(tmp_path / "a")
+        save_all(saving, 2)
+
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {"2"}
 
 
 def test_a_path_means_what_it_meant_when_it_was_given(

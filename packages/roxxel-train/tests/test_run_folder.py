@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Phase
-from roxxel_train import RunMismatchError, Trainer, data_state
+from roxxel_train import ModelState, RunMismatchError, Trainer, data_state
 
 from .helpers import pair, trainer
 
@@ -70,6 +70,25 @@ def test_paths_mean_what_they_meant_when_they_were_given(
     assert not [*(tmp_path / "elsewhere").iterdir()]
     begun = trainer(tmp_path, PHASES, save_path="~/c", init_from="~/b@2")
     assert begun.run().complete
+
+
+def test_folder_that_is_renamed_while_it_trains_stays_one_run(tmp_path: Path) -> None:
+    old, new = tmp_path / "run", tmp_path / "renamed"
+
+    def rename(state: ModelState) -> None:
+        if int(state.step[...]) == 6:
+            one.checkpointer.wait()  # pyright: ignore[reportOptionalMemberAccess]
+            old.rename(new)
+
+    one = trainer(tmp_path, eval_fn=rename, eval_every=3, log_every=1)
+    one.run()
+
+    assert not old.exists()
+    assert Checkpointer(new / "checkpoints", one.model).steps() == [4, 8, 10]
+    lines = (new / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [*range(1, 11)]
+    assert f"was renamed to {new / 'checkpoints'}" in (new / "system.log").read_text()
+    assert trainer(tmp_path, save_path=new).run().start_step == 10
 
 
 def test_record_of_a_later_version_is_refused(begun: Path) -> None:

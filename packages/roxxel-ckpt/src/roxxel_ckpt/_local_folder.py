@@ -10,6 +10,7 @@ half-deleted step.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt._folder import only_set_aside
+from roxxel_ckpt._held_folder import HeldFolder
 from roxxel_ckpt._integrity import (
     Verifier,
     find_missing,
@@ -51,6 +53,7 @@ try:
 except ModuleNotFoundError:  # Windows has no `fcntl`
     fcntl = None
 
+_logger = logging.getLogger("roxxel_ckpt")
 _OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
@@ -77,7 +80,22 @@ class LocalFolder:
     )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = absolute(Path(path))
+        self._given = absolute(Path(path))
+        self._held = HeldFolder(self._given)
+
+    @property
+    def path(self) -> Path:
+        """The folder; after a rename by somebody else, its new path."""
+        path = self._held.path()
+        if path != self._given:
+            _logger.warning(
+                "%s: was renamed to %s, where the checkpoints are written from now on; "
+                "give the new path when you start again",
+                self._given,
+                path,
+            )
+            self._given = path
+        return path
 
     def __str__(self) -> str:
         return str(self.path)
