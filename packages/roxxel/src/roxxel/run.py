@@ -16,7 +16,13 @@ from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
 from roxxel_train import run_data
 
-from roxxel.config import RunConfig, load_config, make_model, newest_config
+from roxxel.config import (
+    RunConfig,
+    load_config,
+    make_model,
+    newest_config,
+    open_foreign_source,
+)
 from roxxel.run_files import (
     CHECKPOINTS,
     Checkpoint,
@@ -267,6 +273,9 @@ class Run:
         readers: dict[str, TokenReader] = {}
         for source, name in zip(sources, names, strict=True):
             where = moved.get(name, recorded.get(source))
+            if where is None and self.config is not None:
+                # `data.json` has no path for a corpus of another format.
+                where = open_foreign_source(self.config, name)
             if where is not None:
                 readers[name] = self._opened(name, where)
             elif source in drawn:

@@ -12,12 +12,13 @@ An example::
     [sources]
     web = "data/web_*.rox"          # a file, folder, pattern or list
     code = { path = "data/code.rox", policy = 2 }
+    math = { path = "math.bin", dtype = "uint16", tokenizer = "gpt2" }  # other formats
 
     [[phases]]                      # as `roxxel_curriculum.load_schedule` reads them
     steps = 1000
     batch_size = 16
     seq_len = 1025
-    weights = { web = 0.8, code = 0.2 }
+    weights = { web = 0.7, code = 0.2, math = 0.1 }
 
     [model_args]                    # keywords of the function
     width = 256
@@ -59,6 +60,7 @@ from roxxel.config._open import (
     compare_held_out,
     open_curriculum,
     open_eval_curriculum,
+    open_foreign_source,
     open_sampler,
 )
 from roxxel.config._parse import load_config, parse_config
@@ -83,6 +85,7 @@ __all__ = [
     "newest_config",
     "open_curriculum",
     "open_eval_curriculum",
+    "open_foreign_source",
     "open_sampler",
     "parse_config",
     "with_total_steps",

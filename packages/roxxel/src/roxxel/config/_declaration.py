@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     Sources = Mapping[str, tuple[str, ...]]
     """Source names, and the paths or patterns of each source."""
 
+    Readers = Mapping[str, Mapping[str, Any]]
+    """Source names, and the keywords of `roxxel_format.foreign.open_foreign`."""
+
 
 class ConfigError(ValueError):
     """A config file is invalid, or its corpora or devices do not suffice.
@@ -108,6 +111,7 @@ class EvalConfig:
     Attributes:
         sources: Held-out corpora by source name; weights refer to these names.
         schedule: The held-out schedule. Each evaluation reads all its phases.
+        readers: As in `RunConfig`.
 
     >>> from roxxel_curriculum import Phase, Schedule
     >>> held_out = EvalConfig({"self": ("a.rox",)}, Schedule((Phase(4, 16, 1025),)))
@@ -117,6 +121,7 @@ class EvalConfig:
 
     sources: Sources
     schedule: Schedule
+    readers: Readers = field(default_factory=dict[str, "Mapping[str, Any]"])
 
 
 @dataclass(frozen=True)
@@ -127,6 +132,8 @@ class RunConfig:
         file: Path of the config file.
         sources: Corpora by name; the primary corpus is `"self"`, or `schedule.primary`.
         schedule: The curriculum without its corpora.
+        readers: How to open corpora of other formats, by source: `format`, `dtype`,
+            `offset` and `separator`, as for `roxxel_format.foreign.open_foreign`.
         model: `"module:function"`; the function returns model, optimizer and loss
             function. May be None for planning.
         model_args: Keywords of the function that `model` names.
@@ -167,6 +174,7 @@ class RunConfig:
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
     cache: str | None = None
     cache_bytes: int | None = None
+    readers: Readers = field(default_factory=dict[str, "Mapping[str, Any]"])
     changes: tuple[str, ...] = field(default=(), compare=False)
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError
 from roxxel_format import Roxxel
+from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_train import data_state
 
 from roxxel.config._declaration import ConfigError
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_curriculum import Sampler, Schedule
+    from roxxel_format import TokenReader
 
-    from roxxel.config._declaration import RunConfig, Sources
+    from roxxel.config._declaration import Readers, RunConfig, Sources
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def open_curriculum(config: RunConfig) -> Curriculum:
         OSError: A corpus is missing.
         ShardError: A shard is damaged.
     """
-    return _curriculum(config, config.sources, config.schedule)
+    return _curriculum(config, config.sources, config.schedule, config.readers)
 
 
 def begun_state(
@@ -123,6 +125,7 @@ def open_eval_curriculum(
             config,
             of_set.sources,
             of_set.schedule,
+            of_set.readers,
             f"[eval.{name}]: " if name else "[eval]: ",
         )
         for name, of_set in config.held_out.items()
@@ -151,18 +154,55 @@ def compare_held_out(config: RunConfig, training: Curriculum) -> dict[str, HeldO
     return found
 
 
+def open_foreign_source(config: RunConfig, name: str) -> TokenReader | None:
+    """Return the reader of a source of another format; None for any other source.
+
+    Raises:
+        ConfigError, OSError, ShardError: As in `open_curriculum`.
+    """
+    if name not in config.sources:
+        return None
+    options = config.readers.get(name, {})
+    reader = _opened(config, name, config.sources[name], options)
+    return None if isinstance(reader, Roxxel) else reader
+
+
+def _opened(
+    config: RunConfig,
+    name: str,
+    texts: Sequence[str],
+    options: Mapping[str, Any],
+    where: str = "",
+) -> TokenReader:
+    """Open a source, of shards or of another format."""
+    paths = [config.corpus(text) for text in texts]
+    # Pass a single path as text, because errors show the repr of the corpus.
+    path: Any = paths[0] if len(paths) == 1 else paths
+    if options or foreign_format(path) is not None:
+        try:
+            return open_foreign(path, **options)
+        except ValueError as error:
+            raise ConfigError(
+                f"{config.file}: {where}source {name!r}: {error}"
+            ) from error
+    cached: dict[str, Any] = {}
+    if config.cache is not None and isinstance(paths[0], str):  # A URL.
+        folder = config.path(config.cache)
+        cached = {"cache": folder, "cache_bytes": config.cache_bytes}
+    return Roxxel(path, **cached)
+
+
 def _curriculum(
-    config: RunConfig, sources: Sources, schedule: Schedule, where: str = ""
+    config: RunConfig,
+    sources: Sources,
+    schedule: Schedule,
+    readers: Readers,
+    where: str = "",
 ) -> Curriculum:
-    corpora: dict[str, Roxxel] = {}
-    for name, texts in sources.items():
-        paths = [config.corpus(text) for text in texts]
-        # Pass a single path as text, because errors show the repr of the corpus.
-        cached: dict[str, Any] = {}
-        if config.cache is not None and isinstance(paths[0], str):  # A URL.
-            folder = config.path(config.cache)
-            cached = {"cache": folder, "cache_bytes": config.cache_bytes}
-        corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths, **cached)
+    corpora = {
+        name: _opened(config, name, texts, readers.get(name, {}), where)
+        for name, texts in sources.items()
+    }
     primary = corpora.pop("self" if "self" in corpora else schedule.primary)
     try:
         return schedule.relative_to(config.folder).curriculum(primary, corpora)

@@ -54,7 +54,19 @@ _SCHEDULE: dict[str, Kind] = {
     "primary": TEXT,
 }
 
-_SOURCE: dict[str, Kind] = {"path": unchanged, "policy": unchanged}
+_READER: dict[str, Kind] = {
+    "format": one_of("flat", "megatron", "datatrove", "roxxel02"),
+    "dtype": TEXT,
+    "offset": INTEGER,
+    "separator": INTEGER,
+}
+
+_SOURCE: dict[str, Kind] = {
+    "path": unchanged,
+    "policy": unchanged,
+    "tokenizer": TEXT,
+    **_READER,
+}
 
 _TRAINER: dict[str, Kind] = {
     "log_every": POSITIVE,
@@ -211,7 +223,7 @@ def _attempt(
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     given = _read(table, _TOP, elsewhere=_OF_THE_TRAINER)
-    sources, schedule = _data(given)
+    sources, schedule, readers = _data(given)
     if "cache_bytes" in given and "cache" not in given:
         raise ConfigError("cache_bytes is given without cache; write cache = a folder")
     trainer = _read(
@@ -231,6 +243,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
         file=file,
         sources=sources,
         schedule=schedule,
+        readers=readers,
         trainer=TrainerOptions(**trainer),
         **given,
     )
@@ -268,8 +281,8 @@ def _held_out_set(name: str, table: Mapping[str, Any], primary: str) -> EvalConf
 
 def _data(
     given: dict[str, Any], where: str = "", primary: str = PRIMARY
-) -> tuple[dict[str, tuple[str, ...]], Schedule]:
-    """Remove the sources and the schedule from a table, and return both.
+) -> tuple[dict[str, tuple[str, ...]], Schedule, dict[str, dict[str, Any]]]:
+    """Remove the sources and the schedule from a table; return them and the readers.
 
     If the table does not name the primary source, the argument `primary` is its name.
     """
@@ -278,32 +291,40 @@ def _data(
             header = "[sources]" if name == "sources" else "[[phases]]"
             raise ConfigError(f"{where or 'the file'} has no {name}; write {header}")
     named = "[sources]" if not where else f"sources of {where}"
-    sources, policies = _sources(given.pop("sources"), named)
+    sources, options = _sources(given.pop("sources"), named)
     schedule = {name: given.pop(name) for name in _SCHEDULE if name in given}
     if PRIMARY not in sources:
         schedule.setdefault("primary", primary)
     _check_primary(sources, schedule.get("primary", PRIMARY), named)
-    declared = schedule.get("policies", {})
-    if isinstance(declared, Mapping):
-        for name in policies:
+    for key, table in (("policy", "policies"), ("tokenizer", "tokenizers")):
+        own = {name: each[key] for name, each in options.items() if key in each}
+        declared = schedule.get(table, {})
+        if not isinstance(declared, Mapping):
+            continue
+        for name in own:
             if name in declared:
                 raise ConfigError(
-                    f"source {name!r} has a policy in {named} and another in "
-                    "[policies]; keep one"
+                    f"source {name!r} has a {key} in {named} and another in "
+                    f"[{table}]; keep one"
                 )
-        schedule["policies"] = {**declared, **policies}
+        schedule[table] = {**declared, **own}
+    readers = {
+        name: own
+        for name, each in options.items()
+        if (own := {key: each[key] for key in _READER if key in each})
+    }
     try:
-        return sources, schedule_from(schedule)
+        return sources, schedule_from(schedule), readers
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}" if where else str(error)) from error
 
 
 def _sources(
     table: Mapping[str, Any], where: str
-) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
-    """Return the paths of every source, and the policies that source tables set."""
+) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, Any]]]:
+    """Return the paths of every source, and what else the tables of sources set."""
     sources: dict[str, tuple[str, ...]] = {}
-    policies: dict[str, Any] = {}
+    options: dict[str, dict[str, Any]] = {}
     for name, value in table.items():
         entry: dict[str, Any] = {"path": value}
         if isinstance(value, dict):
@@ -316,9 +337,8 @@ def _sources(
                 f"source {name!r} in {where} must be {error}, got {value!r}"
                 + (f"; if {name!r} is not a source, {hint}" if hint else "")
             ) from None
-        if "policy" in entry:
-            policies[name] = entry["policy"]
-    return sources, policies
+        options[name] = {key: x for key, x in entry.items() if key != "path"}
+    return sources, options
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:

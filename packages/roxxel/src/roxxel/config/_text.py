@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Schedule
 
-    from roxxel.config._declaration import RunConfig, Sources
+    from roxxel.config._declaration import Readers, RunConfig, Sources
 
 _CONFIG = "config.toml"
 _HISTORY = "configs"
@@ -85,8 +85,9 @@ def config_text(config: RunConfig) -> str:
     }
     blocks = [
         _pairs(top),
-        _table("sources", _sources(config.sources)),
+        _table("sources", _sources(config.sources, config.readers)),
         _table("policies", schedule.policies),
+        _table("tokenizers", schedule.tokenizers),
         _table("without", schedule.without),
         *("[[phases]]\n" + _pairs(asdict(phase)) for phase in schedule.phases),
         _table("model_args", config.model_args),
@@ -94,9 +95,10 @@ def config_text(config: RunConfig) -> str:
     ]
     for name, held_out in config.held_out.items():
         values = {
-            "sources": _sources(held_out.sources),
+            "sources": _sources(held_out.sources, held_out.readers),
             **_rules(held_out.schedule),
             "policies": held_out.schedule.policies or None,
+            "tokenizers": held_out.schedule.tokenizers or None,
             "without": held_out.schedule.without or None,
             "phases": held_out.schedule.phases,
         }
@@ -117,9 +119,12 @@ def _rules(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _sources(sources: Sources) -> dict[str, Any]:
+def _sources(sources: Sources, readers: Readers) -> dict[str, Any]:
+    """Return the values of a table of sources."""
+    paths = {name: x[0] if len(x) == 1 else x for name, x in sources.items()}
     return {
-        name: paths[0] if len(paths) == 1 else paths for name, paths in sources.items()
+        name: {"path": path, **readers[name]} if name in readers else path
+        for name, path in paths.items()
     }
 
 
