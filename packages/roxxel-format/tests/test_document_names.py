@@ -129,8 +129,8 @@ def test_paths_are_relative_to_the_folder_of_all_inputs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pages" / "a").mkdir(parents=True)
-    for name in ("1.txt", "2.txt", "a/1.txt"):
-        (tmp_path / "pages" / name).write_text(name)
+    for name in ("1.jsonl", "2.jsonl", "a/1.jsonl"):
+        lines(tmp_path / "pages" / name, [name])
     lines(tmp_path / "pages" / "3.jsonl", ["x", {"text": "y"}])
     monkeypatch.chdir(tmp_path)
     options = "--path", "--unit-bytes", 1, "--separator", 0
@@ -139,7 +139,7 @@ def test_paths_are_relative_to_the_folder_of_all_inputs(
     folder = tmp_path / "pages"
     assert run("write", "two_*.rox", folder, *options, "--workers", 2) == 0
 
-    expected = ["1.txt", "2.txt", "3.jsonl", "3.jsonl", "a/1.txt"]
+    expected = ["1.jsonl", "2.jsonl", "3.jsonl", "3.jsonl", "a/1.jsonl"]
     assert names_of(Roxxel("one_*.rox")) == expected
     assert names_of(Roxxel("two_*.rox")) == expected
     assert Roxxel("one_*.rox").find_documents("3.jsonl") == [2, 3]

@@ -66,10 +66,10 @@ def test_files_that_differ_only_in_content_are_told_apart(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     inputs = texts(tmp_path, 3)
-    change(inputs[1], bytes(size))
+    data = bytearray(b"x" * size)
+    change(inputs[1], bytes(data))
     assert write(target, *inputs) == 0
-    data = bytearray(size)
-    data[0 if end == "first" else -1] = 1
+    data[0 if end == "first" else -1] = ord("y")
     change(inputs[1], bytes(data))
     capsys.readouterr()
 

@@ -102,7 +102,7 @@ def test_concatenated_gzip_members_are_one_text(tmp_path: Path) -> None:
 
 
 def test_an_empty_gzip_file_is_an_error(error_of: Callable[..., str]) -> None:
-    error = error_of("a.gz", b"")
+    error = error_of("a.txt.gz", b"")
 
     assert error == (
         ": is empty, but a gzip file is never empty; the file was "
@@ -111,7 +111,7 @@ def test_an_empty_gzip_file_is_an_error(error_of: Callable[..., str]) -> None:
 
 
 def test_a_gzip_member_of_an_empty_text_is_an_empty_document(tmp_path: Path) -> None:
-    assert documents(tmp_path, "a.gz", gzip.compress(b"")) == [b""]
+    assert documents(tmp_path, "a.txt.gz", gzip.compress(b"")) == [b""]
 
 
 @pytest.mark.parametrize("garbage", [b"garbage", bytes(512)])
@@ -143,7 +143,7 @@ def test_a_damaged_gzip_file_says_between_which_bytes(
 
 
 def test_a_text_that_is_called_gz_is_an_error(error_of: Callable[..., str]) -> None:
-    assert "(incorrect header check)" in error_of("a.gz", b"plain text")
+    assert "(incorrect header check)" in error_of("a.txt.gz", b"plain text")
 
 
 def test_a_last_line_needs_no_newline(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_standard_input_is_not_taken_for_that_of_an_earlier_write(
 
     def write(text: bytes, *options: str) -> int:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        return main(["write", str(target), "-", *options])
+        return main(["write", str(target), "-", "--format", "text", *options])
 
     assert write(b"first") == 0
     capsys.readouterr()
@@ -336,7 +336,7 @@ def test_a_closed_standard_input_is_an_error(
 ) -> None:
     monkeypatch.setattr("sys.stdin", None)
 
-    assert main(["write", str(tmp_path / "c.rox"), "-"]) == 1
+    assert main(["write", str(tmp_path / "c.rox"), "-", "--format", "text"]) == 1
 
     assert capsys.readouterr().err == (
         "roxxel-format: -: the standard input is closed; redirect a file or a pipe to "

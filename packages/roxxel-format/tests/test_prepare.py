@@ -411,9 +411,10 @@ def test_one_file_is_written_by_one_process(
 def test_a_pipe_is_read_by_one_process(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    os.mkfifo(tmp_path / "pipe")
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
 
-    assert run("write", tmp_path / "c_*.rox", tmp_path / "pipe", "--part", "0/2") == 1
+    assert run("write", tmp_path / "c_*.rox", pipe, "--part", "0/2") == 1
 
     assert "only one process can read it; leave --part out" in capsys.readouterr().err
 

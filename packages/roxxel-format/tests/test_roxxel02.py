@@ -583,17 +583,17 @@ def test_the_command_cuts_no_compressed_old_shard(
 
 @pytest.mark.parametrize(
     ("form", "ending"),
-    [(None, ".bin"), (None, ".bin.gz"), ("text", ".rox"), ("lines", ".bin")],
+    [("text", ".bin"), ("text", ".bin.gz"), ("text", ".rox"), ("lines", ".bin")],
 )
 def test_the_command_takes_no_shard_for_text(
-    form: str | None,
+    form: str,
     ending: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_old(tmp_path, [b"some\ntext"] * 99, b"\n", block_size=1024)
     Roxxel(tmp_path / "new.rox").write([b"some text"])
-    options = ["--format", form] if form else []
+    options = ["--format", form]
     cases = {
         "old_0000.rox": "is a shard of the first Roxxel (ROXXEL02), not text; add "
         "--format roxxel02",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.committing import PartSummary, commit_units
-from roxxel_format._prepare.listing import find_inputs
+from roxxel_format._prepare.listing import check_fields, find_inputs
 from roxxel_format._prepare.old_shards import with_old_separator
 from roxxel_format._prepare.preparation import prepare
 from roxxel_format._prepare.progress import Progress
@@ -71,13 +71,15 @@ def write_files(
     Args:
         filepath: Path of the corpus; a pattern such as `wiki_*.rox`, unless one process
             writes one file.
-        inputs: Files, folders, patterns, or URLs of these.
+        inputs: Files, folders, patterns, or URLs of these. Files in a folder that are
+            no data, such as `README.md`, are left out.
         separator: As for `Roxxel.write`.
         block_size: As for `Roxxel.write`.
         max_shard_bytes: Maximum size of a shard. The end of a unit also ends a shard.
         dtype: As for `Roxxel.write`.
-        format: `"text"`, `"lines"`, `"jsonl"`, `"npy"`, `"parquet"`, `"arrow"`, `"ds"`
-            or `"roxxel02"`. Default: inferred from each file's name.
+        format: `"text"`, `"lines"`, `"jsonl"`, `"json"`, `"csv"`, `"tsv"`, `"npy"`,
+            `"parquet"`, `"arrow"`, `"ds"` or `"roxxel02"`. Default: that of each file's
+            name, which its first bytes must confirm.
         field: Field of JSON objects, or column of tables, that holds the document.
             Default: `text`, or the fields `prompt` and `completion`.
         vocab_size: As for `Roxxel.write`.
@@ -139,7 +141,13 @@ def write_files(
             f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
             "prompt and a completion; pass the names of one kind"
         )
-    files = find_inputs([str(each) for each in inputs], format, field or "text")
+    outputs = [str(filepath)]
+    if split is not None:
+        # Held-out documents come first, so that no corpus exists without them.
+        outputs.insert(0, held_out_path(str(filepath), split[0]))
+    files = find_inputs([str(each) for each in inputs], format, field, outputs=outputs)
+    given = {"field": field, "prompt": prompt, "completion": completion}
+    check_fields(files, given | {"id": document_id})
     options = write_options(
         separator,
         block_size,
@@ -165,11 +173,9 @@ def write_files(
                 f"{filepath}: a split cannot append to two corpora as one; write new "
                 "corpora, or append without --split"
             )
-        # Held-out documents come first, so that no corpus exists without them.
-        sides = held_out_path(str(filepath), split[0]), str(filepath)
         corpora = [
             (corpus, replace(options, side=Side(*split, is_held_out=is_held_out)))
-            for corpus, is_held_out in zip(sides, (True, False), strict=True)
+            for corpus, is_held_out in zip(outputs, (True, False), strict=True)
         ]
     return [
         prepare(

@@ -87,14 +87,16 @@ def datatrove(folder: Path) -> None:
     (folder / "0.ds.metadata").write_text("gpt2|2\n")
 
 
-def texts_of_several_formats(folder: Path) -> None:
+def rows_of_several_formats(folder: Path) -> None:
     for name, data in {
         "2.jsonl": json_lines(400),
         "10.jsonl": json_lines(300, 1),
         "3.jsonl.gz": gzip.compress(json_lines(300, 2)) * 2,
         "4.jsonl.zst": zst(json_lines(200, 3)),
-        "5.txt": "a text, é".encode(),
-        "6.txt": b"",
+        "5.json": '[{"text": "a text, é"}, ""]'.encode(),
+        "6.csv.gz": gzip.compress(b'text,id\r\n"a, ""b""\n",1\r\n'),
+        "README.md": b"about the data",
+        "_SUCCESS": b"",
         "sub/1.parquet": parquet(),
         "sub/2.arrow": arrow_stream(),
         "sub/.hidden.txt": b"\xff",
@@ -132,7 +134,7 @@ def content(target: str | Path) -> tuple[list[bytes], dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "make", [texts_of_several_formats, ids_of_several_formats, saved_dataset]
+    "make", [rows_of_several_formats, ids_of_several_formats, saved_dataset]
 )
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_shards_equal_those_of_local_copies(
@@ -152,7 +154,7 @@ def test_the_shards_equal_those_of_local_copies(
 def test_parts_and_corpus_in_the_bucket_give_the_same_tokens(
     bucket: Bucket, tmp_path: Path
 ) -> None:
-    texts_of_several_formats(bucket.folder / "raw")
+    rows_of_several_formats(bucket.folder / "raw")
     options = "--unit-bytes", 5000, "--separator", 0
     target = "s3://data/out/c_*.rox"
 
@@ -243,7 +245,7 @@ def test_row_groups_of_parquet_read_their_column(
 def test_a_corpus_is_kept_without_reading_the_inputs(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts_of_several_formats(bucket.folder / "raw")
+    rows_of_several_formats(bucket.folder / "raw")
     command = "write", tmp_path / "c_*.rox", f"{RAW}/*.jsonl"
     assert run(*command) == 0
     capsys.readouterr()
@@ -263,15 +265,16 @@ def test_a_corpus_is_kept_without_reading_the_inputs(
 def test_a_preparation_names_a_replaced_object(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts_of_several_formats(bucket.folder / "raw")
+    rows_of_several_formats(bucket.folder / "raw")
     command = "write", tmp_path / "c_*.rox", RAW, "--unit-bytes", 5000
     assert run(*command, "--part", "0/3") == 0
-    (bucket.folder / "raw" / "5.txt").write_bytes("A text, é".encode())
+    path = bucket.folder / "raw" / "5.json"
+    path.write_bytes(path.read_bytes().replace(b"a text", b"A text"))
 
     assert run(*command, "--part", "1/3") == 1
 
     assert (
-        f"differs from this command ({RAW}/5.txt differs in its ETag, so it was "
+        f"differs from this command ({RAW}/5.json differs in its ETag, so it was "
         "replaced); finish it with the old inputs"
     ) in capsys.readouterr().err
 

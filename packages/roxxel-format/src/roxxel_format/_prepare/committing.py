@@ -19,7 +19,7 @@ from roxxel_format._write.commit import remove_leftovers
 from roxxel_format._write.extension import Extension, print_notice, summary_of
 from roxxel_format._write.intake import Intake
 from roxxel_format._write.new_columns import joined_columns
-from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.options import WriteOptions, left_out_note
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.side import held_out_path
@@ -40,14 +40,21 @@ _MAX_NAMED = 10
 
 @dataclass(frozen=True)
 class PartSummary:
-    """The result of one part of a preparation: how many units it has, all done."""
+    """The result of one part of a preparation: how many units it has, all done.
+
+    `left_out` are the files that are no data; see `WriteSummary`.
+    """
 
     num_units: int
+    left_out: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         units = "1 unit" if self.num_units == 1 else f"{self.num_units} units"
         are = "is" if self.num_units == 1 else "are"
-        return f"{units} of this part {are} done; when all parts are, commit the corpus"
+        return (
+            f"{units} of this part {are} done; when all parts are, commit the corpus"
+            f"{left_out_note(self.left_out)}"
+        )
 
 
 def commit_units(filepath: str) -> dict[str, WriteSummary]:

@@ -15,13 +15,17 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.formats import (
+    FORMATS,
+    HEAD_BYTES,
+    format_of,
+    format_of_head,
+)
+from roxxel_format._prepare.input_file import InputError, with_head
 from roxxel_format._prepare.input_tally import Tally, recorded_inputs
 from roxxel_format._prepare.inputs import (
     READ_BY_PARTS,
-    WITH_FIELDS,
     documents_of,
-    format_of,
     is_old_shard,
     old_items,
 )
@@ -152,7 +156,7 @@ class Documents(RecordedDocuments):
         """
         try:
             yield from self._tried(parts)
-        except Exception:
+        except ValueError:
             _check_unchanged(parts)
             raise
         _check_unchanged(parts)
@@ -229,18 +233,20 @@ def documents_in(
     whole character, and `jsonl` that ends after a whole line, look complete.
 
     Args:
-        part: The file, or the URL of an object; the path `-` is the standard input.
-            `.gz` and `.zst` are decompressed. A span selects the lines that begin in
-            the bytes `[start, stop)` of an uncompressed file, row groups of `parquet`,
-            record batches of `arrow`, or documents of `ds`.
-        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
-            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with one of these in each of `fields`. `npy`: a flat array is one
-            document; each row of a 2-D array is a document. `parquet`: each row is a
-            document, with a text or a list of tokens in each of the columns `fields`;
-            `arrow`: the same. `ds`: tokens of datatrove, with `.index` beside the file.
-            `roxxel02`: a shard of the first Roxxel is one document. None: inferred from
-            the name.
+        part: The file, or the URL of an object; the path `-` is the standard input. It
+            is decompressed if its name says that it is compressed. A span selects the
+            lines that begin in the bytes `[start, stop)` of an uncompressed file, row
+            groups of `parquet`, record batches of `arrow`, or documents of `ds`.
+        form: One of `formats.FORMATS`. `text`: the file is one document. `lines`: each
+            line is a document. `jsonl`: each line is a JSON string, a list of tokens,
+            or an object with one of these in each of `fields`. `json`: the same, or an
+            array of such values. `csv` and `tsv`: each row after the first, which names
+            the columns, is a document, with a text in each of the columns `fields`.
+            `npy`: a flat array is one document; each row of a 2-D array is a document.
+            `parquet` and `arrow`: each row is a document, with a text or a list of
+            tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
+            `.index` beside the file. `roxxel02`: a shard of the first Roxxel is one
+            document. None: the format of the name, which the first bytes must confirm.
         fields: The keys of a document in JSON objects, or the names of its columns.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
         yields_errors: Yield the InputError of a single line or row in its place,
@@ -253,21 +259,21 @@ def documents_in(
         OSError: The file cannot be opened or read.
     """
     path, span = part.path, part.span
-    form = form or format_of(path)
-    if fields.needs_rows and form not in WITH_FIELDS:
-        raise InputError(
-            f"{path}: is read as {form!r}, which has no fields "
-            f"{' and '.join(map(repr, fields.names))}; pass JSON lines, Parquet or "
-            "Arrow, or name the --format"
-        )
-    ahead_to = 0 if form in READ_BY_PARTS else None if span is None else span[1]
-    with opened(path, part.version, ahead_to=ahead_to) as file:
-        if form == "roxxel02":
+    name = format_of(path, form)
+    ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
+    with opened(path, part.version, ahead_to=ahead_to) as opened_file:
+        file = opened_file
+        if FORMATS[name].is_text and not (span and span[0]):
+            head, file = with_head(file, HEAD_BYTES)
+            name = format_of_head(path, name, head, is_given=form is not None)
+        if name == "roxxel02":
             yield old_items(path, file.read(), old_dtype)
-        elif form == "ds":
+        elif name == "ds":
             yield from token_documents(path, file, ends_beside(path), span)
         else:
-            for document in documents_of(path, file, form, fields, span):
+            # Only JSON lines are divided, not an array.
+            name = "jsonl" if name == "json" and span else name
+            for document in documents_of(path, file, name, fields, span):
                 if isinstance(document, InputError) and not yields_errors:
                     raise document
                 yield document

@@ -17,8 +17,10 @@ import contextlib
 import importlib
 import io
 import lzma
+import os
 import zlib
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from roxxel_store import missing_extra
@@ -261,6 +263,17 @@ class _Pieces(io.RawIOBase):
         target[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
+
+
+def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:
+    """Return the next bytes of a file, and a file that still has them to be read."""
+    head = file.read(num_bytes)
+    if file.seekable():
+        file.seek(-len(head), os.SEEK_CUR)
+        return head, file
+    buffered = cast("io.BufferedReader", file)
+    pieces = chain((head,), iter(lambda: buffered.read1(_BUFFER), b""))
+    return head, io.BufferedReader(_Pieces(pieces), _BUFFER)
 
 
 def as_seekable(file: BinaryIO) -> BinaryIO:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_format._prepare.formats import uncompressed
+from roxxel_format._prepare.formats import BYTE_ORDER_MARK, format_of
 from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
@@ -21,9 +21,10 @@ from roxxel_format._prepare.row_documents import (
     batch_documents,
     check_columns,
     json_document,
-    not_utf8,
+    text_of,
     tried,
 )
+from roxxel_format._prepare.row_texts import array_documents, table_documents
 from roxxel_format._prepare.tables import record_batches
 from roxxel_format._read.foreign_files import (
     check_not_negative,
@@ -40,25 +41,10 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.fields import Fields
 
-_BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".rox": "roxxel02",
-    ".ds": "ds",
-    ".arrow": "arrow",
-}
-
-
-def format_of(path: str) -> str:
-    """Return the format that a file name implies; `text` for unknown names."""
-    return _BY_SUFFIX.get(Path(uncompressed(path)).suffix.lower(), "text")
-
 
 def is_old_shard(path: str, form: str | None) -> bool:
     """Return whether a file is read as a shard of the first Roxxel."""
-    return (form or format_of(path)) == "roxxel02"
+    return format_of(path, form) == "roxxel02"
 
 
 def is_present_shard(path: str) -> bool:
@@ -84,7 +70,7 @@ def _whole_text(
 ) -> Iterator[object]:
     data = file.read()
     _check_no_shard(path, data, data[-_END_SIZE:], len(data))
-    yield _text(path, data)
+    yield text_of(path, data.removeprefix(BYTE_ORDER_MARK))
 
 
 def _lines(
@@ -98,7 +84,7 @@ def _lines(
         _check_no_shard(path, head, file.read(), num_bytes)
         file.seek(start)
     for where, line in _located_lines(path, file, span):
-        yield tried(_text, where, line.rstrip(b"\r\n"))
+        yield tried(text_of, where, line.rstrip(b"\r\n"))
 
 
 def _json_lines(
@@ -109,13 +95,30 @@ def _json_lines(
             yield tried(json_document, where, line, fields)
 
 
+def _json_array(
+    path: str, file: BinaryIO, fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    return array_documents(path, file, fields)
+
+
+def _table(
+    delimiter: str, path: str, file: BinaryIO, fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    lines = (line for _, line in _located_lines(path, file, None))
+    return table_documents(path, lines, fields, delimiter)
+
+
 def _located_lines(
     path: str, file: BinaryIO, span: Span | None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield lines and locations: line numbers, or byte offsets in a part of a file."""
+    """Yield lines and locations: line numbers, or byte offsets in a part of a file.
+
+    A byte order mark before the first line is left out.
+    """
     if span is None:
         for number, line in enumerate(file, 1):
-            yield f"{path}:{number}", line
+            text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
+            yield f"{path}:{number}", text
         return
     start, stop = span
     if start:  # The line with byte `start - 1` belongs to an earlier part.
@@ -126,7 +129,8 @@ def _located_lines(
             rest = file.readline(_SKIPPED)
             start += len(rest)
     while start < stop and (line := file.readline()):
-        yield f"{path}: line at byte {start}", line
+        text = line if start else line.removeprefix(BYTE_ORDER_MARK)
+        yield f"{path}: line at byte {start}", text
         start += len(line)
 
 
@@ -209,13 +213,6 @@ def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None
             f"{path}: is a shard of Roxxel, not text; rename it to a name that ends "
             "with .rox, and read it with roxxel_format.Roxxel"
         )
-
-
-def _text(where: str, data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(not_utf8(where, error)) from error
 
 
 def _array_rows(
@@ -308,14 +305,12 @@ _READERS: dict[
     "text": _whole_text,
     "lines": _lines,
     "jsonl": _json_lines,
+    "json": _json_array,
+    "csv": partial(_table, ","),
+    "tsv": partial(_table, "\t"),
     "npy": _array_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,
 }
 READ_BY_PARTS = {"parquet", "arrow", "ds"}
 """Formats whose readers read only parts of a file, in large reads."""
-
-WITH_FIELDS = {"jsonl", "parquet", "arrow"}
-"""Formats whose documents have fields."""
-
-FORMATS = (*_READERS, "ds", "roxxel02")

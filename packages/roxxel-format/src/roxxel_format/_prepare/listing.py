@@ -2,75 +2,181 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.formats import FORMATS, check_kinds, format_of, is_no_data
+from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.object_listing import found_objects
 from roxxel_format._prepare.tables import files_of_dataset, without_side_files
-from roxxel_format._store.corpus_name import is_pattern, matches_of, visible
+from roxxel_format._store.corpus_name import (
+    CorpusName,
+    absolute,
+    corpus_name,
+    in_natural_order,
+    is_pattern,
+    matches_of,
+    name_in_bucket,
+)
 from roxxel_format._store.urls import ObjectVersion, is_url
+from roxxel_format._write.extension import print_notice
 from roxxel_format._write.input_record import Inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of a path, in order; `folder` is None if each of them was named."""
+
+    files: list[str]
+    folder: str | None = None
 
 
 def find_inputs(
-    paths: Sequence[str], form: str | None = None, field: str = "text"
+    paths: Sequence[str],
+    form: str | None = None,
+    field: str | None = None,
+    *,
+    outputs: Sequence[str] = (),
 ) -> Inputs:
     """Return the files that paths, patterns, folders and URLs name.
 
     The files of a pattern and of a folder are in natural order. A folder means its
-    visible files, and those of the folders in it. A folder that `datasets` saved means
-    its Arrow files. The files beside a `.ds` file, such as its index, are left out.
+    files, and those of the folders in it, without files that are no data, such as
+    `README.md`, and without the files of `outputs`. A folder that `datasets` saved
+    means its Arrow files. The files beside a `.ds` file, such as its index, are left
+    out. If the files have several formats, prints a line that counts them.
 
     Args:
         paths: Files, folders or patterns; `-` is the standard input.
         form: Format of the files; see `documents_in`.
-        field: Field of the documents; see `documents_in`.
+        field: Field of the documents; see `documents_in`. Default: `text`.
+        outputs: The corpora that are to be written.
 
     Raises:
         BucketError: A bucket cannot be listed.
-        FileNotFoundError: A folder or a pattern has no file.
-        InputError: A folder that `datasets` saved cannot be read.
+        FileNotFoundError: A folder or a pattern has no file, or none that is data.
+        InputError: The format of a file is not known, the files are of different kinds,
+            or a folder that `datasets` saved cannot be read.
         ValueError: A URL is not valid, or is a pattern or a folder on a web server.
     """
     found: list[str] = []
+    named: set[str] = set()
+    left_out: list[str] = []
     objects: dict[str, ObjectVersion] = {}
     for path in paths:
         if is_url(path):
-            listed = found_objects(path)
+            folder, listed = found_objects(path)
             objects |= listed
-            found += listed
+            each = _Found([*listed], folder)
         else:
-            found += _found_files(path)
+            each = _found_files(path)
+        data = _data(each, outputs)
+        if not data:
+            raise FileNotFoundError(
+                f"{path}: holds no data, but {_named(each.files)}; name a file itself "
+                "if it is data"
+            )
+        found += data
+        if each.folder is None:
+            named.update(data)
+        left_out += {*each.files}.difference(data)
     files = without_side_files(found)
+    mixture = check_kinds(files, form, named)
+    if mixture is not None:
+        print_notice(mixture)
     objects = {path: objects[path] for path in files if path in objects}
-    return Inputs(tuple(files), form, field, objects)
+    return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
 
 
-def _found_files(path: str) -> list[str]:
+def check_fields(inputs: Inputs, given: Mapping[str, str | None]) -> None:
+    """Raise InputError if fields are named, but an input has none.
+
+    `given` has the name of each field by the option that the user passes.
+    """
+    options = [f"--{name} {field}" for name, field in given.items() if field]
+    if not options:
+        return
+    for path in inputs.paths:
+        form = FORMATS[format_of(path, inputs.form)]
+        if form.kind != "rows":
+            raise InputError(
+                f"{path}: is read as {form.what}, which has no fields for "
+                f"{' and '.join(options)}; leave the option out, pass files of rows "
+                "(JSON, CSV, Parquet, Arrow), or name their --format"
+            )
+
+
+def _data(found: _Found, outputs: Sequence[str]) -> list[str]:
+    """Return the files that were named, or that are data in a folder."""
+    if found.folder is None:
+        return found.files
+    start = found.folder.rstrip("/") + "/" if found.folder else ""
+    own = [name for output in outputs for name in _names_of(output)]
+    return [
+        file
+        for file in found.files
+        if not is_no_data(file.removeprefix(start)) and not _is_of(file, own)
+    ]
+
+
+def _names_of(output: str) -> list[tuple[str, CorpusName]]:
+    """Return the folder and the names of the files that a corpus may have."""
+    path = absolute(output)
+    assert isinstance(path, str)  # noqa: S101 - one path gives one path
+    if is_url(path):
+        folder, name = name_in_bucket(path)
+        return [(folder.rstrip("/"), name)]
+    names = [corpus_name(path)]
+    if names[0].manifest is None:  # The corpus may be one file, or become several.
+        pattern = f"{names[0].prefix}_*{names[0].suffix}"
+        names.append(corpus_name(str(names[0].folder / pattern)))
+    return [(os.path.realpath(name.folder), name) for name in names]
+
+
+def _is_of(file: str, own: list[tuple[str, CorpusName]]) -> bool:
+    """Return whether a file belongs to a corpus that is to be written."""
+    folder, _, name = file.rpartition("/")
+    if own and not is_url(file):
+        folder = os.path.realpath(folder or ".")
+    return any(
+        folder == of
+        and (each.is_own(name) or name == (each.manifest or each.single).name)
+        for of, each in own
+    )
+
+
+def _named(files: list[str]) -> str:
+    more = len(files) - 1
+    names = f"{files[0].rpartition('/')[2]}{f' and {more} more' if more else ''}"
+    return f"only {names}, which describe data or are left over from a write"
+
+
+def _found_files(path: str) -> _Found:
     if path != "-" and Path(path).is_dir():
         names = files_of_dataset(path, lambda name: _content(Path(path, name)))
         if names is not None:
-            files = [str(Path(path, name)) for name in names]
-            what = f"{path}: the dataset has no rows"
-        else:
-            inside = visible(each for each in Path(path).rglob("*") if each.is_file())
-            is_hidden = [
-                any(part[0] == "." for part in Path(each).relative_to(path).parts)
-                for each in inside
-            ]
-            files = [a for a, b in zip(inside, is_hidden, strict=True) if not b]
-            what = f"{path}: the folder holds no file"
+            if not names:
+                raise FileNotFoundError(
+                    f"{path}: the dataset has no rows; check the path"
+                )
+            return _Found([str(Path(path, name)) for name in names])
+        inside = (str(each) for each in Path(path).rglob("*") if each.is_file())
+        found = _Found(in_natural_order(inside), str(Path(path)))
+        what = f"{path}: the folder holds no file"
     elif is_pattern(path):
-        files = [each for each in matches_of(path) if Path(each).is_file()]
+        base, matches = matches_of(path)
+        found = _Found([each for each in matches if Path(each).is_file()], base)
         what = f"{path}: no file matches the pattern"
     else:
-        return [path]
-    if not files:
+        return _Found([path])
+    if not found.files:
         raise FileNotFoundError(f"{what}; check the path")
-    return files
+    return found
 
 
 def _content(path: Path) -> bytes | None:

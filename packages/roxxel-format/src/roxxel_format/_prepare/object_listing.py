@@ -26,11 +26,12 @@ _SYMBOLS = re.compile(r"\[!?\]?[^]]*\]|.")
 """A set of characters such as `[0-9]`, or one character."""
 
 
-def found_objects(url: str) -> dict[str, ObjectVersion]:
-    """Return the objects of a URL, and their versions, in natural order.
+def found_objects(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
+    """Return the folder that was searched, and the objects of a URL in natural order.
 
-    As on a disk, a folder means its visible objects, and those of the folders in it. In
-    a pattern, `*` and `[...]` stand for parts of a name, and `**` for folders.
+    As on a disk, a folder means its objects, and those of the folders in it. In a
+    pattern, `*` and `[...]` stand for parts of a name, and `**` for folders. The folder
+    is None if each object was named, by the URL or by the list of a saved dataset.
 
     Raises:
         BucketError: The store cannot be listed, or reports no version of an object.
@@ -45,35 +46,36 @@ def found_objects(url: str) -> dict[str, ObjectVersion]:
             f"{url}: the objects of a web server cannot be listed; pass the URL of "
             "each file"
         )
+    folder: str | None = None
     if glob.has_magic(url):
-        found = _matching(url)
+        folder, found = _matching(url)
         what = f"{url}: no object matches the pattern"
     else:
         if not is_folder:
             with contextlib.suppress(FileNotFoundError):
-                return _checked({url: object_version(url, DEFAULT_TIMEOUT_S)})
-        found = {} if is_web else _in_folder(url)
+                found = {url: object_version(url, DEFAULT_TIMEOUT_S)}
+                return None, _checked(found)
+        folder, found = (url, {}) if is_web else _in_folder(url)
         what = f"{url}: there is no such object{'' if is_web else ' or folder'}"
     if not found:
         raise FileNotFoundError(f"{what}; check the URL")
-    return _checked(found)
+    return folder, _checked(found)
 
 
-def _matching(url: str) -> dict[str, ObjectVersion]:
-    """Return the visible objects that a pattern matches."""
+def _matching(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
+    """Return the folder in which a pattern begins, and the objects that it matches."""
     parts = url.split("/")
     first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
     base = "/".join(parts[:first])
     is_deep = first < len(parts) - 1 or parts[first] == "**"
     listed = _listed(base, is_deep=is_deep)
     if url in listed:  # The name of an object may have brackets.
-        return {url: listed[url]}
+        return None, {url: listed[url]}
     expression = re.compile(_expression(parts[first:]))
-    return {
+    return base, {
         each: version
         for each, version in listed.items()
         if expression.fullmatch(each[len(base) + 1 :])
-        and not each.rpartition("/")[2].startswith(".")
     }
 
 
@@ -97,8 +99,8 @@ def _translated(symbol: str) -> str:
     return f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
 
 
-def _in_folder(url: str) -> dict[str, ObjectVersion]:
-    """Return the visible objects of a folder, or the files of a saved dataset."""
+def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
+    """Return a folder and its objects, or None and the files of a saved dataset."""
     listed = _listed(url, is_deep=True)
 
     def content(name: str) -> bytes | None:
@@ -109,11 +111,7 @@ def _in_folder(url: str) -> dict[str, ObjectVersion]:
 
     names = files_of_dataset(url, content)
     if names is None:
-        return {
-            each: version
-            for each, version in listed.items()
-            if not any(part[:1] == "." for part in each[len(url) + 1 :].split("/"))
-        }
+        return url, listed
     found: dict[str, ObjectVersion] = {}
     for name in names:
         path = f"{url}/{name}"
@@ -123,7 +121,7 @@ def _in_folder(url: str) -> dict[str, ObjectVersion]:
                 "dataset again"
             )
         found[path] = listed[path]
-    return found
+    return None, found
 
 
 def _listed(base: str, *, is_deep: bool) -> dict[str, ObjectVersion]:

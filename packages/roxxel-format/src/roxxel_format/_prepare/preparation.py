@@ -154,16 +154,20 @@ def prepare(
                 job = _Preparation(
                     name or target, inputs, options, exist, unit_bytes, documents
                 )
-                runner = runner or ProcessRunner()
-                return job.run(runner, part, progress)
+                summary = job.run(runner or ProcessRunner(), part, progress)
+                return replace(summary, left_out=inputs.left_out)
             if options.side is not None:
                 documents.sorter = sorter_of(options, load_intake(options)[1])
             if name is None:
                 place = BucketPlace(target, DEFAULT_TIMEOUT_S)
-                return write_to_bucket(
+                summary = write_to_bucket(
                     place, documents, options, exist, says_ending=True
                 )
-            return write_corpus(target, documents, options, exist, says_ending=True)
+            else:
+                summary = write_corpus(
+                    target, documents, options, exist, says_ending=True
+                )
+        return replace(summary, left_out=inputs.left_out)
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
         if options.side is not None:

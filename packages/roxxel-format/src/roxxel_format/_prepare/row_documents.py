@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_format._prepare.input_file import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from roxxel_format._write.fields import Fields
 
@@ -43,10 +43,11 @@ def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) ->
         else value.as_py()
         for name, value in pairs
     }
-    return _document(f"{path}: row {row}", fields, found)
+    return row_document(f"{path}: row {row}", fields, found)
 
 
-def _document(where: str, fields: Fields, values: dict[str, Any]) -> object:
+def row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> object:
+    """Return the document of a row, whose fields are `values`."""
     for name in fields.names:
         _check_text(where, values[name])
     try:
@@ -102,7 +103,7 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
         # Given bytes, `json` would guess UTF-16, and accept surrogates.
         value: Any = json.loads(line.decode())
     except UnicodeDecodeError as error:
-        raise InputError(not_utf8(where, error)) from error
+        raise _not_utf8(where, error) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON ({error}); correct the line") from error
     if isinstance(value, dict):
@@ -126,12 +127,24 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
                 f"{where}: {type(table[field]).__name__} found; "
                 f"a {fields.part(field)} is a text or a list of tokens"
             )
-    return _document(where, fields, table)
+    return row_document(where, fields, table)
 
 
-def not_utf8(where: str, error: UnicodeDecodeError) -> str:
-    """Describe bytes that are not UTF-8."""
-    return (
+def text_of(where: str, data: bytes) -> str:
+    """Return the text in UTF-8; raise InputError for bytes that are no text."""
+    if b"\0" in data:
+        raise InputError(
+            f"{where}: holds a NUL at byte {data.index(0)}, so it is binary, or text "
+            "in another encoding; convert it to UTF-8 first, or leave it out"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    return InputError(
         f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); convert it "
         "first"
     )

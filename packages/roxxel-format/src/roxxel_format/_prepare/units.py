@@ -11,8 +11,13 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from roxxel_format._prepare.formats import is_compressed
-from roxxel_format._prepare.inputs import format_of, parquet_table
+from roxxel_format._prepare.formats import (
+    HEAD_BYTES,
+    format_of,
+    format_of_head,
+    is_compressed,
+)
+from roxxel_format._prepare.inputs import parquet_table
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import divided_batches, divided_tokens
 from roxxel_format._prepare.unit import Unit, parts_of
@@ -87,17 +92,21 @@ def _divided(
     `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
     lines and JSON lines can be divided.
     """
-    form, count = form or format_of(path), num_bytes // max(1, least)
+    name, count = format_of(path, form), num_bytes // max(1, least)
     if count < 2 or is_compressed(path):
         return []
-    if form == "parquet":
+    if name == "json":
+        with opened(path, version, ahead_to=0) as file:
+            head = file.read(HEAD_BYTES)
+        name = format_of_head(path, name, head, is_given=form is not None)
+    if name == "parquet":
         return _divided_rows(path, least, version)
-    if form == "ds":
+    if name == "ds":
         return divided_tokens(ends_beside(path), num_bytes, least)
-    if form == "arrow":
+    if name == "arrow":
         with opened(path, version, ahead_to=0) as file:
             return divided_batches(path, file, least)
-    if form not in ("lines", "jsonl"):
+    if name not in ("lines", "jsonl"):
         return []
     ends = [number * num_bytes // count for number in range(count + 1)]
     return list(pairwise(ends))

@@ -197,10 +197,13 @@ def _below_folder(filepath: str) -> tuple[Path, str]:
     return folder, str(path.relative_to(folder))
 
 
-def matches_of(pattern: str) -> list[str]:
-    """Return the visible files and folders that match a pattern, in natural order."""
+def matches_of(pattern: str) -> tuple[str, list[str]]:
+    """Return the folder in which a pattern begins, and what matches it.
+
+    The matches are the visible files and folders, in natural order.
+    """
     folder, rest = _below_folder(pattern)
-    return visible(folder.glob(rest))
+    return str(folder), visible(folder.glob(rest))
 
 
 def is_folder(filepath: str) -> bool:
@@ -391,7 +394,7 @@ def matching_files(filepath: str) -> list[str]:
             f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
             'one "*" within a name'
         )
-    found = matches_of(filepath)
+    _, found = matches_of(filepath)
     if not found:
         raise FileNotFoundError(
             f"{path}: no file matches the pattern; write the corpus first, or "

@@ -38,6 +38,7 @@ class Inputs:
         form: A format of `_prepare.inputs`; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
         objects: The version of each URL.
+        left_out: The files of the given folders and patterns that are no data.
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
@@ -51,6 +52,7 @@ class Inputs:
     objects: Mapping[str, ObjectVersion] = dataclasses.field(
         default_factory=dict[str, ObjectVersion], repr=False, compare=False
     )
+    left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
     recorded: dict[str, Any] = dataclasses.field(init=False)
     older: str = dataclasses.field(init=False)
     facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._write.fields import Fields
+from roxxel_format.naming import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
     from roxxel_format._write.input_record import Inputs
     from roxxel_format._write.side import Side
 
+_MAX_NAMED = 3
 Exist = Literal["keep", "replace", "append", "error"]
 
 
@@ -164,6 +166,8 @@ class WriteSummary:
         sync_s: Seconds of `duration_s` spent flushing shards to the disk.
         num_dropped: Characters of the texts that the tokenizer left out, because its
             vocabulary has neither them nor a token for unknown characters.
+        left_out: The files of the given folders and patterns that are no data, such as
+            `README.md`.
 
     Example:
         >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
@@ -181,6 +185,7 @@ class WriteSummary:
     duration_s: float
     sync_s: float
     num_dropped: int = 0
+    left_out: tuple[str, ...] = ()
 
     @property
     def num_shards(self) -> int:
@@ -199,4 +204,17 @@ class WriteSummary:
             f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
             f"{self.num_documents:,} documents and {self.num_shards:,} "
             f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes{dropped}"
+            f"{left_out_note(self.left_out)}"
         )
+
+
+def left_out_note(files: Sequence[str]) -> str:
+    """Return the end of a summary that counts and names the files that are no data."""
+    if not files:
+        return ""
+    # Hidden files come last: the others may be missed.
+    named = sorted(files, key=lambda file: "/." in f"/{file}")[:_MAX_NAMED]
+    shown = ", ".join(printable(file.rpartition("/")[2]) for file in named)
+    what = "file that is" if len(files) == 1 else "files that are"
+    more = ", ..." if len(files) > _MAX_NAMED else ""
+    return f"; left out {len(files):,} {what} no data ({shown}{more})"

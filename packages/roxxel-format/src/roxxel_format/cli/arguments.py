@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from roxxel_format._prepare.inputs import FORMATS
+from roxxel_format._prepare.formats import FORMATS
 from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
@@ -389,10 +389,13 @@ def _add_inputs(parser: ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         metavar="FORMAT",
-        help=f"one of {', '.join(FORMATS)}; default: inferred from the file name",
+        help=f"one of {', '.join(FORMATS)}; default: that of each file's name, which "
+        "its first bytes must confirm",
     )
     parser.add_argument(
-        "--field", help="field of JSON objects, or Parquet column; default: text"
+        "--field",
+        help="field of JSON objects, or column of a table, that holds the documents; "
+        "default: text",
     )
     parser.add_argument(
         "--unit-bytes",

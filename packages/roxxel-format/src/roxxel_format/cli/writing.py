@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._prepare.listing import find_inputs
+from roxxel_format._prepare.listing import check_fields, find_inputs
 from roxxel_format._prepare.units import units_of
 from roxxel_format._read.finding import resolved_to_read
 from roxxel_format._spec.dtypes import stored_name
@@ -20,7 +20,7 @@ from roxxel_format._store.corpus_name import (
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.options import Separator, WriteOptions, left_out_note
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.side import Side
@@ -42,7 +42,10 @@ _MAX_SALT = 64
 
 def plan(options: argparse.Namespace) -> int:
     """Print the units of a preparation, without writing anything."""
-    inputs = find_inputs(options.inputs, options.format, options.field or "text")
+    inputs = find_inputs(
+        options.inputs, options.format, options.field, outputs=[options.corpus]
+    )
+    check_fields(inputs, {"field": options.field})
     units = units_of(inputs, options.unit_bytes)
     if options.json:
         rows = [
@@ -60,7 +63,8 @@ def plan(options: argparse.Namespace) -> int:
     for number, unit in enumerate(units):
         print(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
     total = sum(unit.num_bytes for unit in units)
-    print(f"{len(units):,} units, {total:,} bytes, {options.corpus}")
+    note = left_out_note(inputs.left_out)
+    print(f"{len(units):,} units, {total:,} bytes, {options.corpus}{note}")
     return 0
 
 
