@@ -589,3 +589,14 @@ def test_a_file_that_is_no_shard_is_written_over_only_on_request(
         corpus.write([[1, 2]], separator=None)
     assert path.read_bytes() == b"hello"
     assert corpus.write([[1, 2]], separator=None, exist="replace").num_tokens == 2
+
+
+def test_a_link_in_place_of_the_file_is_refused_and_stays(tmp_path: Path) -> None:
+    link = tmp_path / "link.rox"
+    link.symlink_to("target.rox")
+
+    with pytest.raises(OSError, match=f"{link}: is a link"):
+        Roxxel(str(link)).write([[1, 2]], vocab_size=5)
+
+    assert link.is_symlink()
+    assert not (tmp_path / "target.rox").exists()

@@ -364,13 +364,9 @@ def test_page_is_written_beside_other_files_and_to_a_folder_that_exists(
 
     assert of_the_user.read_text() == "mine"
     assert {path.name for path in finished.iterdir()} == {*before, "report.html"}
-    assert capsys.readouterr().err.splitlines() == [
-        (
-            f"roxxel: {finished / 'no' / 'a'}: its folder does not exist; "
-            "make it, or give another --out"
-        ),
-        f"roxxel: {finished}: is a folder; give a file to --out",
-    ]
+    missing, folder = capsys.readouterr().err.splitlines()
+    assert missing.startswith(f"roxxel: {finished / 'no' / 'a'}: its folder does not")
+    assert folder.startswith(f"roxxel: {finished}: is a folder; name a file")
 
 
 def test_system_s_refusal_names_the_file_first(

@@ -7,19 +7,16 @@ gaps. https://github.com/huggingface/safetensors
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import secrets
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store import published
 
-from roxxel_ckpt._integrity import sync_directory
 from roxxel_ckpt._orbax import read_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._description import LeafSpec
@@ -115,30 +112,8 @@ def export_safetensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     chosen = [name for name in leaves if names.get(name) in header]
-    with _published(target) as file:
+    with published(target) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
     return 8 + len(text) + offset
-
-
-@contextlib.contextmanager
-def _published(target: Path) -> Generator[BinaryIO]:
-    """Yield a hidden file; rename it to `target` at the end, or remove it on error."""
-    draft = target.with_name(f".{target.name}~{secrets.token_hex(4)}.partial")
-    try:
-        with draft.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-    except BaseException as error:
-        draft.unlink(missing_ok=True)
-        # An error that names another file comes from reading the checkpoint.
-        if isinstance(error, OSError) and error.filename in {None, str(draft)}:
-            raise OSError(
-                f"{target}: cannot be written ({error.strerror or error}); make room "
-                "and export again, or write elsewhere"
-            ) from error
-        raise
-    sync_directory(target.parent)

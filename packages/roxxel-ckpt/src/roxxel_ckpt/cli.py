@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_store import check_output
+
 from roxxel_ckpt._arguments import parser
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
@@ -331,16 +333,10 @@ def _sound_directory(step: Step, done: str) -> Path:
 
 
 def _export(options: argparse.Namespace) -> int:
+    target = Path(options.safetensors)
+    check_output(target)
     step = named_step(options.step)
     directory = _sound_directory(step, "exported")
-    target = Path(options.safetensors)
-    if target.is_dir():
-        raise CheckpointNotFoundError(f"{target}: is a folder; name a file")
-    if not target.parent.is_dir():
-        raise CheckpointNotFoundError(
-            f"{target}: its folder does not exist; make it, or name a file in another "
-            "folder"
-        )
     from roxxel_ckpt._export import export_safetensors
 
     leaves = step.leaves()

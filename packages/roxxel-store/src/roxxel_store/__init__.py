@@ -1,10 +1,18 @@
 """What every package of Roxxel shares, without a dependency.
 
 `missing_extra` names the command that installs a library which an extra needs.
-`find_google_problem` says at once why a bucket of Google cannot be used.
+`find_google_problem` says at once why a bucket of Google cannot be used. `published`
+writes a file that is complete or absent, and `check_output` refuses what is no file.
 """
 
 from roxxel_store.extras import MissingExtraError, missing_extra
 from roxxel_store.google import find_google_problem
+from roxxel_store.output import check_output, published
 
-__all__ = ["MissingExtraError", "find_google_problem", "missing_extra"]
+__all__ = [
+    "MissingExtraError",
+    "check_output",
+    "find_google_problem",
+    "missing_extra",
+    "published",
+]

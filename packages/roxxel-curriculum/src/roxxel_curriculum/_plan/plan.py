@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_store import published
 
 from roxxel_curriculum._order.rounds import Cursor
 from roxxel_curriculum._plan.diff import compare_plans
@@ -100,12 +103,15 @@ class Plan(PlanFigures):
 
         Raises:
             ModuleNotFoundError: matplotlib is missing; install the `plot` extra.
+            OSError: `path` is a folder, a link or a device, or cannot be written.
         """
         from roxxel_curriculum._plan.picture import draw
 
         figure: Any = draw(self)
         if path is not None:
-            figure.savefig(path)
+            kind = Path(path).suffix.removeprefix(".") or None
+            with published(path) as file:
+                figure.savefig(file, format=kind)
         return figure
 
     def to_dict(self) -> dict[str, Any]:

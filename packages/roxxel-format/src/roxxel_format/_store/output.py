@@ -12,6 +12,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Self
 
+from roxxel_store import check_output
+
 from roxxel_format._store.local import claim, draft_path, sync_file, sync_folder
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Output:
         self._is_broken = False
         self._is_named = False
         self.sync_s = 0.0
+        check_output(path)
         try:
             self.draft = _new_draft(path) if draft is None else draft
             self._file = self.draft.open("wb", buffering=0)

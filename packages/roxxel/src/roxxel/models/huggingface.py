@@ -15,7 +15,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from roxxel_store import missing_extra
+from roxxel_store import missing_extra, published
 
 from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._llama import Llama
@@ -88,7 +88,9 @@ def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
         "torch_dtype": "float32",
     }
     path = Path(folder) / "config.json"
-    path.write_text(json.dumps({**named, **values}, indent=2) + "\n", encoding="utf-8")
+    # In the folder of the hub's cache, files are links to what others use.
+    with published(path) as file:
+        file.write(f"{json.dumps({**named, **values}, indent=2)}\n".encode())
     return path
 
 

@@ -7,8 +7,9 @@ and needs no network.
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING
+
+from roxxel_store import published
 
 from roxxel.report._comparison import comparison
 from roxxel.report._configs import config_values
@@ -92,20 +93,9 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
 
 def _write(out: Path, content: str) -> None:
     """Write a page atomically."""
-    if out.is_dir():
-        raise RunFolderError(f"{out}: is a folder; give a file to --out")
     if out.suffix.lower() not in _SUFFIXES:
         raise RunFolderError(
             f"{out}: the report is an HTML page; give --out a name that ends in .html"
         )
-    if not out.parent.is_dir():
-        raise RunFolderError(
-            f"{out}: its folder does not exist; make it, or give another --out"
-        )
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(content)
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+    with published(out) as file:
+        file.write(content.encode())
