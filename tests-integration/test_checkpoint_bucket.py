@@ -594,6 +594,41 @@ def test_a_deletion_that_fails_leaves_the_save(
     assert run.names() == {"3", "manifest.json"}
 
 
+def test_a_save_that_fails_after_its_commit_is_a_whole_step(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(writer: Writer) -> None:
+        del writer
+        raise ValueError("after the commit")
+
+    with run.checkpointer(1) as saving:
+        save(saving, 1)
+        monkeypatch.setattr(Writer, "collect", fail)
+        assert saving.save(2)
+        with pytest.raises(CheckpointWriteError, match="after the commit"):
+            saving.wait()
+    assert saving.steps() == [1, 2]
+    assert main(["verify", run.url]) == 0
+
+
+def test_a_store_that_ignores_conditions_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = Bucket.replace
+
+    def ignoring(bucket: Bucket, name: str, data: bytes, version: Any) -> Any:
+        path = run.folder / name
+        if version is not None and path.exists():
+            version = bucket.read_version(name)[1]
+        return replace(bucket, name, data, version)
+
+    monkeypatch.setattr(Bucket, "replace", ignoring)
+    with pytest.raises(
+        CheckpointBucketError, match=rf"^{run.url}: the store ignores .* If-Match"
+    ):
+        run.checkpointer().save(1)
+
+
 def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
     set_faults(run.port, latency_s=0.05)
     done = subprocess.run(

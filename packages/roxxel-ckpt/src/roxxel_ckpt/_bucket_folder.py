@@ -49,7 +49,7 @@ from roxxel_ckpt.swap import (
     check_not_lost,
     is_name,
     read_manifest,
-    remove,
+    remove_folder,
     writer_of,
 )
 
@@ -344,17 +344,19 @@ class BucketFolder:
     def discard(self, staging: Path, *, is_first: bool) -> None:
         """Remove the files of a failed save, if the bucket responds soon.
 
-        If the swap that commits the step may still take effect, or another program has
-        begun, the files stay: a later save removes them.
+        If the step was committed before the failure, if the swap that commits it may
+        still take effect, or if another program has begun, the files stay. A later save
+        removes those that the manifest does not list.
         """
         self.drop(staging, keep=False)
         if not is_first:
             return
         self._writer.drop([staging.name])
-        if self._writer.may_delete:
+        is_listed = staging.name in self._writer.held.names()
+        if self._writer.may_delete and not is_listed:
             timeout_s = min(self._timeout_s / 8, _DISCARD_TIMEOUT_S)
             with contextlib.suppress(CheckpointBucketError):
-                remove(Bucket(self._bucket.url, timeout_s), staging.name)
+                remove_folder(Bucket(self._bucket.url, timeout_s), staging.name)
 
     def _check_uploaded(self, staging: Path) -> None:
         digests: dict[str, FileDigest] = {}

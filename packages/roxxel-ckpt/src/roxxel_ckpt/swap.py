@@ -31,6 +31,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_ckpt._integrity import is_sealed, sealed
+from roxxel_ckpt.buckets import Version
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointDamagedError,
@@ -41,7 +42,7 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from roxxel_ckpt.buckets import Bucket, Version
+    from roxxel_ckpt.buckets import Bucket
 
 MANIFEST = "manifest.json"
 _VERSION = 1
@@ -111,10 +112,9 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def remove(bucket: Bucket, name: str) -> None:
-    """Delete the object, or all objects in the folder, of a name."""
-    inside = bucket.sizes(f"{name}/")
-    bucket.delete([f"{name}/{each}" for each in inside] or [name])
+def remove_folder(bucket: Bucket, name: str) -> None:
+    """Delete all objects in the folder of a name."""
+    bucket.delete([f"{name}/{each}" for each in bucket.sizes(f"{name}/")])
 
 
 def writer_of(bucket: Bucket) -> Writer:
@@ -176,7 +176,11 @@ class Writer:
             self._work.release()
 
     def begin(self) -> None:
-        """Take over the folder; from now on, commits of earlier programs fail."""
+        """Take over the folder; from now on, commits of earlier programs fail.
+
+        Raises:
+            CheckpointBucketError: The bucket fails, or its store ignores conditions.
+        """
         with self._lock:
             self._is_settled, self._is_superseded = True, False
             while True:
@@ -191,6 +195,7 @@ class Writer:
                     found.listed,
                 )
                 if self._replace(mine, version):
+                    self._check_conditions()
                     return
 
     def ensure_begun(self) -> None:
@@ -249,21 +254,27 @@ class Writer:
         with self._lock:
             held, dropped = self.held, set(self._dropped)
         listed = held.names()
-        for name in self._names_there():
-            is_left = _generation(name) < held.generation or name in dropped
-            if is_left and name not in listed:
-                remove(self.bucket, name)
 
-    def _names_there(self) -> list[str]:
-        """Return the names in the folder and in its folders of other names."""
+        def is_left(name: str) -> bool:
+            if not is_name(name) or name in listed:
+                return False
+            return _generation(name) < held.generation or name in dropped
+
+        objects, folders = self._names_there()
+        self.bucket.delete(filter(is_left, objects))
+        for name in filter(is_left, folders):
+            remove_folder(self.bucket, name)
+
+    def _names_there(self) -> tuple[list[str], list[str]]:
+        """Return the objects and folders here, and in folders of other names."""
         top = self.bucket.names()
-        found = [*top.objects, *top.prefixes]
+        objects, folders = list(top.objects), list(top.prefixes)
         for prefix in top.prefixes:
             if not is_name(prefix):
                 inner = self.bucket.names(f"{prefix}/")
-                inside = [*inner.objects, *inner.prefixes]
-                found += [f"{prefix}/{name}" for name in inside]
-        return list(filter(is_name, found))
+                objects += [f"{prefix}/{name}" for name in inner.objects]
+                folders += [f"{prefix}/{name}" for name in inner.prefixes]
+        return objects, folders
 
     def _replace(self, manifest: Manifest, version: Version | None) -> bool:
         """Replace the manifest; return False if it is another than `version`.
@@ -290,6 +301,19 @@ class Writer:
         self._held, self._version = manifest, new
         self._is_settled = True
         return True
+
+    def _check_conditions(self) -> None:
+        """Raise CheckpointBucketError if the store ignores the condition of a request.
+
+        A store that does replaces the manifest by itself, which does no harm.
+        """
+        no_version = Version('"0"', "0")
+        if self.bucket.replace(MANIFEST, self.held.packed(), no_version) is not None:
+            raise CheckpointBucketError(
+                f"{self.bucket.url}: the store ignores the condition If-Match of a "
+                "request, so two programs could overwrite each other's checkpoints; "
+                "update the store, or save to another one"
+            )
 
     def _gone(self) -> CheckpointWriteError:
         return CheckpointWriteError(
