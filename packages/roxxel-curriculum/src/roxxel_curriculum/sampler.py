@@ -22,7 +22,12 @@ from roxxel_curriculum._bind.masks import Masks, check_columns
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
-from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block_checks
+from roxxel_curriculum._bind.sources import (
+    batch_dtype,
+    prefetches_documents,
+    token_range,
+    with_block_checks,
+)
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._names import as_name, named_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
@@ -102,6 +107,7 @@ class Sampler:
         self._progress = Progress(solution.phases, solution.source_names)
         self.damaged: tuple[DamagedBlock, ...] = solution.damaged
         self._damage = Damage(solution.damaged, solution.source_names)
+        self._prefetches = [prefetches_documents(each) for each in self._readers]
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         self._masks: Masks | None = None
@@ -316,7 +322,8 @@ class Sampler:
             if self._masks is not None:
                 self._masks.will_need(index, starts, length)
                 documents |= self._masks.reads_documents(stop - 1, index)
-            self._readers[index].will_need(starts, length, documents=documents)
+            hint = {"documents": documents} if self._prefetches[index] else {}
+            self._readers[index].will_need(starts, length, **hint)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.

@@ -129,6 +129,7 @@ class TokenReader(Protocol):
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            documents: Whether `document_spans` of the windows will be called too.
+            documents: Whether `document_spans` of the windows will be called too. A
+                reader may leave out this keyword.
         """
         ...

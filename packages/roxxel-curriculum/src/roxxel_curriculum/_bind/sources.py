@@ -8,6 +8,7 @@ tokens than the wrapper.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,7 @@ from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roxxel_format import ChecksumError
 
@@ -30,6 +31,17 @@ MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
 
 _REQUIRED = [member for member in dir(TokenReader) if not member.startswith("_")]
+_CALLS: dict[str, tuple[str, ...]] = {
+    "read": ("starts", "length", "dtype"),
+    "will_need": ("starts", "length"),
+    "document_spans": ("start", "stop"),
+    "with_version": ("fingerprint",),
+    "with_check": ("check",),
+    "damaged_tokens": ("error",),
+    "column": ("name",),
+}
+"""The methods of a reader that are called, with their positional arguments."""
+
 _INT32 = np.iinfo(np.int32)
 
 
@@ -150,6 +162,11 @@ def version_fingerprints(reader: TokenReader) -> set[str]:
     return {reader.fingerprint, *(_optional(reader, "versions") or ())}
 
 
+def prefetches_documents(reader: TokenReader) -> bool:
+    """Return whether `will_need` of a reader has the optional keyword `documents`."""
+    return _accepts(reader.will_need, None, None, documents=False)
+
+
 def at_versions(
     sources: Sequence[Source], fingerprints: Mapping[str, str]
 ) -> tuple[Source, ...]:
@@ -186,6 +203,29 @@ def _optional(reader: TokenReader, member: str) -> Any:
     return getattr(reader, member) if hasattr(type(reader), member) else None
 
 
+def _optional_call(reader: TokenReader, member: str) -> Callable[..., object] | None:
+    """Return a method of a reader; None if the reader has no such method."""
+    is_required = member in _REQUIRED
+    return getattr(reader, member) if is_required else _optional(reader, member)
+
+
+def _accepts(
+    method: Callable[..., object] | None, *arguments: object, **keywords: object
+) -> bool:
+    """Return whether a method can be called so; True if it cannot be known."""
+    if method is None:
+        return True
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # A method that is written in C has no signature.
+        return True
+    try:
+        signature.bind(*arguments, **keywords)
+    except TypeError:
+        return False
+    return True
+
+
 def _checked_mapping(
     value: Mapping[str, Any] | None, message: str
 ) -> Mapping[str, Any]:
@@ -209,6 +249,13 @@ def _check_reader(source: Source) -> None:
             f"source {source.name!r} is a {type(reader).__name__}, not a token reader: "
             f"it has no {', '.join(missing)}; open the corpus with Roxxel(filepath)"
         )
+    for member, arguments in _CALLS.items():
+        if not _accepts(_optional_call(reader, member), *arguments):
+            raise TypeError(
+                f"source {source.name!r} is a {type(reader).__name__}, whose {member} "
+                f"does not accept ({', '.join(arguments)}); write {member} with the "
+                "arguments of roxxel_format.TokenReader"
+            )
     if not 0 < reader.num_tokens <= MAX_TOKENS:
         raise CurriculumError(
             f"source {source.name!r} holds {reader.num_tokens} tokens; "
