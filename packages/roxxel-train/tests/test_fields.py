@@ -13,7 +13,16 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_format.cli import main as roxxel_format
 
-from .helpers import mesh_of, pair, rows, trainer, values
+from .helpers import (
+    by_mask,
+    corpus,
+    loss_fn,
+    mesh_of,
+    pair,
+    rows,
+    trainer,
+    values,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -117,6 +126,38 @@ def test_run_on_prompts_and_completions_learns_the_completions_alone(
     assert set(targets[~mask].tolist()) == {ord("a"), ord("b")}
     (row,) = rows(tmp_path)
     assert row["loss_weight"] == counts.sum()
+
+
+def unweighted(model: Any, batch: Any) -> Any:
+    return by_mask(model, batch)[0]
+
+
+def test_parts_of_a_masked_loss_without_a_weight_are_refused(tmp_path: Path) -> None:
+    """A part of which no token is learned would count as a loss of 0."""
+    options: dict[str, Any] = {"fields": ("tokens", "loss_mask"), "grad_accum_steps": 2}
+
+    with pytest.raises(ValueError, match=r"grad_accum_steps=2 .*loss_weight"):
+        trainer(tmp_path / "a", loss_fn=unweighted, **options)
+
+    trainer(tmp_path / "b", loss_fn=by_mask, **options)
+    trainer(tmp_path / "c", loss_fn=lambda m, b: loss_fn(m, b["tokens"]), **options)
+
+
+def test_held_out_batches_of_a_masked_loss_need_its_weight(tmp_path: Path) -> None:
+    def built(folder: str, steps: int, **options: Any) -> None:
+        trainer(
+            tmp_path / folder,
+            [Phase(1, 4, 9)],
+            fields=("tokens", "loss_mask"),
+            eval_curriculum=Curriculum(corpus(tmp_path), [Phase(steps, 4, 9)]),
+            **options,
+        )
+
+    with pytest.raises(ValueError, match=r"eval_curriculum .*loss_weight"):
+        built("a", 2, loss_fn=unweighted)
+
+    built("b", 2, loss_fn=by_mask)
+    built("c", 1, loss_fn=unweighted)
 
 
 def test_a_mask_that_a_run_does_not_read_is_named(tmp_path: Path) -> None:

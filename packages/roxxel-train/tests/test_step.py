@@ -136,6 +136,8 @@ LOSS, HALF = jnp.float32(2.0), jnp.float32(0.5)
         ((LOSS,), set()),
         ((LOSS, {"accuracy": HALF}), {"accuracy"}),
         ([LOSS, {"accuracy": jnp.full(1, 0.5)}], {"accuracy"}),
+        ((LOSS, {"loss": LOSS, "accuracy": HALF}), {"accuracy"}),
+        ((LOSS, HALF, {"loss": LOSS}), {"aux/1"}),
         ((LOSS, None, jnp.zeros(3)), set()),
         ((LOSS, HALF, (HALF, HALF)), {"aux/1", "aux/2/0", "aux/2/1"}),
         ((LOSS, {"grad": {"x": HALF}}), {"grad/x"}),
@@ -233,7 +235,7 @@ def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
         (None, "loss_fn returned the loss as a NoneType"),
         ((LOSS, {"name": "x"}), "loss_fn returned 'name' as a str"),
         ((LOSS, {"tokens": HALF}), "metric named 'tokens'"),
-        ((LOSS, {"loss": HALF}), "metric named 'loss'"),
+        ((LOSS, {"loss": HALF}), "metric named 'loss' beside the loss"),
         ((LOSS, {"a": HALF}, {"a": HALF}), "two metrics named 'a'"),
     ],
 )

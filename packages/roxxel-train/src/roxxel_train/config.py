@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 import numpy as np
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum
+from roxxel_format import Roxxel
 
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import check_log_to
+from roxxel_train._step.diagnose.calls import check_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -44,12 +46,19 @@ _COUNTS = {
     "grad_accum_steps",
 }
 _AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
-_FUNCTIONS = {"loss_fn", "eval_fn", "train_step"}
+_FUNCTIONS = {
+    "loss_fn": "model, batch",
+    "eval_fn": "state",
+    "train_step": "model, optimizer, batch",
+}
+"""The arguments with which the trainer calls the user's functions."""
+
 _TYPES = {
     "curriculum": Curriculum,
     "checkpointer": Checkpointer,
     "logger": Logger,
 }
+_PATHS = {"save_path", "init_from", "branch_from"}
 _NEVER_NONE = {"checkpoint_every", "log_every", "grad_accum_steps", "timeout"}
 
 
@@ -73,10 +82,11 @@ class TrainConfig:
             or exactly one scalar. The trainer logs further scalars by their path
             (`aux/grad/x`), and ignores arrays and None. If a mask excludes tokens,
             return the number of unmasked tokens as the scalar `"loss_weight"`: means
-            over parts of a batch and over held-out batches use this weight. If the
-            function also returns the mean loss of each row as `"row_loss"`, of shape
-            `(batch_size,)`, the trainer logs the loss of each source; `"row_weight"`,
-            of the same shape, has the number of unmasked tokens of each row.
+            over parts of a batch and over held-out batches use this weight, so a loss
+            that uses the field `"loss_mask"` must return it there. If the function also
+            returns the mean loss of each row as `"row_loss"`, of shape `(batch_size,)`,
+            the trainer logs the loss of each source; `"row_weight"`, of the same shape,
+            has the number of unmasked tokens of each row.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
             `run.json`. May be a URL of a bucket, such as `s3://bucket/run` (also
             `gs://` and `az://`; the extra `bucket` installs the client). Then the files
@@ -220,18 +230,8 @@ class TrainConfig:
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
                 _check_amount(name, value)
-            elif name in _FUNCTIONS and not callable(value):
-                raise TypeError(
-                    f"{name} is a {type(value).__name__}, which cannot be called; "
-                    "give a function"
-                )
-            elif name in _TYPES and not isinstance(value, _TYPES[name]):
-                is_folder = isinstance(value, str | os.PathLike)
-                raise TypeError(
-                    f"{name} is a {type(value).__name__}; "
-                    f"give a {_TYPES[name].__name__}"
-                    + (f", or save_path={str(value)!r}" if is_folder else "")
-                )
+            else:
+                _check_type(name, value)
 
         self._check_on_damage()
         _check_held_out(self.eval_curriculum)
@@ -363,6 +363,34 @@ def _check_held_out(value: Any) -> None:
                 f"eval_curriculum[{name!r}] is a {type(one).__name__}; "
                 "give a Curriculum"
             )
+
+
+def _check_type(name: str, value: Any) -> None:
+    """Check that a function can be called, and that an object has the right type."""
+    if name in _FUNCTIONS:
+        if not callable(value):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}, which cannot be called; "
+                "give a function"
+            )
+        check_call(name, value, _FUNCTIONS[name])
+    elif name in _TYPES and not isinstance(value, _TYPES[name]):
+        raise _wrong_type(name, value)
+    elif name in _PATHS and not isinstance(value, str | os.PathLike):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}; give a path or a URL as text"
+        )
+
+
+def _wrong_type(name: str, value: Any) -> TypeError:
+    """Return the error for an object in place of one of `_TYPES`."""
+    wanted, kind = _TYPES[name], type(value).__name__
+    remedy = f"give a {wanted.__module__.partition('.')[0]}.{wanted.__name__}"
+    if name == "curriculum" and isinstance(value, Roxxel):
+        remedy = "give Curriculum(corpus, [Phase(steps, batch_size, seq_len)])"
+    elif name == "checkpointer" and isinstance(value, str | os.PathLike):
+        remedy += f", or save_path={str(value)!r}"
+    return TypeError(f"{name} is a {kind}; {remedy}")
 
 
 def _count(name: str, value: Any) -> int:

@@ -26,9 +26,11 @@ from roxxel_train._run.state import RunState
 from roxxel_train._run.watcher import needs_all_processes
 from roxxel_train._step.compiled import (
     CompiledAhead,
+    check_weight,
     compiling_thread,
     use_compilation_cache,
 )
+from roxxel_train._step.diagnose.objects import check_pair, evaluation_mode
 from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
@@ -127,6 +129,8 @@ class Trainer:
             self.model, self.optimizer = on_mesh(
                 config.model, config.optimizer, layout, compare
             )
+        if config.train_step is None:
+            check_pair(self.model, self.optimizer)
 
         # The state to start from: a checkpoint of this run, or of another run.
         state = RunState(config, self.curriculum, self.model, self.optimizer, folder)
@@ -150,7 +154,16 @@ class Trainer:
             layout.mesh,
             state.path,
         )
+        if config.train_step is None and not updates.loss_needs_model:
+            raise ValueError(
+                "loss_fn returns a loss that does not depend on the model, so nothing "
+                "would be learned; compute the loss from the argument `model`"
+            )
         state.check_mask(updates.unused)
+        if config.grad_accum_steps > 1:
+            check_weight(
+                updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
+            )
         evaluator = Evaluator(config, placement, graphdef, state)
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
@@ -168,6 +181,7 @@ class Trainer:
             shapes=batches,
             evaluator=evaluator,
             notes=[*placement.notes(shapes), *idle],
+            warnings=[*filter(None, [evaluation_mode(self.model)])],
             traced=traced,
         )
 
@@ -234,6 +248,7 @@ class Trainer:
             [
                 *state.plan().notes_on_sources,
                 *state.held_out.notes,
+                *self._session.warnings,
                 *self._session.notes,
             ],
         )

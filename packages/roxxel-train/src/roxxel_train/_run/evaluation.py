@@ -13,7 +13,7 @@ from flax import nnx
 from roxxel_loader import device_stream
 
 from roxxel_train._run.held_out import EVAL_LOSS
-from roxxel_train._step.compiled import CompiledAhead
+from roxxel_train._step.compiled import CompiledAhead, check_weight
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
 from roxxel_train._step.placement import batch_shapes
 from roxxel_train._step.step import ModelState
@@ -155,8 +155,7 @@ class HeldOut:
             model.eval()
             loss, aux, _ = unpack_loss(loss_fn(model, batch))
             num_tokens = jax.tree.leaves(batch)[0].size
-            weight = aux.pop(LOSS_WEIGHT, jnp.asarray(num_tokens, jnp.float32))
-            return weight, {"loss": loss, **aux}
+            return jnp.asarray(num_tokens, jnp.float32), {"loss": loss, **aux}
 
         self.samplers = samplers
         self._placement = placement
@@ -171,6 +170,8 @@ class HeldOut:
             placement.sharding.mesh,
             run_folder,
         )
+        if any(sampler.total_steps > 1 for sampler in samplers.values()):
+            check_weight(self.programs, "eval_curriculum averages batches")
 
     @property
     def names(self) -> set[str]:
@@ -178,7 +179,7 @@ class HeldOut:
         return {_LOSS} | {
             _name(value, of_set)
             for of_set in self.samplers
-            for value in self.programs.names
+            for value in self.programs.names - {LOSS_WEIGHT}
         }
 
     def evaluate(
@@ -252,8 +253,9 @@ def _name(value: str, of_set: str) -> str:
 
 
 def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
-    weight, means = jax.device_get(result)
-    return float(weight), {name: float(mean) for name, mean in means.items()}
+    num_tokens, means = jax.device_get(result)
+    weight = float(means.pop(LOSS_WEIGHT, num_tokens))
+    return weight, {name: float(mean) for name, mean in means.items()}
 
 
 def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:

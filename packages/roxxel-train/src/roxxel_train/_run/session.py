@@ -51,6 +51,7 @@ class Session:
     Attributes:
         shapes: Shape, dtype and sharding of the batches of each phase.
         notes: Sentences about the sharding, for the log.
+        warnings: Sentences about the model, for the log.
         traced: Steps whose JAX trace is written.
         is_open: Whether a run is open; only then do the attributes below exist.
     """
@@ -65,6 +66,7 @@ class Session:
     shapes: Sequence[Any]
     evaluator: Evaluator
     notes: Sequence[str]
+    warnings: Sequence[str]
     traced: range
     is_open: bool = False
     processes: Processes = field(init=False)
@@ -322,6 +324,8 @@ class Session:
         if start < sampler.total_steps:
             for problem in missing_rows(sampler, self.updates.lookups):
                 log.warning(problem)
+            for warning in self.warnings:
+                log.warning(warning)
             for note in (*plan.notes_on_longest, *self.notes):
                 log.info(note)
         self._planned.log(start)

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_train._step.diagnose.missing_field import explained
-from roxxel_train._step.diagnose.unused import unused_fields
+from roxxel_train._step.diagnose.calls import explained
+from roxxel_train._step.diagnose.used import loss_needs_model, used_fields
 from roxxel_train._step.diagnose.vocabulary import token_lookups
+from roxxel_train._step.loss import LOSS_WEIGHT
 from roxxel_train._step.placement import in_bytes
 
 if TYPE_CHECKING:
@@ -79,8 +80,10 @@ class CompiledAhead:
     The function returns a tuple whose second value is a dict. It may name the axes of
     `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
     dtype and sharding of each batch (any pytree of arrays), in the order in which the
-    run needs the programs. `lookups` are the arrays that the programs index by tokens,
-    and `unused` the fields of a batch that at least one program does not use.
+    run needs the programs. `lookups` are the arrays that the programs index by tokens.
+    `used` has the fields of a batch that at least one program uses, and `unused` those
+    that at least one program does not use. `loss_needs_model` says whether the loss of
+    every program depends on an array of the model.
     """
 
     def __init__(
@@ -101,13 +104,17 @@ class CompiledAhead:
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
         self.lookups: set[TokenLookup] = set()
+        self.used: set[str] = set()
         self.unused: set[str] = set()
+        self.loss_needs_model = True
         for key, batch in distinct.items():
             with jax.set_mesh(mesh), explained(batch):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
-            self.unused |= unused_fields(traced.jaxpr.jaxpr, shapes, batch)
+            self.loss_needs_model &= loss_needs_model(traced, shapes)
+            for name, is_used in used_fields(traced.jaxpr.jaxpr, shapes, batch).items():
+                (self.used if is_used else self.unused).add(name)
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
 
     @property
@@ -186,6 +193,22 @@ class CompiledAhead:
         """
         with jax.set_mesh(self._mesh):
             return self._function(state, batch)
+
+
+def check_weight(programs: CompiledAhead, averages: str) -> None:
+    """Check that the weight of a mean is known where a loss leaves out masked tokens.
+
+    `averages` says what is averaged. Without a weight, a part of which no token is
+    learned would count as a loss of 0.
+    """
+    if "loss_mask" in programs.used and LOSS_WEIGHT not in programs.names:
+        raise ValueError(
+            f"{averages}, but the loss uses 'loss_mask' and loss_fn returns no "
+            f"{LOSS_WEIGHT!r}, so a part without unmasked tokens would count as a loss "
+            f'of 0; return loss, {{"{LOSS_WEIGHT}": n}}, where n is the number of '
+            'tokens over which the loss is a mean, such as batch["loss_mask"][:, '
+            "1:].sum()"
+        )
 
 
 @contextmanager

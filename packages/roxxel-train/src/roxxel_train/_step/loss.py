@@ -92,7 +92,8 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
     - a scalar;
     - a tuple or list whose first value is the loss. In a named tuple with a field
       `loss`, this field is the loss. Scalars in dicts among the other values keep their
-      keys as names; another scalar is named by its position, such as `aux/1`;
+      keys as names; another scalar is named by its position, such as `aux/1`. One of
+      the dicts may repeat the loss itself as `"loss"`;
     - a dict, nested or not, with one scalar named `"loss"`. A dict without a value of
       this name must have exactly one scalar.
 
@@ -118,7 +119,12 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
             "return a floating-point scalar"
         )
     for name in scalars:
-        if name in ROW_FIELDS or name == "loss":
+        if name == "loss":
+            raise TypeError(
+                f"{function} returned a metric named 'loss' beside the loss, which may "
+                "be another value; rename or drop the metric"
+            )
+        if name in ROW_FIELDS:
             raise TypeError(
                 f"{function} returned a metric named {name!r}, which is a "
                 "reserved name; rename the metric"
@@ -170,8 +176,13 @@ def _split_sequence(
                     "" if isinstance(value, Mapping) else f"aux/{index}", value
                 )
 
-    others = _without_rows(leaves(), rows, function)
-    return result[loss_index], _scalars(others, function)
+    loss = result[loss_index]
+    if not _is_scalar(loss):
+        raise _not_a_scalar("the loss", loss, function)
+    scalars = _scalars(_without_rows(leaves(), rows, function), function)
+    if "loss" in scalars and scalars["loss"] is loss:
+        del scalars["loss"]
+    return loss, scalars
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -14,13 +14,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from roxxel_train._step.diagnose.calls import check_call
+from roxxel_train._step.diagnose.objects import check_model, check_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -140,21 +143,17 @@ def on_mesh(
     Before the first computation, `check` is called with a summary of all arrays: the
     computation crashes if the summary differs between processes.
     """
+    check_model(model)
     if isinstance(model, nnx.Module):
-        if optimizer is None:
-            raise TypeError("optimizer is None; give the nnx.Optimizer of the model")
-        put_on_mesh(model, optimizer, layout, check)
-        return model, optimizer
-    if not callable(model):
-        raise TypeError(
-            f"model is a {type(model).__name__}; give a Flax NNX module or a function "
-            "that returns (model, optimizer)"
-        )
+        check_optimizer(optimizer)
+        put_on_mesh(model, cast("nnx.Optimizer[Any]", optimizer), layout, check)
+        return model, cast("nnx.Optimizer[Any]", optimizer)
     if optimizer is not None:
         raise TypeError(
             "model is a function, which returns the optimizer too; "
             "omit the argument optimizer"
         )
+    check_call("model", model, "")
     if layout.mesh.size > 1:
         return create(model, layout, check)
     # One device holds all arrays anyway. In one program, XLA would compile the random
@@ -253,19 +252,18 @@ def _summary(arrays: Any, specs: Any) -> str:
 
 
 def _check_pair(pair: Any) -> None:
-    is_pair = isinstance(pair, tuple) and len(pair) == 2
-    if not (
-        is_pair
-        and isinstance(pair[0], nnx.Module)
-        and isinstance(pair[1], nnx.Optimizer)
-    ):
-        kind = type(pair).__name__
-        if is_pair:
-            kind = " and a ".join(type(part).__name__ for part in pair)
+    if not (isinstance(pair, tuple | list) and len(pair) == 2):
         raise TypeError(
-            f"the function given as model returned a {kind}; "
+            f"the function given as model returned a {type(pair).__name__}; "
             "it must return (model, nnx.Optimizer)"
         )
+    if not isinstance(pair[0], nnx.Module):
+        raise TypeError(
+            "the function given as model returned "
+            f"a {type(pair[0]).__name__} as its first value; "
+            "it must return (model, nnx.Optimizer)"
+        )
+    check_optimizer(pair[1], "the function given as model returned as its second value")
 
 
 def _check_no_strays(pair: Any, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""Finds the fields of a batch that a step does not use, from its traced program."""
+"""Finds the fields of a batch that a step uses, from its traced program."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.extend.core import Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from roxxel_train._step.diagnose.vocabulary import PASS_ON, inner_program
 
@@ -13,20 +14,40 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def unused_fields(jaxpr: Any, state: Any, batch: Any) -> set[str]:
-    """Return the fields that a step traced from `(state, batch)` does not use.
+def used_fields(jaxpr: Any, state: Any, batch: Any) -> dict[str, bool]:
+    """Return whether a step traced from `(state, batch)` uses each field of the batch.
 
     A field that is only reshaped, sliced or converted is not used. A field counts as
     used if its values enter any computation, even one whose result is dropped.
     """
     num_others = len(jax.tree.leaves(state))
-    found: set[str] = set()
+    found: dict[str, bool] = {}
     for index, (keys, _) in enumerate(jax.tree_util.tree_flatten_with_path(batch)[0]):
         name = getattr(keys[-1], "key", None) if keys else None
         marks = [at == num_others + index for at in range(len(jaxpr.invars))]
-        if isinstance(name, str) and not _walk(jaxpr, marks)[0]:
-            found.add(name)
+        if isinstance(name, str):
+            found[name] = _walk(jaxpr, marks)[0]
     return found
+
+
+def loss_needs_model(traced: Any, state: Any) -> bool:
+    """Return whether the loss of a step depends on an array of the model.
+
+    `traced` is a step from `(state, batch)` to a tuple whose second value is a dict
+    with the loss. `state` has the model under the key 0.
+    """
+    outputs = jax.tree_util.tree_flatten_with_path(traced.out_info)[0]
+    is_loss = [
+        [getattr(key, "idx", getattr(key, "key", None)) for key in path] == [1, "loss"]
+        for path, _ in outputs
+    ]
+    _, needed = dce_jaxpr(traced.jaxpr.jaxpr, is_loss)
+    paths = jax.tree_util.tree_flatten_with_path(state)[0]
+    return any(
+        is_needed
+        for is_needed, (path, _) in zip(needed, paths, strict=False)
+        if getattr(path[0], "key", None) == 0
+    )
 
 
 def _walk(jaxpr: Any, marks: Sequence[bool]) -> tuple[bool, list[bool]]:

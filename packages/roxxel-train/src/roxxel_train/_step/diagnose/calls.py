@@ -1,0 +1,192 @@
+"""Explains why a user's function cannot be called as a trainer calls it.
+
+JAX reports such mistakes in a traceback of dozens of lines, most of them its own, and
+never mentions an argument of the trainer.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from traceback import walk_tb
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import jax
+from flax import nnx
+from flax.errors import TraceContextError
+from roxxel_curriculum import Field
+
+from roxxel_train._step.fed import Fed
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from types import FrameType
+
+_FIELDS: tuple[str, ...] = get_args(Field)
+_LIBRARIES = {"jax", "flax", "optax"}
+_NEEDS_VALUE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+)
+_OURS = Path(__file__).parents[2]
+
+_STRING_INDEX = re.compile(r"string index.*'(\w+)'")
+_UNHASHABLE = re.compile(r"unhashable type: 'slice'")
+_NOT_CALLABLE = re.compile(r"'(\w+)' object is not callable")
+_NOT_AN_ARRAY = re.compile(
+    r"(?:Cannot determine dtype of |Value |'|<class '(?:[\w<>]+\.)*)(\w+)"
+    r"(?:\(|'> as an abstract array|'> is not a valid JAX type"
+    r"|' object (?:is not subscriptable|has no attribute "
+    r"'(?:shape|dtype|ndim|size|astype|reshape|at|T|sum|mean)'))"
+)
+
+
+class FunctionError(TypeError):
+    """A user's function does something that a trainer does not support."""
+
+
+def check_call(name: str, function: Callable[..., Any], arguments: str) -> None:
+    """Check by its signature that a function accepts these positional arguments.
+
+    >>> check_call("loss_fn", lambda model, batch, rng: 0, "model, batch")
+    Traceback (most recent call last):
+    TypeError: loss_fn takes (model, batch, rng), but the trainer calls \
+loss_fn(model, batch); bind the other arguments, as by functools.partial
+    """
+    if inspect.iscoroutinefunction(function):
+        raise TypeError(f"{name} is an async function; give an ordinary function")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # a function of C code may have no signature
+    given = arguments.split(", ") if arguments else []
+    try:
+        signature.bind(*given)
+    except TypeError:
+        taken = ", ".join(map(str, signature.parameters.values()))
+        is_more = len(signature.parameters) > len(given)
+        remedy = (
+            "bind the other arguments, as by functools.partial"
+            if is_more
+            else "give a function of these arguments"
+        )
+        raise TypeError(
+            f"{name} takes ({taken}), but the trainer calls {name}({arguments}); "
+            f"{remedy}"
+        ) from None
+
+
+@contextmanager
+def explained(fed: Any) -> Generator[None]:
+    """Raise `FunctionError` for an error that a sentence explains better than JAX.
+
+    `fed` is what the traced function receives: a batch, or a `Fed` with a batch.
+    """
+    try:
+        yield
+    except Exception as error:
+        frame, line = list(_own(error))[-1]
+        path = frame.f_code.co_filename
+        batch = fed.batch if isinstance(fed, Fed) else fed
+        if Path(path).parent.parent == _OURS:
+            # The function itself belongs to a library.
+            position, words = "the function", _swapped(error, frame)
+        else:
+            position, words = f"{path}:{line}", _explanation(error, frame, batch)
+        if words is None:
+            raise
+        # The traceback of JAX says nothing more, and hides this sentence.
+        raise FunctionError(f"{position} {words}") from None
+
+
+def _explanation(error: Exception, frame: FrameType, batch: Any) -> str | None:
+    """Return what the code at a frame does wrong; None for any other error."""
+    if isinstance(error, TraceContextError):
+        return (
+            "changes a Variable of an object from outside of the function, such as a "
+            "global model; use the model that the function gets as its argument"
+        )
+    if isinstance(
+        error,
+        jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError,
+    ):
+        return (
+            "needs the value of an array (if, float(), int(), NumPy), but the trainer "
+            "compiles the function; use jnp.where, jax.lax.cond or jax.debug.print, or "
+            "set JAX_DISABLE_JIT=1 to look at values"
+        )
+    if not isinstance(error, TypeError | KeyError | AttributeError):
+        return None
+    if isinstance(batch, Mapping):
+        return _of_fields(error, frame, cast("Mapping[str, Any]", batch)) or _swapped(
+            error, frame
+        )
+    found = _STRING_INDEX.search(str(error))
+    if found is None:
+        return _swapped(error, frame)
+    other = found[1] if found[1] in _FIELDS and found[1] != "tokens" else "segment_ids"
+    return (
+        f"reads batch[{found[1]!r}], but a batch of this run is one "
+        f'array of tokens; pass fields=("tokens", "{other}") to get a dict of arrays, '
+        f'or fields = ["tokens", "{other}"] under [trainer]'
+    )
+
+
+def _of_fields(
+    error: Exception, frame: FrameType, batch: Mapping[str, Any]
+) -> str | None:
+    """Explain how a function misread a batch that is a dict of arrays by field."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    names = ", ".join(map(repr, batch))
+    if isinstance(key, str) and key in _FIELDS and key not in batch:
+        return (
+            f"reads batch[{key!r}], but the batches of this run "
+            f"have {names}; add {key!r} to fields="
+        )
+    keys = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
+    found = _NOT_AN_ARRAY.search(str(error))
+    is_read_as_array = (
+        any(part is Ellipsis or isinstance(part, slice) for part in keys)
+        or _UNHASHABLE.search(str(error)) is not None
+        or (found is not None and found[1] == "dict")
+    )
+    if is_read_as_array and any(
+        isinstance(value, dict) and cast("dict[str, Any]", value).keys() == batch.keys()
+        for value in frame.f_locals.values()
+    ):
+        return (
+            "uses the batch as one array, but with fields= a batch of this run is a "
+            f'dict of arrays ({names}); read batch["tokens"]'
+        )
+    return None
+
+
+def _swapped(error: Exception, frame: FrameType) -> str | None:
+    """Explain an error of a function that takes model and batch in another order."""
+    called = _NOT_CALLABLE.search(str(error))
+    if called is not None and (called[1].endswith("Tracer") or called[1] == "dict"):
+        what = "calls an array, such as the batch, as a function"
+    else:
+        used = _NOT_AN_ARRAY.search(str(error))
+        modules = {
+            type(value).__name__
+            for value in frame.f_locals.values()
+            if isinstance(value, nnx.Module)
+        }
+        if used is None or used[1] not in modules:
+            return None
+        what = f"uses a module ({used[1]}) as an array"
+    return (
+        f"{what}; the trainer calls loss_fn(model, batch) and train_step(model, "
+        "optimizer, batch), in this order, and model(...) gives logits"
+    )
+
+
+def _own(error: BaseException) -> Iterator[tuple[FrameType, int]]:
+    """Yield the frames and lines outside of libraries, the innermost last."""
+    for frame, line in walk_tb(error.__traceback__):
+        if _LIBRARIES.isdisjoint(Path(frame.f_code.co_filename).parts):
+            yield frame, line

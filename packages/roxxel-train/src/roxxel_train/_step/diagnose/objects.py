@@ -1,0 +1,188 @@
+"""Checks that a trainer can train the objects that it was given.
+
+The likeliest mistakes are objects of neighbouring libraries: an optax transformation in
+place of an `nnx.Optimizer`, or a model of Linen or Equinox.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import optax
+from flax import nnx
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_WRAPPED = "nnx.Optimizer(model, {}, wrt=nnx.Param)"
+
+_MODES = ("deterministic", "use_running_average")
+"""Attributes that `nnx.Module.eval` sets to True."""
+
+_RATES = ("rate", "dropout_rate")
+"""Attributes with the share of values that a module drops in training mode."""
+
+
+def check_model(model: Any) -> None:
+    """Check that a model is an NNX module or a function, or say how to make it one."""
+    if isinstance(model, nnx.Module):
+        return
+    kind = type(model).__name__
+    if isinstance(model, type):
+        raise TypeError(
+            f"model is the class {model.__name__}; give an instance, such as "
+            f"{model.__name__}(..., rngs=nnx.Rngs(0)), or a function that returns "
+            "(model, optimizer)"
+        )
+    if _is_of("flax.linen", model):
+        raise TypeError(
+            f"model is a {kind}, a Linen module; give an NNX module: "
+            "nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(batch)"
+        )
+    if _is_of("torch", model):
+        raise TypeError(f"model is a {kind} of PyTorch; give a Flax NNX module")
+    if isinstance(model, tuple | list) and any(
+        isinstance(part, nnx.Module) for part in model
+    ):
+        raise TypeError(
+            f"model is a {kind} that holds the module; give model and optimizer as two "
+            "arguments, or a function that returns both"
+        )
+    if model is not None and not jax.tree_util.all_leaves([model]):
+        raise TypeError(
+            f"model is a {kind}, a tree of arrays that is no Flax NNX module (as in "
+            "Equinox, Haiku or plain JAX); hold its leaves in a module, as in "
+            "`self.leaves = nnx.List(map(nnx.Param, jax.tree.leaves(tree)))`, and "
+            "rebuild it by jax.tree.unflatten where it is called"
+        )
+    if not callable(model):
+        raise TypeError(
+            f"model is a {kind}; give a Flax NNX module or a function "
+            "that returns (model, optimizer)"
+        )
+
+
+def check_optimizer(optimizer: Any, where: str = "optimizer is") -> None:
+    """Check that an optimizer is an `nnx.Optimizer`, or say how to make it one."""
+    kind = type(optimizer).__name__
+    wrapped = _WRAPPED.format("optax.adamw(1e-3)")
+    if optimizer is None:
+        raise TypeError(f"{where} None; give the nnx.Optimizer of the model: {wrapped}")
+    if isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(
+            f"{where} an optax transformation; give an nnx.Optimizer around it: "
+            + _WRAPPED.format("transformation")
+        )
+    if isinstance(optimizer, optax.MultiSteps):
+        raise TypeError(
+            f"{where} an optax.MultiSteps; give grad_accum_steps=, or "
+            + _WRAPPED.format("multi_steps.gradient_transformation()")
+        )
+    if not isinstance(optimizer, nnx.Optimizer):
+        what = f"a {kind}"
+        if isinstance(optimizer, type) or callable(optimizer):
+            name = getattr(optimizer, "__name__", kind)
+            what = f"{name}, which was not called"
+        elif _is_of("optax", optimizer) or isinstance(optimizer, tuple):
+            what = f"a {kind}, such as the state of an optimizer"
+        raise TypeError(f"{where} {what}; give an nnx.Optimizer: {wrapped}")
+    if isinstance(optimizer, getattr(nnx, "ModelAndOptimizer", ())):
+        raise TypeError(
+            f"{where} an nnx.ModelAndOptimizer, which holds a model of its own; give "
+            + _WRAPPED.format("transformation")
+        )
+
+
+def check_pair(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
+    """Check that an optimizer trains parameters of this model.
+
+    Raises:
+        ValueError: The model has none of the Variables that the optimizer trains, or
+            the optimizer was made for parameters of other shapes.
+    """
+    wrt = optimizer.wrt
+    trained = nnx.state(model, wrt)
+    if not jax.tree.leaves(trained):
+        found = sorted({type(x).__name__ for _, x in _variables(model)})
+        held = (
+            f"holds Variables of {', '.join(found)}" if found else "holds no Variable"
+        )
+        raise ValueError(
+            f"optimizer has wrt={getattr(wrt, '__name__', wrt)}, and the model "
+            f"({type(model).__name__}) {held}, so nothing would be trained; make the "
+            f"optimizer with wrt=nnx.Param, after the model has its parameters"
+        )
+    if type(optimizer) is not nnx.Optimizer:
+        return  # a subclass may hold another state
+    expected = _forms(jax.eval_shape(optimizer.tx.init, nnx.as_pure(trained)))
+    given = _forms(nnx.as_pure(optimizer.opt_state))
+    if expected != given:
+        raise ValueError(
+            "optimizer was made for another model: its state "
+            f"{_difference(given, expected)}; make the optimizer from this model: "
+            + _WRAPPED.format("transformation")
+        )
+
+
+def evaluation_mode(model: nnx.Module) -> str | None:
+    """Return a warning if the model would train in evaluation mode; else None."""
+    found = list(_evaluating(model))
+    if not found:
+        return None
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"the model is in evaluation mode ({found[0]}{others}), so it trains without "
+        "dropout and without new running averages; call model.train() before the "
+        "Trainer if this is not wanted (a loss_fn that sets the mode itself is fine)"
+    )
+
+
+def _evaluating(model: nnx.Module) -> Iterator[str]:
+    """Yield each module in evaluation mode, as `path: attribute=True`."""
+    for path, module in nnx.iter_graph(model):
+        if not isinstance(module, nnx.Module):
+            continue
+        rates = [getattr(module, name, None) for name in _RATES]
+        if any(isinstance(rate, int | float) and rate == 0 for rate in rates):
+            continue  # in training mode, this module would drop nothing either
+        for name in _MODES:
+            if getattr(module, name, None) is True:
+                where = "/".join(map(str, path)) or type(module).__name__
+                yield f"{where}: {name}=True"
+
+
+def _variables(model: nnx.Module) -> Iterator[tuple[Any, nnx.Variable[Any]]]:
+    for path, node in nnx.iter_graph(model):
+        if isinstance(node, nnx.Variable):
+            yield path, node
+
+
+def _is_of(package: str, value: Any) -> bool:
+    """Return whether a class of `value` is defined in a package, without its import."""
+    return any(
+        cls.__module__ == package or cls.__module__.startswith(f"{package}.")
+        for cls in type(value).__mro__
+    )
+
+
+def _forms(tree: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every array by its path."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): tuple(leaf.shape)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+    }
+
+
+def _difference(
+    given: dict[str, tuple[int, ...]], expected: dict[str, tuple[int, ...]]
+) -> str:
+    """Say at which path two states differ first, as the end of a sentence."""
+    for path in [*given, *expected]:
+        if path not in expected:
+            return f"has {path}, for which this model has no parameter"
+        if path not in given:
+            return f"has no {path}, which this model needs"
+        if given[path] != expected[path]:
+            return f"has {path} of shape {given[path]}, and this model {expected[path]}"
+    return "has another form"

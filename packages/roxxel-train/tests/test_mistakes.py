@@ -1,0 +1,288 @@
+"""Natural mistakes with `Trainer`: each is one sentence before the first step."""
+# ruff: noqa: ARG005 - a wrong function is recognised by the names of its arguments
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_train import Trainer
+
+from .helpers import Tiny, corpus, loss_fn, mesh_of, pair
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+MODEL, OPTIMIZER = pair()
+TX = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Tree:
+    """A model as Equinox has it: a callable tree of arrays."""
+
+    table: Any
+
+    def __call__(self, tokens: Any) -> Any:
+        return self.table[tokens]
+
+
+@pytest.fixture(scope="module")
+def curriculum(tmp_path_factory: pytest.TempPathFactory) -> Curriculum:
+    folder = tmp_path_factory.mktemp("mistakes")
+    return Curriculum(corpus(folder), [Phase(2, 4, 9)])
+
+
+def wider() -> nnx.Optimizer[Any]:
+    """Return the optimizer of another model."""
+    return nnx.Optimizer(nnx.Linear(4, 7, rngs=nnx.Rngs(0)), TX, wrt=nnx.Param)
+
+
+def lora() -> nnx.Optimizer[Any]:
+    return nnx.Optimizer(MODEL, TX, wrt=nnx.LoRAParam)
+
+
+OBJECTS: list[tuple[str, dict[str, Any], str]] = [
+    ("optax transformation", {"optimizer": TX}, "optimizer .*nnx.Optimizer"),
+    ("optax state", {"optimizer": TX.init({})}, "optimizer .*nnx.Optimizer"),
+    ("optax function", {"optimizer": optax.adam}, "adam.*not called.*nnx.Optimizer"),
+    ("learning rate", {"optimizer": 1e-3}, "optimizer is a float.*nnx.Optimizer"),
+    ("no optimizer", {"optimizer": None}, "optimizer is None.*nnx.Optimizer"),
+    (
+        "MultiSteps",
+        {"optimizer": optax.MultiSteps(TX, 2)},
+        "MultiSteps.*grad_accum_steps",
+    ),
+    (
+        "ModelAndOptimizer",
+        {"optimizer": nnx.ModelAndOptimizer(MODEL, TX)},
+        "ModelAndOptimizer.*nnx.Optimizer",
+    ),
+    ("optimizer of another model", {"optimizer": wider()}, "another model.*mu/"),
+    ("optimizer of no parameter", {"optimizer": lora()}, "LoRAParam.*nnx.Param"),
+    ("model class", {"model": Tiny}, "the class Tiny.*Tiny\\("),
+    ("Linen model", {"model": linen.Dense(3)}, "Linen.*nnx.bridge.ToNNX"),
+    ("Equinox model", {"model": Tree(jnp.ones((13, 13)))}, "Tree.*nnx.List.*nnx.Param"),
+    ("dict of arrays", {"model": {"w": jnp.ones(3)}}, "dict.*nnx.List"),
+    ("both in a tuple", {"model": pair()}, "tuple.*two arguments"),
+    (
+        "factory with an optimizer",
+        {"model": pair},
+        "omit the argument optimizer",
+    ),
+    (
+        "factory of arguments",
+        {"model": lambda rngs: pair(), "optimizer": None},
+        r"model takes \(rngs\).*partial",
+    ),
+    (
+        "factory of a model alone",
+        {"model": lambda: Tiny(nnx.Rngs(0)), "optimizer": None},
+        r"returned a Tiny.*\(model, nnx.Optimizer\)",
+    ),
+    (
+        "factory with an optax transformation",
+        {"model": lambda: (Tiny(nnx.Rngs(0)), TX), "optimizer": None},
+        "second value.*nnx.Optimizer",
+    ),
+]
+
+
+def scalar(model: Any, batch: Any) -> Any:
+    return model(batch[:, :-1]).mean()
+
+
+def branches(model: Any, batch: Any) -> Any:
+    loss = scalar(model, batch)
+    return loss if loss > 0 else -loss
+
+
+def to_numpy(model: Any, batch: Any) -> Any:
+    return scalar(model, batch) + float(np.asarray(batch).mean())
+
+
+def of_global_model(_: Any, batch: Any) -> Any:
+    return OTHER.out(OTHER.embed(batch)).mean()
+
+
+def dropping_global_model(_: Any, batch: Any) -> Any:
+    return OTHER(batch).mean()
+
+
+def swapped(batch: Any, model: Any) -> Any:
+    return model(batch[:, :-1]).mean()
+
+
+def swapped_call(batch: Any, model: Any) -> Any:
+    return model(batch).mean()
+
+
+def shape_of_batch(model: Any, batch: Any) -> Any:
+    return model(batch["tokens"]).mean() / batch.shape[0]
+
+
+OTHER = Tiny(nnx.Rngs(1))
+FIELDS = ("tokens", "segment_ids")
+PLACE = r"test_mistakes.py:\d+ "
+
+FUNCTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("logits", {"loss_fn": lambda m, b: m(b)}, r"loss_fn .*shape \(4, 9, 13\)"),
+    ("no return", {"loss_fn": lambda m, b: None}, "loss_fn .*NoneType"),
+    ("integer loss", {"loss_fn": lambda m, b: b.sum()}, "loss_fn .*int32"),
+    (
+        "argument too many",
+        {"loss_fn": lambda model, batch, rng: 0},
+        r"\(model, batch, rng\).*loss_fn\(model, batch\).*partial",
+    ),
+    ("argument too few", {"loss_fn": lambda batch: 0}, r"loss_fn\(model, batch\)"),
+    ("model as loss_fn", {"loss_fn": MODEL}, r"loss_fn takes \(tokens"),
+    ("swapped arguments", {"loss_fn": swapped}, PLACE + r".*loss_fn\(model, batch\)"),
+    ("swapped, called", {"loss_fn": swapped_call}, PLACE + r".*\(model, batch\)"),
+    (
+        "a loss of optax alone",
+        {"loss_fn": optax.softmax_cross_entropy_with_integer_labels},
+        r"a module \(Tiny\) as an array.*loss_fn\(model, batch\)",
+    ),
+    ("a branch on the loss", {"loss_fn": branches}, PLACE + ".*jax.debug.print"),
+    ("NumPy", {"loss_fn": to_numpy}, PLACE + ".*jax.debug.print"),
+    ("global model", {"loss_fn": of_global_model}, "depend on the model"),
+    (
+        "global model with dropout",
+        {"loss_fn": dropping_global_model},
+        r"helpers.py:\d+ .*global model.*argument",
+    ),
+    (
+        "fields with a loss that slices",
+        {"fields": FIELDS},
+        r'helpers.py:\d+ .*batch\["tokens"\]',
+    ),
+    (
+        "fields with a loss that asks for a shape",
+        {"fields": FIELDS, "loss_fn": shape_of_batch},
+        PLACE + r'.*batch\["tokens"\]',
+    ),
+    ("eval_fn of two", {"eval_fn": lambda m, b: 0}, r"eval_fn\(state\)"),
+    ("train_step of two", {"train_step": lambda m, b: 0}, r"train_step\(model, opt"),
+    (
+        "train_step that returns the pair",
+        {"train_step": lambda m, o, b: (m, o)},
+        "train_step returned the loss as a Tiny",
+    ),
+    ("no function", {"loss_fn": None}, "loss_fn and train_step are both None"),
+]
+
+
+def arguments(of: Curriculum) -> list[tuple[dict[str, Any], str]]:
+    """Return arguments of a wrong type or value, and what the sentence must name."""
+    return [
+        ({"curriculum": [Phase(2, 4, 9)]}, "curriculum is a list.*Curriculum"),
+        ({"curriculum": of.primary_streamer}, r"Roxxel.*Curriculum\("),
+        ({"curriculum": (x for x in ())}, "curriculum is a generator.*Curriculum"),
+        ({"curriculum": of.sampler(0)}, "curriculum is a Sampler.*Curriculum"),
+        ({"eval_curriculum": of.primary_streamer}, "eval_curriculum is a Roxxel"),
+        ({"log_every": -1}, "log_every .*-1"),
+        ({"checkpoint_every": "100"}, "checkpoint_every .*'100'"),
+        ({"grad_accum_steps": 3}, "grad_accum_steps=3"),
+        ({"fields": "tokens"}, "fields .*list of names.*'tokens'"),
+        ({"seed": "0"}, "seed.*'0'"),
+        ({"logger": logging.getLogger()}, "logger.*roxxel_train"),
+        ({"mesh": [1]}, "mesh is a list"),
+        ({"save_path": 7}, "save_path is a int"),
+        ({"timeout": "1h"}, "timeout .*'1h'"),
+    ]
+
+
+def given(curriculum: Curriculum, /, **options: Any) -> Callable[[], Trainer]:
+    model, optimizer = pair()
+    defaults: dict[str, Any] = {
+        "model": model,
+        "optimizer": optimizer,
+        "curriculum": curriculum,
+        "loss_fn": loss_fn,
+        "mesh": mesh_of(1),
+    }
+    return functools.partial(Trainer, **(defaults | options))
+
+
+def check(make: Callable[[], Trainer], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message) as info:
+        make()
+    assert "\n" not in str(info.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [each[1:] for each in OBJECTS],
+    ids=[each[0] for each in OBJECTS],
+)
+def test_a_wrong_model_or_optimizer_is_one_sentence(
+    curriculum: Curriculum, options: dict[str, Any], message: str
+) -> None:
+    check(given(curriculum, **options), message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [each[1:] for each in FUNCTIONS],
+    ids=[each[0] for each in FUNCTIONS],
+)
+def test_a_wrong_function_is_one_sentence(
+    curriculum: Curriculum, options: dict[str, Any], message: str
+) -> None:
+    check(given(curriculum, **options), message)
+
+
+@pytest.mark.parametrize("index", range(14))
+def test_a_wrong_argument_is_one_sentence(curriculum: Curriculum, index: int) -> None:
+    options, message = arguments(curriculum)[index]
+    check(given(curriculum, **options), message)
+
+
+def test_a_tree_of_arrays_trains_by_its_leaves(curriculum: Curriculum) -> None:
+    """The way that the error about a model of another library names."""
+
+    class Held(nnx.Module):
+        def __init__(self, tree: Any) -> None:
+            self.leaves = nnx.List(map(nnx.Param, jax.tree.leaves(tree)))
+            self.form = jax.tree.structure(tree)
+
+        def __call__(self, tokens: Any) -> Any:
+            leaves = [leaf[...] for leaf in self.leaves]
+            return jax.tree.unflatten(self.form, leaves)(tokens)
+
+    model = Held(Tree(jnp.ones((13, 13))))
+    optimizer = nnx.Optimizer(model, TX, wrt=nnx.Param)
+
+    given(curriculum, model=model, optimizer=optimizer)().run()
+
+    assert not (np.asarray(model.leaves[0][...]) == 1).any()
+
+
+def test_evaluation_mode_is_said(curriculum: Curriculum, tmp_path: Path) -> None:
+    model, optimizer = pair()
+    options: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    model.eval()
+
+    one = given(curriculum, save_path=tmp_path / "run", **options)()
+    one.run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert (
+        "WARNING the model is in evaluation mode (dropout: deterministic=True)" in log
+    )
+    assert "model.train()" in log
+    assert any("evaluation mode" in note for note in one.preflight().notes)
+    model.train()
+    given(curriculum, save_path=tmp_path / "other", **options)().run()
+    assert "evaluation mode" not in (tmp_path / "other" / "system.log").read_text()
