@@ -346,8 +346,11 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it(
         ((build, "optimizer"), "model is a function, which returns the optimizer too"),
         (("model", None), "give the nnx.Optimizer of the model"),
         ((lambda: Model(nnx.Rngs(0)), None), "returned a Model; it must return"),
-        ((lambda: (1, 2), None), "returned a int and a int; it must return"),
-        ((lambda: build()[::-1], None), "returned a Optimizer and a Model; it must"),
+        ((lambda: (1, 2), None), "returned a int as its first value; it must return"),
+        (
+            (lambda: build()[::-1], None),
+            "returned a Optimizer as its first value; it must",
+        ),
     ],
 )
 def test_wrong_model_or_optimizer_is_named(

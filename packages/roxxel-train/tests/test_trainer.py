@@ -635,12 +635,18 @@ def test_wrong_argument_is_named(
         ({"eval_fn": "text"}, "eval_fn is a str, which cannot be called"),
         ({"loss_fn": 3}, "loss_fn is a int, which cannot be called"),
         ({"train_step": []}, "train_step is a list, which cannot be called"),
-        ({"curriculum": [Phase(2, 4, 9)]}, "curriculum is a list; give a Curriculum"),
+        (
+            {"curriculum": [Phase(2, 4, 9)]},
+            "curriculum is a list; give a roxxel_curriculum.Curriculum",
+        ),
         ({"eval_curriculum": 3}, "eval_curriculum is a int; give a Curriculum"),
-        ({"logger": print}, "logger is a builtin_function_or_method; give a Logger"),
+        (
+            {"logger": print},
+            "logger is a builtin_function_or_method; give a roxxel_train.Logger",
+        ),
         (
             {"checkpointer": "x"},
-            "checkpointer is a str; give a Checkpointer, or save_path='x'$",
+            "checkpointer is a str; give a roxxel_ckpt.Checkpointer, or save_path='x'$",
         ),
         ({"timeout": "long"}, "timeout must be a number, got 'long'"),
         ({"timeout": None}, "timeout must be a number, got None"),

@@ -129,8 +129,8 @@ class Trainer:
             self.model, self.optimizer = on_mesh(
                 config.model, config.optimizer, layout, compare
             )
-        if config.train_step is None:
-            check_pair(self.model, self.optimizer)
+            if config.train_step is None:
+                check_pair(self.model, self.optimizer)
 
         # The state to start from: a checkpoint of this run, or of another run.
         state = RunState(config, self.curriculum, self.model, self.optimizer, folder)

@@ -65,17 +65,19 @@ class Evaluator:
         return self._eval_fn is not None or self.held_out is not None
 
     def check_best_metric(
-        self, name: str | None, of_training: set[str], *, is_recorded: bool
+        self, name: str | None, of_training: set[str] | None, *, is_recorded: bool
     ) -> None:
         """Check that a run measures the metric that ranks its checkpoints.
 
         An unknown metric passes if there is an `eval_fn`, which may return the metric,
         or if checkpoints of the run recorded the metric (`is_recorded`). Later
-        `metric_warning` warns if the run does not measure the metric.
+        `metric_warning` warns if the run does not measure the metric. Names that are
+        None are not known before the first step.
         """
-        known = {*of_training, "loss_mean"}
-        if self.held_out is not None:
-            known |= self.held_out.names
+        of_held_out = set[str]() if self.held_out is None else self.held_out.names
+        if of_training is None or of_held_out is None:
+            return
+        known = {*of_training, *of_held_out, "loss_mean"}
         if name is None or name in known:
             return
         if self._eval_fn is None and not is_recorded:
@@ -174,12 +176,15 @@ class HeldOut:
             check_weight(self.programs, "eval_curriculum averages batches")
 
     @property
-    def names(self) -> set[str]:
-        """Names of the values that an evaluation returns."""
+    def names(self) -> set[str] | None:
+        """Names of the values that an evaluation returns; None if not known yet."""
+        names = self.programs.names
+        if names is None:
+            return None
         return {_LOSS} | {
             _name(value, of_set)
             for of_set in self.samplers
-            for value in self.programs.names - {LOSS_WEIGHT}
+            for value in names - {LOSS_WEIGHT}
         }
 
     def evaluate(

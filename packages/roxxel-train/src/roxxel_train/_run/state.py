@@ -27,6 +27,7 @@ from roxxel_train._run.origin import (
     check_is_origin,
     find_origin,
 )
+from roxxel_train._step.compiled import is_debugging
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
@@ -223,7 +224,7 @@ class RunState:
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile `is_finite`, so the first save does not wait for it."""
-        if self.checkpointer is not None:
+        if self.checkpointer is not None and not is_debugging():
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
                 self._trained(),

@@ -97,6 +97,7 @@ class CompiledAhead:
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
         )
+        self._function = function
         self._mesh = mesh
         self._run_folder = run_folder
         self._function = function
@@ -108,6 +109,8 @@ class CompiledAhead:
         self.unused: set[str] = set()
         self.loss_needs_model = True
         for key, batch in distinct.items():
+            if jax.config.values["jax_disable_jit"]:
+                break
             with jax.set_mesh(mesh), explained(batch):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
@@ -118,8 +121,13 @@ class CompiledAhead:
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
 
     @property
-    def names(self) -> set[str]:
-        """Keys of the dict that the function returns as its second value."""
+    def names(self) -> set[str] | None:
+        """Keys of the dict that the function returns as its second value.
+
+        None if the function was not traced, because `jax_disable_jit` is set.
+        """
+        if not self._lowered:
+            return None
         return {
             name for lowered in self._lowered.values() for name in lowered.out_info[1]
         }
@@ -134,6 +142,8 @@ class CompiledAhead:
 
         The thread of `compiler` calls `done` after each compilation.
         """
+        if is_debugging():
+            return
         for key in dict.fromkeys(map(_key, batches)):
             known = self._compiled.get(key)
             if known is None or known.cancelled():
@@ -148,8 +158,11 @@ class CompiledAhead:
         """Wait for the compiled program of a batch; None when `give_up` returns True.
 
         `batch` may be live arrays or their shape, dtype and sharding. If the program is
-        not compiled yet, `status` is called with a line for the user.
+        not compiled yet, `status` is called with a line for the user. While JAX is
+        debugging, the result is the function itself.
         """
+        if is_debugging():
+            return self._debugged
         key = _key(batch)
         future = self._compiled[key]
         if status is not None and not future.done():
@@ -171,6 +184,10 @@ class CompiledAhead:
         """Cancel the compilations that have not started."""
         for future in self._compiled.values():
             future.cancel()
+
+    def _debugged(self, state: Tree, batch: Any) -> Any:
+        with jax.set_mesh(self._mesh), explained(batch):
+            return self._function(state, batch)
 
     def _compile(
         self, key: Any, done: Callable[[CompiledShape], None] | None
@@ -195,13 +212,24 @@ class CompiledAhead:
             return self._function(state, batch)
 
 
+def is_debugging() -> bool:
+    """Return whether JAX should run the functions themselves, to find an error.
+
+    JAX cannot disable the compilation of a program that is compiled ahead. If such a
+    program computes a NaN, JAX cannot name the operation, as it does for a function.
+    """
+    settings = jax.config.values
+    names = ("jax_disable_jit", "jax_debug_nans", "jax_debug_infs")
+    return any(settings[name] for name in names)
+
+
 def check_weight(programs: CompiledAhead, averages: str) -> None:
     """Check that the weight of a mean is known where a loss leaves out masked tokens.
 
     `averages` says what is averaged. Without a weight, a part of which no token is
     learned would count as a loss of 0.
     """
-    if "loss_mask" in programs.used and LOSS_WEIGHT not in programs.names:
+    if "loss_mask" in programs.used and LOSS_WEIGHT not in (programs.names or ()):
         raise ValueError(
             f"{averages}, but the loss uses 'loss_mask' and loss_fn returns no "
             f"{LOSS_WEIGHT!r}, so a part without unmasked tokens would count as a loss "

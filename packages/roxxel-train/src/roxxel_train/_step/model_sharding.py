@@ -160,9 +160,9 @@ def on_mesh(
     # numbers of each matrix anew: over three minutes for 124 million parameters on an
     # H100, where the operations of one layer after another compile once.
     with jax.set_mesh(layout.mesh):
-        pair = model()
+        pair: Any = model()
     _check_pair(pair)
-    put_on_mesh(*pair, layout, check)
+    put_on_mesh(pair[0], pair[1], layout, check)
     return pair
 
 

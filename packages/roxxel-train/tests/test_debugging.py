@@ -1,0 +1,43 @@
+"""JAX's switches for debugging work in a trainer as in a loop written by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from roxxel_curriculum import Phase
+
+from .helpers import loss_fn, rows, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_loss_may_look_at_values_without_jit(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def looks(model: Any, batch: Any) -> Any:
+        seen.append(int(batch[0, 0]))
+        return loss_fn(model, batch)
+
+    phases = [Phase(2, 4, 9)]
+    with jax.disable_jit():
+        one = trainer(tmp_path / "a", phases, loss_fn=looks, best_metric="loss")
+        assert one.run().complete
+
+    assert seen == [int(one.sampler.batch(step)[0, 0]) for step in range(2)]
+    trainer(tmp_path / "b", phases).run()
+    of_a, of_b = ([row["loss"] for row in rows(tmp_path / x)] for x in "ab")
+    assert of_a == pytest.approx(of_b, rel=1e-5)
+
+
+def test_the_operation_that_computes_a_nan_is_named(tmp_path: Path) -> None:
+    def invalid(model: Any, batch: Any) -> Any:
+        return loss_fn(model, batch) + jnp.log(-1.0 - batch.sum())
+
+    with jax.debug_nans(True):
+        assert trainer(tmp_path / "a", [Phase(1, 4, 9)]).run().complete
+        with pytest.raises(FloatingPointError, match="encountered in log"):
+            trainer(tmp_path / "b", [Phase(1, 4, 9)], loss_fn=invalid).run()
