@@ -22,6 +22,7 @@ from roxxel_ckpt import (
     CheckpointTimeoutError,
     CheckpointWriteError,
 )
+from roxxel_ckpt.cli import main
 
 from .helpers import checkpointer, content, flip, make, save_all, train
 
@@ -289,10 +290,47 @@ def test_an_abandoned_future_is_moved_aside_and_said(
         assert saving.steps() == [10, 20]
     assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20", "30"]
     (record,) = caplog.records
-    assert record.getMessage() == (
+    assert record.getMessage().startswith(
         f"{tmp_path}: the run continues from step 10, so steps 20, 30 moved to "
         f"{tmp_path / 'abandoned'}"
     )
+
+
+def test_a_step_that_was_set_aside_is_brought_back_by_the_named_command(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with checkpointer(tmp_path) as first:
+        save_all(first, 10, 20)
+        before = content(first.model)
+    with checkpointer(tmp_path) as second:
+        second.restore(10)
+        save_all(second, 15)
+    assert "roxxel-ckpt bring-back" in caplog.text
+
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+
+    assert str(tmp_path / "20") in capsys.readouterr().out
+    assert second.steps() == [10, 15, 20]
+    third = checkpointer(tmp_path, seed=2)
+    assert third.restore() == 20
+    assert content(third.model) == before
+    assert main(["bring-back", f"{tmp_path}@30"]) == 1
+    assert "has no step 30" in capsys.readouterr().err
+
+
+def test_a_step_brought_back_is_exchanged_for_the_newer_ones(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as first:
+        save_all(first, 10, 20)
+    with checkpointer(tmp_path, max_to_keep=9) as second:
+        second.restore(10)
+        save_all(second, 15, 20, 30)
+
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+
+    assert second.steps() == [10, 15, 20]
+    assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20.1", "30"]
 
 
 def test_two_abandoned_futures_lie_side_by_side(tmp_path: Path) -> None:

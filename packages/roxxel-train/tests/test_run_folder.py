@@ -1,21 +1,27 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_ckpt import Checkpointer
+from roxxel_ckpt.cli import main
 from roxxel_curriculum import Phase
-from roxxel_train import ModelState, RunMismatchError, Trainer, data_state
+from roxxel_train import ModelState, Preempted, RunMismatchError, Trainer, data_state
 
-from .helpers import pair, trainer
+from .helpers import pair, rows, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PHASES = [Phase(2, 4, 9)]
+
+
+def stop_soon(_: ModelState) -> None:
+    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.fixture
@@ -89,6 +95,26 @@ def test_folder_that_is_renamed_while_it_trains_stays_one_run(tmp_path: Path) ->
     assert [json.loads(line)["step"] for line in lines] == [*range(1, 11)]
     assert f"was renamed to {new / 'checkpoints'}" in (new / "system.log").read_text()
     assert trainer(tmp_path, save_path=new).run().start_step == 10
+
+
+def test_step_that_is_brought_back_has_its_rows(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"log_every": 1, "max_to_keep": 9}
+    trainer(tmp_path, **options).run()
+    checkpoints = tmp_path / "run" / "checkpoints"
+    content = (checkpoints / "10" / "checkpoint.json").read_bytes()
+    before = rows(tmp_path)
+    (checkpoints / "10" / "checkpoint.json").write_bytes(content[:-9])
+
+    with pytest.raises(Preempted):
+        trainer(tmp_path, eval_fn=stop_soon, eval_every=1, **options).run()
+    aside = checkpoints / "abandoned" / "10"
+    (aside / "checkpoint.json").write_bytes(content)
+    assert main(["bring-back", f"{tmp_path / 'run'}@10"]) == 0
+    summary = trainer(tmp_path, **options).run()
+
+    assert summary.start_step == 10
+    assert rows(tmp_path) == before
+    assert "bring-back" in (tmp_path / "run" / "system.log").read_text()
 
 
 def test_record_of_a_later_version_is_refused(begun: Path) -> None:

@@ -80,6 +80,16 @@ def parser(prog: str) -> ArgumentParser:
         "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
     )
 
+    back = commands.add_parser(
+        "bring-back",
+        help="bring back a step that was set aside",
+        description="Move a step from `abandoned/` back, so that a run continues from "
+        "it. Newer steps, and another step of this number, move to `abandoned/` in "
+        "exchange. A trainer that continues from the step also brings back its rows of "
+        "metrics. Stop the run first.",
+    )
+    back.add_argument("step", metavar="FOLDER@STEP", help="the step to bring back")
+
     export = commands.add_parser(
         "export",
         help="write a step's model to one file",

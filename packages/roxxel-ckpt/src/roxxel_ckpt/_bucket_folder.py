@@ -77,6 +77,7 @@ class BucketFolder:
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
+    aside_remedy = "restore one of them from there"
     staging_remedy = (
         "give local= (else TMPDIR) a directory with room that this program can write"
     )

@@ -32,6 +32,8 @@ class Folder(Protocol):
     not_shared_remedy: str
     # What to do if a local disk refuses the files of a save.
     staging_remedy: str
+    # How to use a step that was set aside.
+    aside_remedy: str
 
     def __str__(self) -> str:
         """Return the path or URL of the folder."""
@@ -199,6 +201,6 @@ def only_set_aside(folder: Folder, steps: list[int]) -> CheckpointNotFoundError:
     """Return the error for a folder without steps whose steps are all set aside."""
     return CheckpointNotFoundError(
         f"{folder}: holds no step, but {listed(steps)} in {folder}/{ABANDONED}, so a "
-        "run would begin anew without a word; restore one of them from there, or give "
-        "another folder to begin anew"
+        f"run would begin anew without a word; {folder.aside_remedy}, or give another "
+        "folder to begin anew"
     )

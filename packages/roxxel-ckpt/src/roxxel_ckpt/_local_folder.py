@@ -39,6 +39,7 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
+    listed,
 )
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
@@ -63,6 +64,7 @@ _LEFTOVER = re.compile(
 )
 # Names that Orbax can give to steps, with a prefix or leading zeros.
 _OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
+_ABANDONED_STEP = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
@@ -75,6 +77,7 @@ class LocalFolder:
     not_shared_remedy = (
         "give checkpoint_path a folder on a disk that all processes share"
     )
+    aside_remedy = "`roxxel-ckpt bring-back FOLDER@STEP` brings one of them back"
     staging_remedy = (
         "make room there, or give checkpoint_path a folder that this program can write"
     )
@@ -316,6 +319,36 @@ class LocalFolder:
             copies += 1
             target = abandoned / f"{step}.{copies}"
         self._numbered_path(step).rename(target)
+
+    def bring_back(self, step: int) -> list[int]:
+        """Move a step out of `abandoned/` and make it the newest; call under `lock`.
+
+        The step that moved to `abandoned/` last is taken. This step and newer ones move
+        there in exchange, so a restore uses the step that was brought back.
+
+        Returns:
+            The steps that moved to `abandoned/`.
+
+        Raises:
+            CheckpointNotFoundError: `abandoned/` has no such step.
+        """
+        copies = {
+            int(found[2] or 0): entry
+            for entry in (self.path / ABANDONED).glob(f"{step}*")
+            if (found := _ABANDONED_STEP.fullmatch(entry.name))
+            and int(found[1]) == step
+        }
+        if not copies:
+            held = listed(LocalFolder(self.path / ABANDONED).steps())
+            raise CheckpointNotFoundError(
+                f"{self.path / ABANDONED}: has no step {step}; it holds {held}"
+            )
+        newer = [number for number in self.numbered() if number >= step]
+        for number in newer:
+            self.abandon(number)
+        copies[max(copies)].rename(self._numbered_path(step))
+        sync_directory(self.path)
+        return newer
 
     def clean(self) -> None:
         """Remove directories that killed processes left half-written or half-removed.

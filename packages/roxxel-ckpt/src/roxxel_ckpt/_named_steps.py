@@ -18,8 +18,12 @@ from roxxel_ckpt._description import (
     read_leaves,
 )
 from roxxel_ckpt._local_folder import LocalFolder
-from roxxel_ckpt._names import listed
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointNotFoundError
+from roxxel_ckpt._names import ABANDONED, listed
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -74,6 +78,20 @@ def named_folder(text: str) -> Folder:
         raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
     inner = LocalFolder(folder.path / "checkpoints")
     return inner if inner.path.is_dir() and not folder.numbered() else folder
+
+
+def named_aside(text: str) -> tuple[LocalFolder, int]:
+    """Return the folder and the number of a step that was set aside, `FOLDER@STEP`."""
+    head, _, digits = text.rpartition("@")
+    if not (head and digits.isdecimal()):
+        raise ValueError(f"{text}: names no step; write FOLDER@STEP")
+    folder = named_folder(head)
+    if not isinstance(folder, LocalFolder):
+        raise CheckpointError(
+            f"{folder}: is in a bucket, where no step is moved; make a Checkpointer of "
+            f"{folder}/{ABANDONED} and restore the step from there"
+        )
+    return folder, int(digits)
 
 
 def holds_none(folder: Folder) -> CheckpointNotFoundError:

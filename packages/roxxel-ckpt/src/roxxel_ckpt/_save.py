@@ -168,11 +168,12 @@ def _prepare(
         raise _cannot_begin(folder, step, error) from error
     if abandoned:
         _logger.warning(
-            "%s: the run continues from step %d, so %s moved to %s",
+            "%s: the run continues from step %d, so %s moved to %s; %s",
             folder,
             base,
             listed(abandoned),
             f"{folder}/{ABANDONED}",
+            folder.aside_remedy,
         )
     return True
 

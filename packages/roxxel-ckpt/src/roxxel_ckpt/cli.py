@@ -29,11 +29,12 @@ from roxxel_ckpt._integrity import Verifier
 from roxxel_ckpt._named_steps import (
     Step,
     holds_none,
+    named_aside,
     named_folder,
     named_step,
     named_steps,
 )
-from roxxel_ckpt._names import STATE_ROOT
+from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -375,6 +376,20 @@ def _exported_names(
     return names
 
 
+def _bring_back(options: argparse.Namespace) -> int:
+    folder, step = named_aside(options.step)
+    with folder.lock() as is_free:
+        if not is_free:
+            raise CheckpointError(
+                f"{folder}: a program is saving here; stop the run first"
+            )
+        newer = folder.bring_back(step)
+    print(f"{folder.location(step)}: is back, and a run continues from it")
+    if newer:
+        print(f"{folder}/{ABANDONED}: holds {listed(newer)} instead")
+    return 0
+
+
 def _known(spec: LeafSpec) -> int:
     return spec.num_bytes or 0
 
@@ -409,6 +424,7 @@ _COMMANDS = {
     "show": _show,
     "diff": _diff,
     "verify": _verify,
+    "bring-back": _bring_back,
     "export": _export,
 }
 

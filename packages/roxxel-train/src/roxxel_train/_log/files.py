@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 METRICS_FILE = "metrics.jsonl"
+ASIDE_FILE = "metrics.aside.jsonl"
 SYSTEM_FILE = "system.log"
 
 _MAX_WAITING = 10_000
@@ -103,6 +104,7 @@ class LogFiles:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._rows_path = folder / METRICS_FILE
+        self._aside_path = folder / ASIDE_FILE
         with ExitStack() as on_error:
             self._rows = _LogFile(self._rows_path, _json_line)
             on_error.callback(self._rows.close)
@@ -127,11 +129,12 @@ class LogFiles:
         """Append to `metrics.jsonl`."""
         self._worker.put(self._write_row, row)
 
-    def cut(self, step: int, *, evaluated: bool) -> int:
+    def cut(self, step: int, *, evaluated: bool, keep: bool) -> int:
         """Drop the metrics rows after `step`; return the number of dropped rows."""
 
         def cut() -> int:
-            dropped = _cut_rows(self._rows_path, step, evaluated=evaluated)
+            aside = self._aside_path if keep else None
+            dropped = _cut_rows(self._rows_path, step, aside, evaluated=evaluated)
             self._last_step = _last_step(self._rows_path)
             self._rows.begin_sync()
             return dropped
@@ -141,6 +144,26 @@ class LogFiles:
     def last_step(self) -> int:
         """Return the step of the last metrics row, written or not; 0 without a row."""
         return self._worker.call(lambda: self._last_step)
+
+    def bring_back(self, step: int, *, evaluated: bool) -> int:
+        """Append the rows up to `step` that `cut` has kept and the file lacks.
+
+        Returns:
+            The number of appended rows.
+        """
+
+        def add() -> int:
+            found = self._aside_path.read_bytes() if self._aside_path.is_file() else b""
+            last = max(map(_position, _tail(self._rows_path)), default=(0, False))
+            lines: dict[tuple[int, bool], str] = {}
+            for line in found.decode("utf-8", "backslashreplace").splitlines(True):
+                if last < _position(line) <= (step, evaluated):
+                    lines[_position(line)] = line
+            self._rows.write_lines([lines[position] for position in sorted(lines)])
+            self._last_step = _last_step(self._rows_path)
+            return len(lines)
+
+        return self._worker.call(add)
 
     @property
     def failure(self) -> Exception | None:
@@ -393,12 +416,12 @@ def _torn_bytes(path: Path) -> int:
     return len(content) - (content.rfind(b"\n") + 1)
 
 
-def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
+def _cut_rows(path: Path, step: int, aside: Path | None, *, evaluated: bool) -> int:
     """Truncate a file before its first row after `step`; return how many lines it lost.
 
     Steps never decrease from row to row, and an evaluation is the last row of its step,
     so the remaining rows are a prefix of the file. If `evaluated`, the evaluation of
-    `step` remains.
+    `step` remains. The dropped rows are appended to `aside`, if given.
     """
     if not path.is_file():
         return 0
@@ -406,6 +429,11 @@ def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
         if _position(line) > (step, evaluated):
+            if aside is not None:
+                with aside.open("ab") as file:
+                    file.writelines(lines[number:])
+                    file.flush()
+                    os.fsync(file.fileno())
             os.truncate(path, kept)
             return len(lines) - number
         kept += len(line)

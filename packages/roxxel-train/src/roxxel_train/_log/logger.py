@@ -200,7 +200,9 @@ class Logger:
         if self._screen is not None:
             self._screen.progress(step, total_steps, shown)
 
-    def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
+    def cut_metrics(
+        self, step: int, *, evaluated: bool = True, keep: bool = False
+    ) -> int:
         """Drop the metrics rows after `step`, and call `cut(step)` of the sinks.
 
         A run that resumes from an earlier checkpoint writes the dropped rows again.
@@ -209,6 +211,7 @@ class Logger:
             step: Updates done.
             evaluated: Keep the evaluation row of `step`. If False, the run evaluates
                 again.
+            keep: Append the dropped rows to `metrics.aside.jsonl`.
 
         Returns:
             Number of rows dropped from `metrics.jsonl`.
@@ -220,7 +223,17 @@ class Logger:
             sink.worker.put(sink.method, "cut", step)
         if self._files is None:
             return 0
-        return self._files.cut(step, evaluated=evaluated)
+        return self._files.cut(step, evaluated=evaluated, keep=keep)
+
+    def bring_back(self, step: int, *, evaluated: bool = True) -> int:
+        """Append the rows up to `step` that the file lacks and `cut_metrics` has kept.
+
+        Returns:
+            Number of appended rows.
+        """
+        if self._files is None:
+            return 0
+        return self._files.bring_back(step, evaluated=evaluated)
 
     def last_step(self) -> int | None:
         """Return the step of the last row of `metrics.jsonl`.

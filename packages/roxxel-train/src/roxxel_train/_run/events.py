@@ -191,8 +191,14 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
     return "; ".join([line, *texts])
 
 
-def dropped_rows(number: int, step: int) -> str:
+def dropped_rows(number: int, step: int, *, are_kept: bool) -> str:
     """Return the line about rows that were dropped when a run resumed from `step`."""
+    if are_kept:
+        return (
+            f"{number} rows of metrics after step {step} moved to metrics.aside.jsonl, "
+            "because the run does not use a newer checkpoint; if `roxxel-ckpt "
+            "bring-back` brings that one back, the next start brings back its rows"
+        )
     return (
         f"{number} rows of metrics after step {step} were dropped; "
         "the run writes them again"
@@ -202,8 +208,8 @@ def dropped_rows(number: int, step: int) -> str:
 def added_rows(number: int, step: int) -> str:
     """Return the line about rows that were kept in the checkpoint of `step`."""
     return (
-        f"{number} rows of metrics that could not be written before step {step} were "
-        "kept in its checkpoint, and are written now"
+        f"{number} rows of metrics up to step {step} that the log lacked, because they "
+        "could not be written or were set aside, are back"
     )
 
 

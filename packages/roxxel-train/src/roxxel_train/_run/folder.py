@@ -132,6 +132,18 @@ class RunFolder:
             self.warning = copied(content, self.path)
         self.record = content
 
+    def has_step_after(self, step: int) -> bool:
+        """Return whether a newer checkpoint is in the folder, or was set aside.
+
+        In a bucket the files of every checkpoint are kept beside it.
+        """
+        if not isinstance(self.checkpoints, Path):
+            return False
+        folders = (self.checkpoints, self.checkpoints / "abandoned")
+        names = [each.name for one in folders if one.is_dir() for each in one.iterdir()]
+        numbers = (name.partition(".")[0] for name in names)
+        return any(number.isdecimal() and int(number) > step for number in numbers)
+
     def write_data(self, record: Mapping[str, Any]) -> None:
         """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, record)

@@ -298,8 +298,13 @@ class Session:
         start = state.restore()
         self._plan = plan = state.plan()
         self._start = start
-        dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
+        evaluated = not state.is_evaluation_due
+        keep = state.folder is not None and state.folder.has_step_after(start)
+        dropped = log.cut_metrics(start, evaluated=evaluated, keep=keep)
         added = log.add_rows(state.unwritten_rows)
+        last, wanted = log.last_step(), state.last_row
+        if last is not None and wanted is not None and last < wanted:
+            added += log.bring_back(start, evaluated=evaluated)
         origin = None if state.origin is None else state.origin.record
         for line in events.opening(sampler, plan, start, state.first_step, origin):
             log.info(line)
@@ -318,7 +323,7 @@ class Session:
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        self._log_rows(dropped, added, start)
+        self._log_rows(dropped, added, start, keep=keep)
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
@@ -330,10 +335,10 @@ class Session:
                 log.info(note)
         self._planned.log(start)
 
-    def _log_rows(self, dropped: int, added: int, start: int) -> None:
+    def _log_rows(self, dropped: int, added: int, start: int, *, keep: bool) -> None:
         """Log how many rows were dropped and added, and warn if rows are missing."""
         if dropped:
-            self.log.info(events.dropped_rows(dropped, start))
+            self.log.info(events.dropped_rows(dropped, start, are_kept=keep))
         if added:
             self.log.info(events.added_rows(added, start))
         last, wanted = self.log.last_step(), self.state.last_row
