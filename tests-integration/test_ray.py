@@ -527,13 +527,14 @@ def test_an_address_without_a_cluster_is_one_sentence(
     prepared: tuple[list[str], dict[str, bytes]], tmp_path: Path
 ) -> None:
     command, _ = prepared
-    done = subprocess.run(
-        [*command, "--ray", "nowhere"],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 1
-    assert "--ray nowhere: no cluster of Ray answers" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    for address in ("nowhere", "127.0.0.1:9"):
+        done = subprocess.run(
+            [*command, "--ray", address],
+            cwd=tmp_path,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 1
+        assert f"--ray {address}: no cluster of Ray answers" in done.stderr
+        assert len(done.stderr.splitlines()) == 1

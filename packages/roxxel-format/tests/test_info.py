@@ -179,3 +179,34 @@ def test_percentiles_are_lengths_of_documents_or_just_below(
             assert length == expected
         else:
             assert 0.99 * expected < length <= expected
+
+
+def test_joined_inputs_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(1, 301):
+        write_lines(tmp_path / "in" / f"{number}.jsonl", ["ab"])
+    assert run("write", tmp_path / "c_*.rox", tmp_path / "in") == 0
+    capsys.readouterr()
+
+    assert run("info", tmp_path / "c_*.rox") == 0
+
+    drawn = capsys.readouterr().out
+    assert drawn.count(" more    ") == 1
+    assert " and 290 more          580 tokens, 96.7%" in drawn
+    assert "300 input files" in drawn
+
+
+def test_info_prints_no_control_characters_and_no_endless_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = {"source": "a\x1b[2J\x9bb", "na\x1bme": 1, "many": [*range(400)]}
+    Roxxel(tmp_path / "c_*.rox").write([[1]], vocab_size=9, metadata=hostile)
+
+    assert run("info", tmp_path / "c_*.rox") == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert not [each for each in lines if not each.isprintable()]
+    assert max(map(len, lines)) < 240
+    assert any(each.endswith("source a\\x1b[2J\\x9bb") for each in lines)
+    assert any("na\\x1bme 1" in each for each in lines)

@@ -153,8 +153,8 @@ def test_parts_in_any_order_give_the_bytes_of_one_process(
     assert content(tmp_path / "parts") == content(tmp_path / "one")
     assert len(content(tmp_path / "one")) > 7
     assert Roxxel(target).leftovers() == []
-    assert run("commit", target) == 1
-    assert "has no preparation to commit" in capsys.readouterr().err
+    assert run("commit", target) == 0
+    assert "already committed" in capsys.readouterr().err
 
 
 @settings(max_examples=25, deadline=None)
@@ -579,3 +579,50 @@ def test_without_a_terminal_a_short_job_shows_no_progress(
     assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 3)) == 0
 
     assert capsys.readouterr().err == ""
+
+
+def test_a_second_commit_says_that_the_first_was_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "out" / "c_*.rox"
+    command = "write", target, *texts(tmp_path, 3), "--unit-bytes", 1
+    assert run("commit", target) == 1
+    assert "has no preparation to commit" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert run(*command, "--part", "0/1") == 0
+    assert run("commit", target) == 0
+    before = content(target.parent)
+    capsys.readouterr()
+
+    assert run("commit", target) == 0
+
+    assert f"{target}: already committed, with 3 tokens" in capsys.readouterr().err
+    assert content(target.parent) == before
+    Roxxel(tmp_path / "d_*.rox").write([[1]], vocab_size=9)
+    assert run("commit", tmp_path / "d_*.rox") == 1
+
+
+def test_plan_takes_the_arguments_of_a_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [path] = texts(tmp_path, 1)
+    options = "--separator", 0, "--dtype", "uint16", "--workers", 2, "--shuffle", 1
+    split = "--split", "held=0.1", "--exist", "append", "--block-size", 64
+
+    assert len(units_of(capsys, path, *options, *split)) == 1
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_small_block_size_is_read_and_verified(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    documents = [[*range(number)] for number in range(90)]
+
+    corpus.write(documents, vocab_size=99, block_size=64)
+
+    assert corpus.block_size == 64
+    assert [each.tolist() for each in corpus.with_check("blocks").documents] == (
+        documents
+    )
+    assert corpus.verify().ok
+    with pytest.raises(ValueError, match=r"block_size must be a power of two in \[64"):
+        corpus.write(documents, vocab_size=99, block_size=32, exist="replace")

@@ -306,3 +306,39 @@ def test_a_part_inside_a_long_line_needs_no_memory_for_it(tmp_path: Path) -> Non
     assert inside < nothing + 20
     with Roxxel(target) as corpus:
         assert [len(each) for each in corpus.documents] == [5, 50_000_000, 7]
+
+
+def test_units_that_all_fail_alike_end_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(f"[{number}, 300]\n" for number in range(400))
+    path = tmp_path / "a.jsonl"
+    path.write_text(text, encoding="utf-8")
+    options = "--dtype", "uint8", "--unit-bytes", 100
+
+    assert run("write", tmp_path / "c_*.rox", path, *options) == 1
+
+    first, second = capsys.readouterr().err.splitlines()
+    assert re.search(r": 8 of [0-9]+ units failed and stopped the others", first)
+    assert f"{path}, part [0:" in second
+    assert "value 300 is outside" in second
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, MemoryError])
+def test_an_error_of_a_library_is_one_sentence(
+    tmp_path: Path,
+    kind: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise kind("what failed")
+
+    monkeypatch.setattr("roxxel_format._prepare.documents.documents_of", failing)
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+
+    assert run("write", tmp_path / "c_*.rox", tmp_path / "a.txt") == 1
+
+    error = capsys.readouterr().err
+    assert {RuntimeError: "what failed", MemoryError: "memory"}[kind] in error
+    assert error.count("\n") == 1

@@ -456,7 +456,7 @@ class Roxxel:
                 a whole token; or None for no separator. Default: the tokenizer's
                 end-of-text token; no separator if the tokenizer appends this token
                 itself, or without a tokenizer.
-            block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
+            block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
             max_shard_bytes: Maximum size of a shard. Only a document that is larger
                 than a shard is split. A path `t` or `t.rox` that names nothing yet
                 means `t_*.rox` with this limit, and the file `t.rox` without it. `t/`

@@ -488,3 +488,16 @@ def test_bytes_that_a_tokenizer_drops_are_counted(tmp_path: Path) -> None:
         )
 
         assert summary.num_dropped == num_dropped
+
+
+def test_a_split_says_once_how_documents_end(
+    tmp_path: Path, two_ends: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    rows = (f'"{" ".join("a" * (n + 1))}"' for n in range(40))
+    source.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write = "write", tmp_path / "c_*.rox", source, "--tokenizer", two_ends
+
+    assert run(*write, "--split", "held=0.3") == 0
+
+    assert capsys.readouterr().err.count("each document ends with") == 1

@@ -12,6 +12,7 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.plan import parse_plan, parse_unit
+from roxxel_format._spec.manifest import Manifest, parse_manifest
 from roxxel_format._spec.tables import ShardTable, sizes_of
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import is_url
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from roxxel_format._prepare.plan import Plan, UnitRecord
-    from roxxel_format._spec.manifest import Manifest
     from roxxel_format._spec.tables import ColumnTable
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
@@ -61,6 +61,7 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
     """Commit a preparation whose parts are done; see `prepare`.
 
     If the preparation holds documents out (`split`), first commits the held-out corpus.
+    If it was committed before, says so and changes nothing.
     Returns a summary for each corpus, by the path of the corpus.
 
     Raises:
@@ -78,7 +79,7 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         place = place_of(name or target, resources)
         data = place.read(place.name.plan.name)
         if data is None:
-            raise _no_preparation(filepath)
+            return {filepath: _committed(place, filepath, started)}
         plan = parse_plan(data, place.folder + place.name.plan.name)
         found = place.begin(replaces=plan.exist == "replace").manifest
         split = plan.arguments.get("split")
@@ -93,6 +94,25 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         with contextlib.suppress(OSError, ShardError):
             remove_leftovers(name)
     return summaries
+
+
+def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
+    """Return the summary of a corpus whose preparation was committed before.
+
+    Raises FileNotFoundError if no preparation was committed.
+    """
+    assert place.name.manifest is not None  # noqa: S101 - units need a manifest
+    data = place.read(place.name.manifest.name)
+    found = Manifest() if data is None else parse_manifest(data, place.manifest)
+    if not any(map(place.name.job_of, found.shards.names)):
+        raise _no_preparation(filepath)
+    dtype = str(found.dtype_name)
+    kept = summary_of(place.folder, found.shards, dtype, started, kept=True)
+    print_notice(
+        f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
+        f"{kept.num_documents:,} documents"
+    )
+    return kept
 
 
 def _no_preparation(filepath: str) -> FileNotFoundError:

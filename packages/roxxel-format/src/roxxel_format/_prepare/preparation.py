@@ -60,7 +60,7 @@ from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_format._prepare.runners import Runner
     from roxxel_format._prepare.unit import Unit
@@ -158,14 +158,15 @@ def prepare(
                 return replace(summary, left_out=inputs.left_out)
             if options.side is not None:
                 documents.sorter = sorter_of(options, load_intake(options)[1])
+            says = _says_ending(options)
             if name is None:
                 place = BucketPlace(target, DEFAULT_TIMEOUT_S)
                 summary = write_to_bucket(
-                    place, documents, options, exist, says_ending=True
+                    place, documents, options, exist, says_ending=says
                 )
             else:
                 summary = write_corpus(
-                    target, documents, options, exist, says_ending=True
+                    target, documents, options, exist, says_ending=says
                 )
         return replace(summary, left_out=inputs.left_out)
     except NoDocumentsError as error:
@@ -181,6 +182,15 @@ def prepare(
             f"{f', like the other inputs ({others})' if others else ''}; check the "
             "inputs"
         ) from error
+
+
+def _says_ending(options: WriteOptions) -> bool:
+    """Return whether to say how documents end: once for both corpora of a split."""
+    return options.side is None or options.side.is_held_out
+
+
+_MOST_ALIKE = 8
+"""The run ends when this many units failed with one kind of error, and none is done."""
 
 
 class _Preparation:
@@ -200,7 +210,9 @@ class _Preparation:
         self._inputs = inputs
         self._exist: Exist = exist
         self._documents = documents
-        self._options, self._intake = load_intake(options, says_ending=True)
+        self._options, self._intake = load_intake(
+            options, says_ending=_says_ending(options)
+        )
         documents.sorter = sorter_of(options, self._intake)
         identity = self._intake.tokenizer_identity
         self._arguments = self._options.recorded(identity)
@@ -406,9 +418,9 @@ class _Preparation:
                     unit = units[outcome.number]
                     errors[outcome.number] = _naming(unit, outcome.error)
                     state = replace(state, num_failed=len(errors), duration_s=elapsed)
-                    # On a full disk, every later unit would fail too, after it is
-                    # tokenized.
-                    state = replace(state, is_stopped=is_full(outcome.error))
+                    # Every later unit would fail too, after it is tokenized.
+                    stops = is_full(outcome.error) or _are_alike(errors, state)
+                    state = replace(state, is_stopped=stops)
                 else:
                     retries = state.num_retries + 1
                     state = replace(state, num_retries=retries, duration_s=elapsed)
@@ -432,6 +444,12 @@ def _naming(unit: Unit, error: Exception) -> Exception:
     named = ChildProcessError(f"{unit}: {error}")
     named.__cause__ = error.__cause__
     return named
+
+
+def _are_alike(errors: Mapping[int, Exception], state: Progress) -> bool:
+    """Return whether units fail alike and none succeeds: so would all others."""
+    kinds = {type(error) for error in errors.values()}
+    return len(errors) >= _MOST_ALIKE and len(kinds) == 1 and not state.num_done
 
 
 def _failure(state: Progress) -> str:

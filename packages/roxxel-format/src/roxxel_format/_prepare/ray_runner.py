@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
+import socket
 from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 # Maximum number of tasks in Ray at a time: enough to keep a thousand cores busy.
 _IN_FLIGHT = 2000
 _RETRIES = 3
+_HOST_AND_PORT = re.compile(r"(?:ray://)?([^:/]+):([0-9]{1,5})")
+_PROBE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,17 @@ class RayRunner:
 
     def _connect(self, ray: Any) -> None:
         """Connect to the cluster."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
         try:
+            # Ray waits a minute and a half for a server that is not there.
+            found = _HOST_AND_PORT.fullmatch(address or "")
+            if found is not None:
+                socket.create_connection((found[1], int(found[2])), _PROBE_S).close()
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except Exception as error:  # Ray raises errors of many types.
             reason = " ".join(str(error).split()).rstrip(".")
             raise ConnectionError(
-                f"--ray {self.address or ''}: no cluster of Ray answers ({reason}); "
+                f"--ray {address or ''}: no cluster of Ray answers ({reason:.300}); "
                 "check the address, or start one with `ray start --head`"
             ) from error
 

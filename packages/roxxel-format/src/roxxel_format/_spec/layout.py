@@ -35,7 +35,7 @@ ROXXEL02_MAGICS = b"ROXXEL02", b"ROXXEL01"
 HEAD_SIZE = 4096
 FOOT_SIZE = 256
 DEFAULT_BLOCK_SIZE = 4096
-_MIN_BLOCK_SIZE = 512
+_MIN_BLOCK_SIZE = 64
 _MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
 MAX_SEPARATOR_LENGTH = 1 << 10
@@ -251,7 +251,7 @@ def digests(
 
 
 def check_block_size(block_size: int) -> None:
-    """Raise ValueError unless a block size is a power of two in [512, 2**24]."""
+    """Raise ValueError unless a block size is a power of two in [64, 2**24]."""
     in_range = _MIN_BLOCK_SIZE <= block_size <= _MAX_BLOCK_SIZE
     if not in_range or block_size & (block_size - 1):
         raise ValueError(

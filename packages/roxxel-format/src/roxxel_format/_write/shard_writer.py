@@ -56,7 +56,7 @@ class ShardWriter:
     Args:
         path: The shard to write; `close` replaces an existing file of this name.
         dtype: Item type: an integer, float or bool dtype of numpy, or `"bfloat16"`.
-        block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
+        block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
         separator: Items that end each document, appended by this writer.
         vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
         metadata: JSON values stored with the shard, at most 1 MiB as JSON.

@@ -15,7 +15,7 @@ import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -283,7 +283,8 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
         os.close(open_file(path))  # Rejects a pipe: the library would block.
     try:
         if path is None:
-            loaded = library.Tokenizer.from_pretrained(name)
+            with _quiet_hub():
+                loaded = library.Tokenizer.from_pretrained(name)
         else:
             loaded = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
@@ -304,8 +305,22 @@ def _fetched(name: str) -> Iterator[Path]:
     hub: Any = importlib.import_module("huggingface_hub")
     absent: Any = importlib.import_module("huggingface_hub.errors").EntryNotFoundError
     for each in _NAMING_FILES:
-        with contextlib.suppress(absent):
+        with contextlib.suppress(absent), _quiet_hub():
             yield Path(hub.hf_hub_download(name, each))
+
+
+@contextlib.contextmanager
+def _quiet_hub() -> Generator[None]:
+    """Leave out the lines about each attempt: the error says that all failed."""
+    import logging  # Imported here because reading a corpus does not need it.
+
+    logger = logging.getLogger("huggingface_hub")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _end_named_by(files: Iterable[Path]) -> str | None:

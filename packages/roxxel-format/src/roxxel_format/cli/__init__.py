@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 # An argument `exist=` in a message, but not that of `write_column`: the command has no
 # option for columns.
 _PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
-_ERRORS = (OSError, ValueError, TypeError, IndexError, ImportError, MemoryError)
+_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    IndexError,
+    ImportError,
+    RuntimeError,
+    MemoryError,
+)
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
@@ -108,6 +116,12 @@ def _write(options: argparse.Namespace) -> int:
     return 0
 
 
+def _plan(options: argparse.Namespace) -> int:
+    """Print the units of a write."""
+    _check_usage(options)
+    return writing.plan(options)
+
+
 def _commit(options: argparse.Namespace) -> int:
     """Commit a preparation whose parts are done."""
     _print_summaries(commit_units(options.corpus))
@@ -153,7 +167,7 @@ def _check_usage(options: argparse.Namespace) -> None:
 
 _COMMANDS = {
     "write": _write,
-    "plan": writing.plan,
+    "plan": _plan,
     "commit": _commit,
     "info": reading.info,
     "verify": reading.verify,

@@ -230,6 +230,26 @@ def _add_write(commands: Any) -> None:
         "corpus when all of it is written. Run the same command again to continue an "
         "interrupted write.",
     )
+    _add_write_options(write)
+    plan = commands.add_parser(
+        "plan",
+        help="print the units of a write, and write nothing",
+        description="Print the units into which `write` divides these inputs: a unit "
+        "is consecutive files, or a part of one large file. Takes the arguments of "
+        "`write`, so that you can try a command before you run it.",
+    )
+    _add_write_options(plan)
+    plan.add_argument("--json", action="store_true", help="print one JSON object")
+    commit = commands.add_parser(
+        "commit",
+        help="commit a corpus whose parts were written with --part",
+        description="Commit a corpus when all members of `write --part` are done. "
+        "Names the missing units if there are any, and then changes nothing.",
+    )
+    commit.add_argument("corpus", help="as for write")
+
+
+def _add_write_options(write: ArgumentParser) -> None:
     write.add_argument(
         "corpus",
         help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
@@ -342,22 +362,6 @@ def _add_write(commands: Any) -> None:
     )
     _add_exist(write)
     write.set_defaults(usage_error=write.error)
-    plan = commands.add_parser(
-        "plan",
-        help="print the units of a write, and write nothing",
-        description="Print the units into which `write` divides these inputs: a unit "
-        "is consecutive files, or a part of one large file.",
-    )
-    plan.add_argument("corpus", help="as for write")
-    _add_inputs(plan)
-    plan.add_argument("--json", action="store_true", help="print one JSON object")
-    commit = commands.add_parser(
-        "commit",
-        help="commit a corpus whose parts were written with --part",
-        description="Commit a corpus when all members of `write --part` are done. "
-        "Names the missing units if there are any, and then changes nothing.",
-    )
-    commit.add_argument("corpus", help="as for write")
 
 
 def _add_max_shard_bytes(parser: Any) -> None:

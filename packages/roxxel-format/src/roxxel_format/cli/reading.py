@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 20
 _MOST_INPUTS = 10
 """Maximum number of input files that `info` lists one by one."""
+
+
+_MOST_LETTERS = 160
+"""Maximum number of letters of one fact that `info` prints."""
+_JOINED_INPUTS = re.compile("and ([0-9]+) more")
+"""Name under which a shard records the counts of inputs that have no row."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -62,8 +69,12 @@ def info(options: argparse.Namespace) -> int:
             facts["bytes_per_token"] = _bytes_per_token(inputs)
         print(json.dumps(facts | tables, ensure_ascii=False))
         return 0
+    metadata: dict[str, Any] = facts.pop("metadata")
     for name, value in facts.items():
         print(f"{name:12} {_shown(value)}")
+    for number, (name, value) in enumerate(metadata.items()):
+        label = "" if number else "metadata"
+        print(f"{label:12} {printable(name)} {_shown(value)}")
     for name, rows in tables.items():
         _print_rows(name, rows)
     if lengths is not None:
@@ -82,9 +93,16 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    """Return a value on one line, without characters that control the terminal."""
+    if isinstance(value, (dict, list)):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        is_count = isinstance(value, int) and not isinstance(value, bool)
+        text = f"{value:,}" if is_count else str(value)
+    more = len(text) - _MOST_LETTERS
+    if more > 0:
+        text = f"{text[:_MOST_LETTERS]} ... ({more:,} more characters, see --json)"
+    return printable(text)
 
 
 def _bytes_per_token(inputs: Sequence[InputTotals]) -> float | None:
@@ -100,18 +118,24 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
     """Yield a summary of the input files, and the files with most tokens."""
     if not inputs:
         return
-    files = f"{len(inputs)} input file{'s' * (len(inputs) != 1)}"
+    joined = {each.name: _JOINED_INPUTS.fullmatch(each.name) for each in inputs}
+    num_joined = sum(int(found[1]) for found in joined.values() if found)
+    single = [each for each in inputs if joined[each.name] is None]
+    num_files = len(single) + num_joined
+    files = f"{num_files} input file{'s' * (num_files != 1)}"
     yield f"{'inputs':12} {files}{_per_token(inputs)}"
-    shown = sorted(inputs, key=lambda each: -each.num_tokens)
+    shown = sorted(single, key=lambda each: -each.num_tokens)
     for each in shown[:_MOST_INPUTS]:
         share = each.num_tokens / max(1, num_tokens)
         label = f"{printable(each.name):>24} {each.num_tokens:>12,} tokens, {share:.1%}"
         yield label + _per_token([each])
     others = shown[_MOST_INPUTS:]
+    num_others = len(others) + num_joined
+    others += [each for each in inputs if joined[each.name] is not None]
     if others:
         count = sum(each.num_tokens for each in others)
         share = count / max(1, num_tokens)
-        label = f"{f'and {len(others)} more':>24} {count:>12,} tokens, {share:.1%}"
+        label = f"{f'and {num_others} more':>24} {count:>12,} tokens, {share:.1%}"
         yield label + _per_token(others)
     unknown = num_tokens - sum(each.num_tokens for each in inputs)
     if unknown:
@@ -157,7 +181,7 @@ def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
         text = ", ".join(
             f"{key.replace('_', ' ')} {value}" for key, value in row.items()
         )
-        print(f"{label:12} {text}")
+        print(f"{label:12} {printable(text)}")
 
 
 def verify(options: argparse.Namespace) -> int:
