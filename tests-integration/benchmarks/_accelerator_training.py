@@ -506,7 +506,9 @@ def resume(job: Job, save: Callable[[Record], None]) -> None:
 
 
 def _resumable(job: Job, name: str, **options: Any) -> Trainer:
-    of = setup(job, batch_size=BATCHES[-1])
+    # With the deterministic flags, JAX 0.11.2 on an H100 ended the first call of a
+    # program with cuDNN's attention in an IndexError of XLA.
+    of = setup(job, batch_size=BATCHES[-1], attention="xla")
     phases = [Phase(RESUME_STEPS, of.batch_size, of.context + 1)]
     settings = {"log_every": 1, "checkpoint_every": RESUME_EVERY, **options}
     return new_trainer(job, of, phases, job.folder / name, **settings)

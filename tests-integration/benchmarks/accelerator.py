@@ -166,7 +166,10 @@ class Program:
         self._result: Record = {
             "format": 1,
             "machine": _machine(),
-            "arguments": {name: str(value) for name, value in vars(options).items()},
+            "arguments": {
+                name: getattr(options, name)
+                for name in ("budget_s", "dry", "stages", "inject", "hang")
+            },
             "stages": {},
         }
         # The children read these variables when they import and start JAX.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from jax.profiler import ProfileData
 
-from . import _accelerator_program, accelerator
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
 
 pytestmark = pytest.mark.long
 
@@ -21,6 +23,20 @@ PROGRAM = Path(__file__).with_name("accelerator.py")
 QUICK_COMPILATION = (
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 )
+
+
+NAMES = (
+    *("device", "attention", "throughput", "resume", "save", "phase-change"),
+    "larger",
+)
+
+
+@pytest.fixture
+def program() -> Iterator[ModuleType]:
+    """The module `_accelerator_program`, imported by its name as the scripts do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(PROGRAM.parent))
+        yield importlib.import_module("_accelerator_program")
 
 
 def run(out: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -41,7 +57,7 @@ def test_every_stage_measures(tmp_path: Path) -> None:
     code, stages, said = run(tmp_path)
 
     assert code == 0, said + (tmp_path / "stages.log").read_text()
-    assert tuple(stages) == accelerator.NAMES
+    assert tuple(stages) == NAMES
     assert stages["device"]["peak"] > 0
     assert stages["attention"]["right"] == ["xla"]
     speed = stages["throughput"]
@@ -62,16 +78,15 @@ def test_every_stage_measures(tmp_path: Path) -> None:
 
 
 def test_a_failure_in_each_stage_is_a_record_and_the_exit_code(tmp_path: Path) -> None:
-    code, stages, said = run(tmp_path, "--inject", *accelerator.NAMES)
+    code, stages, said = run(tmp_path, "--inject", *NAMES)
 
     assert code == 1
-    for name in accelerator.NAMES:
+    for name in NAMES:
         assert "--inject" in stages[name]["failed"]
         assert f"{name}: FAILED" in said
 
 
 def test_a_stage_that_hangs_is_killed_at_its_share(tmp_path: Path) -> None:
-    began = time.monotonic()
     chosen = ("--stages", "device", "attention", "--budget-s", "40")
     code, stages, _ = run(
         tmp_path, *chosen, "--hang", "device", "--inject", "attention"
@@ -80,11 +95,10 @@ def test_a_stage_that_hangs_is_killed_at_its_share(tmp_path: Path) -> None:
     assert code == 1
     assert "was killed after" in stages["device"]["failed"]
     assert "--inject" in stages["attention"]["failed"]
-    assert time.monotonic() - began < 60
 
 
-def test_kernels_of_all_streams_make_a_step() -> None:
-    found = _accelerator_program.kernels_of(_profile(GPU_TRACE), steps=2)
+def test_kernels_of_all_streams_make_a_step(program: ModuleType) -> None:
+    found = program.kernels_of(_profile(GPU_TRACE), steps=2)
 
     # 10 to 20 and 15 to 25 us overlap; a copy lasts from 28 to 38, the last from 40.
     assert found["kernel_ms"] == pytest.approx(35e-3 / 2)
@@ -92,10 +106,10 @@ def test_kernels_of_all_streams_make_a_step() -> None:
     assert found["slowest"][0] == ["fusion_7", 0.015, 1.5]
 
 
-def test_trace_without_kernels_names_what_it_holds() -> None:
+def test_trace_without_kernels_names_what_it_holds(program: ModuleType) -> None:
     profile = _profile('planes { name: "Task Environment" }')
 
-    assert "Task Environment" in _accelerator_program.kernels_of(profile, 1)["failed"]
+    assert "Task Environment" in program.kernels_of(profile, 1)["failed"]
 
 
 GPU_TRACE = """
