@@ -109,6 +109,7 @@ FUZZERS = (
     ("format_fuzz", ("--files", "100000")),
     ("manifest_fuzz", ("--files", "10000")),
     ("input_fuzz", ("--files", "2000")),
+    ("recognise_fuzz", ("--inputs", "3000")),
     ("bucket_faults", ("--runs", "2000")),
 )
 # Programs that kill whole runs and Ray tasks; they need every package and extra.

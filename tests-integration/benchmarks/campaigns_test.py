@@ -58,6 +58,12 @@ def test_damaged_inputs_give_the_right_documents_or_an_error() -> None:
     assert found["parquet plain truncate refused"]
 
 
+def test_inputs_are_recognised_or_refused() -> None:
+    output = run("recognise_fuzz.py", "--inputs", "150")
+
+    assert sum(counts(output).values()) == 150
+
+
 def test_a_failing_server_gives_the_right_tokens_or_an_error() -> None:
     output = run("bucket_faults.py", "--runs", "60")
 

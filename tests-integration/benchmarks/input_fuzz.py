@@ -251,7 +251,9 @@ def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
 def written(corpus: Path, path: Path, sample: Sample) -> tuple[int, str]:
     """Run `roxxel-format write`; return its exit code and its error."""
     error = io.StringIO()
-    options = "--format", sample.form, "--field", sample.field, "--exist", "replace"
+    options = ["--format", sample.form, "--exist", "replace"]
+    if sample.form in {"jsonl", "parquet"}:
+        options += ["--field", sample.field]
     with (
         contextlib.redirect_stderr(error),
         contextlib.redirect_stdout(io.StringIO()),

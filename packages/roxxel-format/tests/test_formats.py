@@ -197,6 +197,7 @@ def test_a_field_of_a_table_may_be_long(tmp_path: Path) -> None:
         (b"text,id\none,1\n\xff,2\n", ":3: not UTF-8"),
         (b"text,id\none,1\nt\0wo,2\n", "binary"),
         (b"text,id\n", "holds no documents"),
+        (b'a\ttext\n"b"c\td\n', "has no column 'text'"),
         (b"", "holds no documents"),
     ],
 )
@@ -255,6 +256,8 @@ def test_an_unknown_name_is_an_error_that_names_the_way(
         ("a.md", b'{"text": "a"}\n', "JSON lines"),
         ("a.txt", b'[{"text": "a"}]', "JSON"),
         ("a.txt", b"[12, 7, 9, 4, 1, 2, 3, 4, 5]\n", "ids"),
+        ("a.py", b'<?xml version="1.0"?>', "HTML or XML"),
+        ("a.js", b'{"text": "a"}', "JSON lines"),
         ("a.txt", gzip.compress(b"text"), "a gzip file"),
         ("a.jsonl", gzip.compress(b'"a"\n'), "a gzip file"),
         ("a.jsonl", b"<html><body>404</body></html>", "HTML"),
@@ -278,6 +281,7 @@ def test_first_bytes_that_contradict_the_name_are_an_error(
 def test_a_given_format_decides_alone(tmp_path: Path) -> None:
     assert documents(tmp_path, "a.html", b"<p>", "--format", "text") == ["<p>"]
     assert documents(tmp_path, "a.txt", b"<html>", "--format", "text") == ["<html>"]
+    assert documents(tmp_path, "a.php", b"<html>") == ["<html>"]
     row = b'{"text": "a"}\n'
     assert documents(tmp_path, "a.txt", row, "--format", "text") == [row.decode()]
     assert documents(tmp_path, "part-0", row, "--format", "jsonl") == ["a"]

@@ -104,7 +104,7 @@ def test_frames_that_are_skipped_and_empty_frames_have_no_text(tmp_path: Path) -
 
 
 def test_an_empty_zstandard_file_is_an_error(error_of: Callable[..., str]) -> None:
-    assert error_of("a.zst", b"") == (
+    assert error_of("a.txt.zst", b"") == (
         ": is empty, but a Zstandard file is never empty; the file was "
         "probably truncated, so copy it again or make it again"
     )

@@ -281,8 +281,8 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
     head = head.removeprefix(BYTE_ORDER_MARK)
     found = _described(head)
     form = FORMATS[name]
-    if found in _TEXTS and ending_of(path) in _SOURCE_ENDINGS:
-        found = None  # Source code may begin with markup, as PHP does.
+    if found == _TEXTS[0] and ending_of(path) == ".php":
+        found = None  # A program in PHP may begin with the markup that it prints.
     if not is_given and found not in _ALLOWED[name]:
         raise InputError(
             f"{path}: is {form.what} by its name, but begins like {found} at byte 0; "

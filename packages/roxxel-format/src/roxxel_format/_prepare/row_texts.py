@@ -9,7 +9,7 @@ import csv
 import re
 from typing import TYPE_CHECKING, BinaryIO
 
-from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.input_file import InputError, reason
 from roxxel_format._prepare.row_documents import (
     check_columns,
     json_document,
@@ -120,8 +120,8 @@ def _next_row(where: str, reader: Iterator[list[str]]) -> list[str] | None:
         return next(reader, None)
     except csv.Error as error:
         raise InputError(
-            f"{where}: not a row of quoted fields ({error}); put a field with quotes "
-            "or delimiters in quotes, and double the quotes in it"
+            f"{where}: not a row of quoted fields ({reason(error)}); put a field with "
+            "quotes or delimiters in quotes, and double the quotes in it"
         ) from error
     finally:
         csv.field_size_limit(limit)
