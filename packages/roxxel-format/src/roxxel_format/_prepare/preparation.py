@@ -34,9 +34,8 @@ from roxxel_format._prepare.inputs import is_old_shard
 from roxxel_format._prepare.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
-from roxxel_format._prepare.unit import parts_of
 from roxxel_format._prepare.unit_writer import UnitWriter
-from roxxel_format._prepare.units import UNIT_BYTES, units_of
+from roxxel_format._prepare.units import UNIT_BYTES, parts_of, units_of
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.output import is_full
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url

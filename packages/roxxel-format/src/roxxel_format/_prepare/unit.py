@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roxxel_format._store.urls import ObjectVersion
-    from roxxel_format._write.input_record import Inputs
 
 Span: TypeAlias = tuple[int, int]
 """A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of
@@ -29,17 +28,6 @@ class Part:
     version: ObjectVersion | None = None
     number: int = 0
     recorded: Sequence[Any] | None = None
-
-
-def parts_of(inputs: Inputs) -> list[Part]:
-    """Return all inputs, each whole."""
-    files = zip(inputs.paths, inputs.facts, strict=True)
-    return [
-        Part(path, None, None, number, facts)
-        if (version := inputs.objects.get(path)) is None
-        else Part(path, None, version, number)
-        for number, (path, facts) in enumerate(files)
-    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from roxxel_format._prepare.formats import (
 from roxxel_format._prepare.inputs import parquet_table
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import divided_batches, divided_tokens
-from roxxel_format._prepare.unit import Unit, parts_of
+from roxxel_format._prepare.unit import Part, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_format._prepare.unit import Part, Span
+    from roxxel_format._prepare.unit import Span
     from roxxel_format._store.urls import ObjectVersion
     from roxxel_format._write.input_record import Inputs
 
@@ -37,6 +37,17 @@ _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
 """Maximum number of units, so that the manifest of a large corpus opens fast."""
+
+
+def parts_of(inputs: Inputs) -> list[Part]:
+    """Return all inputs, each whole."""
+    files = zip(inputs.paths, inputs.facts, strict=True)
+    return [
+        Part(path, None, None, number, facts)
+        if (version := inputs.objects.get(path)) is None
+        else Part(path, None, version, number)
+        for number, (path, facts) in enumerate(files)
+    ]
 
 
 def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:

@@ -305,8 +305,11 @@ def _fetched(name: str) -> Iterator[Path]:
     hub: Any = importlib.import_module("huggingface_hub")
     absent: Any = importlib.import_module("huggingface_hub.errors").EntryNotFoundError
     for each in _NAMING_FILES:
+        path = None
         with contextlib.suppress(absent), _quiet_hub():
-            yield Path(hub.hf_hub_download(name, each))
+            path = Path(hub.hf_hub_download(name, each))
+        if path is not None:
+            yield path
 
 
 @contextlib.contextmanager
@@ -314,6 +317,7 @@ def _quiet_hub() -> Generator[None]:
     """Leave out the lines about each attempt: the error says that all failed."""
     import logging  # Imported here because reading a corpus does not need it.
 
+    importlib.import_module("huggingface_hub.utils")  # Sets the level once.
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
