@@ -324,7 +324,8 @@ def read_leaves(directory: Path) -> dict[str, LeafSpec]:
 def read_digests(directory: Path, description: Description) -> dict[str, FileDigest]:
     """Return the digests of all files by name, or raise CheckpointDamagedError."""
     if is_version_1(directory):
-        return digests_from_json(unsealed(directory, V1_DIGESTS_FILE))
+        body = unsealed(directory, V1_DIGESTS_FILE)
+        return _parsed_digests(directory, V1_DIGESTS_FILE, body)
     digests: dict[str, FileDigest] = {}
     for process, crc in enumerate(description.digests):
         name = digests_file(process)
@@ -333,8 +334,18 @@ def read_digests(directory: Path, description: Description) -> dict[str, FileDig
             raise CheckpointDamagedError(
                 f"{directory}: {name} is from another save; restore another step"
             )
-        digests.update(digests_from_json(body))
+        digests.update(_parsed_digests(directory, name, body))
     return digests
+
+
+def _parsed_digests(directory: Path, name: str, body: Any) -> dict[str, FileDigest]:
+    try:
+        return digests_from_json(body)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
+        raise CheckpointDamagedError(
+            f"{directory}: {name} holds no digests of a step ({e}); restore another "
+            "step"
+        ) from e
 
 
 def is_version_1(directory: Path) -> bool:

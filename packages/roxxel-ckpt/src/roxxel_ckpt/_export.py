@@ -8,12 +8,14 @@ gaps. https://github.com/huggingface/safetensors
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store import published
 
 from roxxel_ckpt._orbax import read_arrays
+from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,7 +60,13 @@ def safetensors_dtype(spec: LeafSpec) -> str | None:
 def read_as_numpy(
     directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the leaves `names` in order as numpy arrays, PRNG keys as 32-bit words."""
+    """Yield the leaves `names` in order as numpy arrays, PRNG keys as 32-bit words.
+
+    Raises:
+        CheckpointError: A leaf is larger than the memory of this machine.
+    """
+    for name in names:
+        _check_fits_memory(directory, name, leaves[name])
     group: list[str] = []
     num_bytes = 0
     for name in [*names, None]:
@@ -75,6 +83,19 @@ def read_as_numpy(
         if name is not None:
             group.append(name)
             num_bytes += size
+
+
+def _check_fits_memory(directory: Path, name: str, spec: LeafSpec) -> None:
+    """Raise unless the memory of this machine can hold a leaf.
+
+    A leaf of fill values has no files, so the files do not bound its size.
+    """
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if (spec.num_bytes or 0) > memory:
+        raise CheckpointError(
+            f"{directory}: {name} is {spec}, which needs {spec.num_bytes} bytes, and "
+            f"this machine has {memory}; use a machine with more memory"
+        )
 
 
 def export_safetensors(

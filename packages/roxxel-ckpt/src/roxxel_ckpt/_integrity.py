@@ -70,12 +70,20 @@ def _raise(error: OSError) -> None:
 
 
 def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
-    """Parse the JSON of `digest_files` into digests by file name."""
+    """Parse the JSON of `digest_files` into digests by file name.
+
+    Raises:
+        ValueError: A name leads out of the step, or numbers do not fit each other.
+    """
     block_bytes = int(body["block_bytes"])
-    return {
-        name: FileDigest(numbers[0], block_bytes, tuple(numbers[1:]))
-        for name, numbers in body["files"].items()
-    }
+    found: dict[str, FileDigest] = {}
+    for name, (num_bytes, *blocks) in body["files"].items():
+        if name.startswith("/") or not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise ValueError(f"{name!r} is no file of a step")
+        if num_bytes < 0 or len(blocks) != -(-num_bytes // block_bytes):
+            raise ValueError(f"{name} has {num_bytes} bytes and {len(blocks)} blocks")
+        found[name] = FileDigest(num_bytes, block_bytes, tuple(blocks))
+    return found
 
 
 def sealed(body: Any) -> str:

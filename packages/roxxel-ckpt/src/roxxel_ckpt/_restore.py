@@ -7,8 +7,6 @@ these arrays. If one process finds damage, all processes skip the checkpoint.
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import json
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +28,9 @@ from roxxel_ckpt._description import (
     read_leaves,
 )
 from roxxel_ckpt._integrity import FileDigest, Verifier
+from roxxel_ckpt._layout import chunk_files, layout_file, read_layout
 from roxxel_ckpt._leaves import StateTree, from_stored, target_of
-from roxxel_ckpt._names import METADATA_FILE, STATE
+from roxxel_ckpt._names import METADATA_FILE
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from typing import SupportsIndex
 
     from roxxel_ckpt._compare import Options, RestoreReport
-    from roxxel_ckpt._description import Description
+    from roxxel_ckpt._description import Description, LeafSpec
     from roxxel_ckpt._folder import Folder
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -65,7 +64,8 @@ class Candidate:
 
     `source` and `targets` have an entry for each leaf that the restore reads. `source`
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
-    in the checkpoint to shape, dtype and sharding, or to None to read as numpy.
+    in the checkpoint to shape, dtype and sharding, or to None to read as numpy. `saved`
+    has the leaves of the checkpoint.
     `location` names the step in messages. `live` is the tree to read into. Without
     `targets`, all files are verified and no leaf is read.
     """
@@ -77,6 +77,7 @@ class Candidate:
     report: RestoreReport
     source: Mapping[str, str]
     targets: _Targets | None
+    saved: Mapping[str, LeafSpec]
 
 
 class Restorer:
@@ -307,6 +308,7 @@ class Restorer:
             report,
             source,
             targets,
+            saved,
         )
 
     def _damage(self, candidate: Candidate) -> str | None:
@@ -322,17 +324,15 @@ class Restorer:
             # an equal number of files, whichever arrays it reads.
             mine = list(digests)[process_index() :: process_count()]
             return self._find(directory, digests, mine)
-        layouts = {name: f"{STATE}/{name}/zarr.json" for name in candidate.targets}
-        damage = self._find(directory, digests, [METADATA_FILE, *layouts.values()])
+        files = [METADATA_FILE, *map(layout_file, candidate.targets)]
+        damage = self._find(directory, digests, files)
         if damage is not None:
             return damage
-        chunks = (
-            f"{STATE}/{name}/{chunk}"
-            for name, target in candidate.targets.items()
-            for chunk in _chunks(directory / layouts[name], target)
-        )
-        # Zarr writes no file for a chunk of fill values, so this chunk has no digest.
-        return self._find(directory, digests, [c for c in chunks if c in digests])
+        chunks, mine = chunk_files(digests), list[str]()
+        for name, target in candidate.targets.items():
+            layout = read_layout(directory, name, candidate.saved[name], chunks)
+            mine += layout.overlapping(_parts(layout.shape, target))
+        return self._find(directory, digests, mine)
 
     def _find(
         self, directory: Path, digests: Mapping[str, FileDigest], names: list[str]
@@ -377,30 +377,11 @@ def _first_problem(reports: list[tuple[str | None, list[float]]]) -> str | None:
     return f"{text} (found by process {process})"
 
 
-def _chunks(layout: Path, target: jax.ShapeDtypeStruct | None) -> set[str]:
-    """Return the chunks of a zarr array that this process reads.
-
-    `layout` is the verified `zarr.json`; a target of None needs the whole array.
-    """
-    array = json.loads(layout.read_text())
-    shape, sizes = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]
-    parts: list[Any] = [(slice(None),) * len(shape)]
-    if target is not None and target.sharding is not None:
-        indices = target.sharding.addressable_devices_indices_map(tuple(shape))
-        parts = list(indices.values())
-    blocks = {
-        tuple(
-            (start // size, -(-stop // size))
-            for (start, stop, _), size in zip(
-                (cut.indices(length) for cut, length in zip(part, shape, strict=True)),
-                sizes,
-                strict=True,
-            )
-        )
-        for part in parts
-    }
-    return {
-        "/".join(("c", *map(str, chunk)))
-        for block in blocks
-        for chunk in itertools.product(*(range(*bounds) for bounds in block))
-    }
+def _parts(
+    shape: tuple[int, ...], target: jax.ShapeDtypeStruct | None
+) -> list[tuple[slice, ...]]:
+    """Return the parts of an array that this process reads."""
+    if target is None or target.sharding is None:
+        return [(slice(None),) * len(shape)]
+    indices = target.sharding.addressable_devices_indices_map(shape)
+    return [index for index in indices.values() if index is not None]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_ckpt._folder import Folder
+    from roxxel_ckpt._integrity import FileDigest
 
     Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
 
@@ -316,11 +317,32 @@ def _damage(step: Step, *, fetch: bool = False) -> str | None:
             read_through(directory)
         digests = read_digests(directory, description)
     except CheckpointDamagedError as error:
-        problem, _, _ = str(error).removeprefix(f"{directory}: ").rpartition("; ")
-        return problem
+        return _problem_of(error, directory)
     if fetch and step.folder.fetch(directory, digests):
-        return Verifier().find_damage(directory, digests)
-    return step.folder.find_damage(directory, digests)
+        damage = Verifier().find_damage(directory, digests)
+    else:
+        damage = step.folder.find_damage(directory, digests)
+    return damage or _misfit(step, digests)
+
+
+def _misfit(step: Step, digests: Mapping[str, FileDigest]) -> str | None:
+    """Describe the first array whose sound files do not fit the description."""
+    from roxxel_ckpt._layout import chunk_files, layout_file, read_layout
+
+    directory, chunks = step.directory, chunk_files(digests)
+    for name, spec in step.leaves().items():
+        # Version 0.1 had no layouts; without `fetch`, those of a bucket are elsewhere.
+        if spec.is_stored and (directory / layout_file(name)).exists():
+            try:
+                read_layout(directory, name, spec, chunks)
+            except CheckpointDamagedError as error:
+                return _problem_of(error, directory)
+    return None
+
+
+def _problem_of(error: CheckpointDamagedError, directory: Path) -> str:
+    problem, _, _ = str(error).removeprefix(f"{directory}: ").rpartition("; ")
+    return problem
 
 
 def _sound_directory(step: Step, done: str) -> Path:

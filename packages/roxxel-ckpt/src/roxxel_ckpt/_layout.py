@@ -1,0 +1,158 @@
+"""The zarr layout of an array, compared with the description before it is read.
+
+Digests say that files are those that were written, and not that they fit each other. A
+library that trusts a shape in a file takes as much memory as the shape asks for, so
+shape, dtype, chunks and the sizes of files are compared first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roxxel_ckpt._names import STATE
+from roxxel_ckpt.errors import CheckpointDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt._integrity import FileDigest
+
+    ChunkFiles = dict[str, list[tuple[tuple[int, ...], str, int]]]
+
+# A shard's index has the offset and size of every inner chunk, and a CRC-32C.
+_INDEX_ENTRY_BYTES, _INDEX_CRC_BYTES = 16, 4
+# The index of a chunk, at the end of its file's name.
+_INDEX = re.compile(r"(/[0-9]+)*$")
+# No kind of PRNG key in JAX has more words than this.
+_MOST_WORDS_OF_A_KEY = 16
+
+
+def layout_file(name: str) -> str:
+    """Return the path of a leaf's layout, relative to the step."""
+    return f"{STATE}/{name}/zarr.json"
+
+
+def chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
+    """Return the files of chunks, with their indices and sizes, by their array."""
+    found: ChunkFiles = {}
+    for file, digest in digests.items():
+        array = _INDEX.sub("", file)
+        index = tuple(int(n) for n in file.removeprefix(array).split("/")[1:])
+        found.setdefault(array, []).append((index, file, digest.num_bytes))
+    return found
+
+
+class Layout(NamedTuple):
+    """Shape of an array and of its chunks, and the files of the chunks.
+
+    Zarr writes no file for a chunk of fill values. The files are counted, and not the
+    chunks: a hostile layout may declare any number of chunks.
+    """
+
+    shape: tuple[int, ...]
+    chunk: tuple[int, ...]
+    files: list[tuple[tuple[int, ...], str, int]]
+
+    def overlapping(self, parts: Iterable[Sequence[slice]]) -> list[str]:
+        """Return the files of the chunks that overlap one of the parts."""
+        blocks = {
+            tuple(
+                range(start // size, -(-stop // size))
+                for (start, stop, _), size in zip(
+                    (cut.indices(n) for cut, n in zip(part, self.shape, strict=True)),
+                    self.chunk,
+                    strict=True,
+                )
+            )
+            for part in parts
+        }
+        return [
+            file
+            for index, file, _ in self.files
+            if any(all(map(range.__contains__, block, index)) for block in blocks)
+        ]
+
+
+def read_layout(
+    directory: Path, name: str, spec: LeafSpec, chunks: ChunkFiles
+) -> Layout:
+    """Return the layout of a leaf whose `zarr.json` is verified.
+
+    Raises:
+        CheckpointDamagedError: The layout differs from the description, or a file has a
+            size that no chunk of the layout can have.
+    """
+    file = layout_file(name)
+    try:
+        body = json.loads((directory / file).read_bytes())
+        dtype, shape = body["data_type"], tuple(body["shape"])
+        files = chunks.get(f"{STATE}/{name}/c", [])
+        layout = Layout(shape, _regular_chunk(body), files)
+        inner = _num_inner(body["codecs"], layout.chunk)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise _damaged(directory, f"{file} is no layout of an array") from error
+    words = shape[-1:] if spec.is_key else ()
+    if (
+        dtype != spec.stored_dtype
+        or shape != spec.shape + words
+        or (spec.is_key and not (words and 1 <= words[0] <= _MOST_WORDS_OF_A_KEY))
+    ):
+        raise _damaged(
+            directory,
+            f"{file} declares {dtype}{list(shape)} and the description {spec}",
+        )
+    chunk_bytes = math.prod(layout.chunk) * np.dtype(spec.stored_dtype).itemsize
+    index_bytes = inner * _INDEX_ENTRY_BYTES + _INDEX_CRC_BYTES if inner else 0
+    # A compressor adds a little to what it cannot compress.
+    most = index_bytes + chunk_bytes + chunk_bytes // 64 + 128 * max(inner, 1)
+    for index, chunk, num_bytes in layout.files:
+        if len(index) != len(shape):
+            raise _damaged(directory, f"{chunk} is no chunk of {file}")
+        if not index_bytes <= num_bytes <= most:
+            raise _damaged(
+                directory,
+                f"{chunk} has {num_bytes} bytes, and {file} declares {index_bytes} to "
+                f"{most}",
+            )
+    return layout
+
+
+def _regular_chunk(body: Any) -> tuple[int, ...]:
+    """Return the shape of a chunk, or raise a ValueError."""
+    shape, chunk = body["shape"], body["chunk_grid"]["configuration"]["chunk_shape"]
+    separator = body["chunk_key_encoding"].get("configuration", {}).get("separator")
+    if (
+        body["chunk_grid"]["name"] != "regular"
+        or body["chunk_key_encoding"]["name"] != "default"
+        or separator not in {"/", None}
+    ):
+        raise ValueError("the chunks are no files of a regular grid")
+    sizes = itertools.chain(shape, chunk)
+    if not all(type(n) is int and n >= 0 for n in sizes) or not all(
+        1 <= c <= max(n, 1) for n, c in zip(shape, chunk, strict=True)
+    ):
+        raise ValueError("the chunks do not divide the shape")
+    return tuple(chunk)
+
+
+def _num_inner(codecs: Any, chunk: tuple[int, ...]) -> int:
+    """Return the number of chunks within a file; 0 if the file is one chunk."""
+    if codecs[0]["name"] != "sharding_indexed":
+        return 0
+    inner = codecs[0]["configuration"]["chunk_shape"]
+    if not all(type(n) is int and n >= 1 for n in inner):
+        raise ValueError("the inner chunks have no size")
+    pairs = zip(chunk, inner, strict=True)
+    return math.prod(-(-whole // part) for whole, part in pairs)
+
+
+def _damaged(directory: Path, problem: str) -> CheckpointDamagedError:
+    return CheckpointDamagedError(f"{directory}: {problem}; restore another step")
