@@ -49,8 +49,8 @@ CASES = {
     "too long": (
         "Curriculum(corpus, [Phase(1, 2, 201)])",
         (
-            "phase 0 has seq_len=201, longer than the spans of 'self' (200 tokens in 1 "
-            "spans of 200)"
+            "phase 0 has seq_len=201, but the whole source 'self' has 200 tokens; use "
+            "at most 200, or give it more documents"
         ),
     ),
 }

@@ -116,7 +116,7 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         (
             [Phase(1, 1, 10_001)],
             {},
-            "seq_len=10001, longer than the spans of 'self' .10000 tokens in 1 spans",
+            "whole source 'self' has 10000 tokens; use at most 10000, or give it more",
         ),
         (
             [Phase(1, 1, 5000)],
@@ -126,7 +126,7 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         (
             [Phase(1, 1, 900, {"self": 1, "code": 1})],
             {},
-            "longer than the spans of 'code'",
+            "whole source 'code' has 600 tokens; use at most 600, .* leave the source",
         ),
         (
             [Phase(1000, 4, 100, {"code": 1})],

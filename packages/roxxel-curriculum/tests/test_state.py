@@ -393,6 +393,8 @@ def test_every_changed_phase_of_the_past_is_named() -> None:
         f"the weights of phase 2 were {was} until step 40 and are now {now}",
         "phase 3 began at step 40 with batch_size=1 and now has 2",
     )
+    assert "; 2 more differences; resume with" in str(info.value)
+    assert len(str(info.value)) < 500
 
 
 def test_a_policy_that_would_have_stopped_the_past_is_refused() -> None:

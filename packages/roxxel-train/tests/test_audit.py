@@ -6,7 +6,7 @@ import pytest
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import data_state
-from roxxel_train.audit import audit
+from roxxel_train.audit import Difference, audit
 
 from .helpers import rows, trainer
 
@@ -101,3 +101,14 @@ def test_rows_without_a_digest_are_an_error(tmp_path: Path) -> None:
     message = r"no digest of the steps \[70, 80\); choose steps in \[0, 10\)"
     with pytest.raises(ValueError, match=message):
         audit(sampler_of(tmp_path), rows(tmp_path), steps=range(70, 80))
+
+
+def test_a_range_of_many_damaged_blocks_is_a_short_line() -> None:
+    error = "web_00000.rox: block {} is damaged; " + "advice " * 10
+    damage = {step: error.format(step % 7) for step in range(100)}
+
+    line = str(Difference(0, 100, damage))
+
+    assert "steps 0, 7, 14 and 12 more" in line
+    assert line.endswith("; 4 more damaged blocks")
+    assert len(line) < 500

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._description import LeafSpec
 
+_LINES_IN_ERROR = 3
 _LINES_IN_TABLE = 20
 
 
@@ -239,8 +240,8 @@ def _mismatches(report: RestoreReport) -> list[str]:
 
 
 def _listed(lines: Sequence[str]) -> str:
-    more = len(lines) - _LINES_IN_TABLE
-    shown = "; ".join(lines[:_LINES_IN_TABLE])
+    more = len(lines) - _LINES_IN_ERROR
+    shown = "; ".join(lines[:_LINES_IN_ERROR])
     return f"{shown}{f'; and {more} more' if more > 0 else ''}"
 
 

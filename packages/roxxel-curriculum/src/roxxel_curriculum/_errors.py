@@ -24,11 +24,15 @@ class CurriculumError(ValueError):
     """
 
 
+_MAX_LISTED = 3
+"""Differences that the message of a `StateMismatch` lists."""
+
+
 class StateMismatch(CurriculumError):
     """A state was modified, or differs from a curriculum in data, seed or past phases.
 
     Attributes:
-        differences: One sentence for each difference.
+        differences: One sentence for each difference; the message has the first three.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -43,7 +47,9 @@ class StateMismatch(CurriculumError):
 
     def __init__(self, differences: Sequence[str]) -> None:
         self.differences = tuple(differences)
-        listed = "; ".join(self.differences)
+        first = self.differences[:_MAX_LISTED]
+        more = len(self.differences) - len(first)
+        listed = "; ".join([*first, *([f"{more} more differences"] if more else [])])
         super().__init__(
             f"this state cannot be resumed: {listed}; resume with the data, seed "
             "and phases of the run, and change only steps after the step of the state"

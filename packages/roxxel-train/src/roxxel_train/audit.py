@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
 
 
+_MAX_LISTED = 3
+"""Steps and errors that the text of a difference lists."""
+
+
 @dataclass(frozen=True)
 class Difference:
     """A range of steps whose batches differ from those that the run trained on.
@@ -54,10 +58,19 @@ class Difference:
         for step, error in self.damage.items():
             of_error.setdefault(error, []).append(step)
         found = [
-            f"step{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}: {error}"
-            for error, each in of_error.items()
+            f"step{'s' if len(each) > 1 else ''} {_listed(each)}: {error}"
+            for error, each in list(of_error.items())[:_MAX_LISTED]
         ]
+        more = len(of_error) - len(found)
+        found += [f"{more} more damaged blocks"] if more > 0 else []
         return "; ".join([steps, *found])
+
+
+def _listed(steps: Sequence[int]) -> str:
+    """Return a few steps, and the number of the others."""
+    first = ", ".join(map(str, steps[:_MAX_LISTED]))
+    more = len(steps) - _MAX_LISTED
+    return f"{first} and {more} more" if more > 0 else first
 
 
 @dataclass(frozen=True)

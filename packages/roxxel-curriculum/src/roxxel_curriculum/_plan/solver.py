@@ -287,6 +287,17 @@ class Solver:
         ]
         if small:
             fit = min(cut.span_tokens for cut in spans.values())
+            name, least = min(
+                ((name, cut.num_tokens) for name, cut in spans.items()),
+                key=lambda each: each[1],
+            )
+            if least < phase.seq_len:
+                raise CurriculumError(
+                    f"{label} has seq_len={phase.seq_len}, but the whole source "
+                    f"{name!r} has {least} tokens; use at most {fit}, or give it more "
+                    "documents"
+                    + (", or leave the source out" if len(spans) > 1 else "")
+                )
             raise CurriculumError(
                 f"{label} has seq_len={phase.seq_len}, longer than the spans of "
                 f"{', '.join(small)}, cut for longest={self._longest}; use at most "
