@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_curriculum import Phase
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
 
 from .helpers import mesh_of, trainer
 
@@ -154,3 +156,34 @@ def test_compiler_without_an_estimate_is_no_problem(
     assert found.ok
     assert [shape.device_bytes for shape in found.compiled] == [None, None]
     assert str(found.compiled[0]).endswith(" s")
+
+
+def test_preflight_tries_the_sinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("wandb")
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+
+    one = trainer(tmp_path, [Phase(2, 4, 9)], log_to=["wandb"])
+    found = one.preflight()
+
+    assert any("WandB: nobody is logged in; run" in each for each in found.problems)
+    offline = {"wandb": {"mode": "offline"}}
+    assert trainer(tmp_path, [Phase(2, 4, 9)], log_to=offline).preflight().ok
+
+
+def test_preflight_reads_the_held_out_sets(tmp_path: Path) -> None:
+    held_out = Roxxel(tmp_path / "held.rox")
+    held_out.write([np.arange(60) % 13], vocab_size=13)
+    sets = {"web": Curriculum(held_out, [Phase(2, 2, 9)])}
+    one = trainer(tmp_path, [Phase(2, 4, 9)], eval_curriculum=sets)
+    (tmp_path / "held.rox").write_bytes(b"damaged")
+
+    found = one.preflight()
+
+    (problem,) = found.problems
+    assert "held-out set 'web'" in problem
+    assert "held.rox" in problem

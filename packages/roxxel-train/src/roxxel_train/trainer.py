@@ -223,7 +223,10 @@ class Trainer:
         return self._session.state.plan()
 
     def preflight(self) -> Preflight:
-        """Compile for every phase; return memory, disk space and problems of a run."""
+        """Compile for every phase; return memory, disk space and problems of a run.
+
+        This also reads held-out batches, and tries the sinks that send rows away.
+        """
         use_compilation_cache()
         config, state = self._session.config, self._session.state
         updates = self._session.updates
@@ -244,7 +247,11 @@ class Trainer:
             state.arrays,
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
-            missing_rows(self.sampler, updates.lookups),
+            [
+                *missing_rows(self.sampler, updates.lookups),
+                *state.held_out.problems(),
+                *self.logger.sink_problems(),
+            ],
             [
                 *state.plan().notes_on_sources,
                 *state.held_out.notes,

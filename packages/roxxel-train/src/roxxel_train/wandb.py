@@ -77,6 +77,22 @@ class WandB:
         except TypeError as error:
             raise TypeError(f"wandb.init: {error}") from error
 
+    def check(self) -> None:
+        """Check that the rows can be sent; `Trainer.preflight` calls this method.
+
+        Raises:
+            RuntimeError: No login is stored, so W&B would refuse the run.
+            Exception: W&B refuses the login, or does not answer.
+        """
+        mode = self._options.get("mode") or os.environ.get("WANDB_MODE")
+        if mode in {"offline", "disabled", "dryrun"}:
+            return
+        if not _CLIENT.login(prompt=False):
+            raise RuntimeError(
+                "nobody is logged in; run `wandb login`, or set WANDB_API_KEY, or give "
+                'mode="offline" and send the rows later with `wandb sync`'
+            )
+
     def __call__(self, row: Mapping[str, Any]) -> None:
         """Send one row, unless an earlier start has sent this step or a later step.
 

@@ -153,6 +153,16 @@ class Logger:
         """
         self._say("WARNING", message, terminal=terminal)
 
+    def sink_problems(self) -> list[str]:
+        """Try each sink that has a method `check`; return why sinks would fail."""
+        problems: list[str] = []
+        for sink in self._given_sinks:
+            try:
+                getattr(sink, "check", lambda: None)()
+            except Exception as error:  # noqa: BLE001 - any error is the sink's problem
+                problems.append(f"the sink {type(sink).__name__}: {error}")
+        return problems
+
     def status(self, message: str) -> None:
         """Write a line about work between steps, such as compiling, to `system.log`.
 

@@ -71,15 +71,15 @@ def find_problems(
     arrays: Any,
     folder: Path | None,
     num_checkpoints: int,
-    vocabulary: Iterable[str] = (),
+    others: Iterable[str] = (),
     notes: Iterable[str] = (),
 ) -> Preflight:
     """Compare what a run needs with what the machine has.
 
     `folder` is the folder of the checkpoints on a disk; None if there is none. At
-    most `num_checkpoints` checkpoints are on the disk at one time. `vocabulary` has a
-    sentence for each parameter that lacks a row for some token. The result gets
-    `notes` unchanged.
+    most `num_checkpoints` checkpoints are on the disk at one time. `others` has a
+    sentence for each problem that the caller has found. The result gets `notes`
+    unchanged.
     """
     memory = [device.memory_stats() or {} for device in jax.local_devices()]
     limits = [stats["bytes_limit"] for stats in memory if stats.get("bytes_limit")]
@@ -91,7 +91,7 @@ def find_problems(
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]
-    problems += vocabulary
+    problems += others
     checkpoint_bytes = sum(x.nbytes for x in jax.tree.leaves(arrays))
     needed = free = None
     if folder is not None:

@@ -134,6 +134,24 @@ def opening(
         yield f"begins {what} of step {origin['step']} of {origin['path']}"
 
 
+UNSAVED = (
+    "nothing is saved: if this program ends early, all is lost; give save_path= to "
+    "write checkpoints and metrics"
+)
+"""The line at the start of a run without a folder and without checkpoints."""
+
+
+def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | None:
+    """Return a line about other fields than at the restored checkpoint, or None."""
+    if before is None or sorted(before) == sorted(now):
+        return None
+    old, new = (", ".join(fields) for fields in (before, now))
+    return (
+        f"the fields of a batch were {old} and are now {new}, so the loss may be "
+        "another one from here on"
+    )
+
+
 def unread_masks(curriculum: Curriculum, fields: Sequence[str]) -> str | None:
     """Return a warning if corpora have a loss mask that the batches leave out."""
     readers = {

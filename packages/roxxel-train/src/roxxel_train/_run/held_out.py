@@ -15,7 +15,7 @@ from roxxel_curriculum import StateMismatch
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_curriculum import Curriculum, Sampler
 
@@ -83,6 +83,16 @@ class HeldOutSets:
         for name, state in record.get("states", {}).items():
             if name in self.samplers and self.record["states"][name] != state:
                 raise _mismatch(where, name, ["another program has changed it"])
+
+    def problems(self) -> Iterator[str]:
+        """Read the first and the last batch of each set; yield why this fails."""
+        for name, sampler in self.samplers.items():
+            try:
+                for step in sorted({0, sampler.total_steps - 1}):
+                    sampler.batch(step)
+            except (OSError, ValueError) as error:
+                what = f"held-out set {name!r}" if name else "held-out set"
+                yield f"{what}: {error}"
 
     def check_ranking(
         self, past: Mapping[str, Any] | None, metric: str | None, where: str

@@ -308,6 +308,8 @@ class Session:
         origin = None if state.origin is None else state.origin.record
         for line in events.opening(sampler, plan, start, state.first_step, origin):
             log.info(line)
+        if state.checkpointer is None and start < sampler.total_steps:
+            log.info(events.UNSAVED)
         if state.folder is not None and state.folder.is_in_bucket:
             log.info(events.uploads(state.folder.path, state.folder.location))
         if state.origin is not None and start == state.first_step:
@@ -320,6 +322,7 @@ class Session:
             *state.held_out.notes,
             self.evaluator.metric_warning(),
             events.unread_masks(state.curriculum, sampler.fields),
+            events.changed_fields(state.past_fields, sampler.fields),
         )
         for warning in filter(None, warnings):
             log.warning(warning)

@@ -60,6 +60,8 @@ class RunState:
             None if unknown.
         unwritten_rows: Metrics rows in the restored checkpoint, because the log could
             not be written when it was saved.
+        past_fields: Fields of a batch when the restored checkpoint was saved; None if
+            unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -99,6 +101,7 @@ class RunState:
         self._checkpoint_every = config.checkpoint_every
         self._masks_damage = config.on_damage == "mask"
         self.last_row: int | None = None
+        self.past_fields: Sequence[str] | None = None
         self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
@@ -265,6 +268,7 @@ class RunState:
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
                 self.last_row = extra.get("last_row")
+                self.past_fields = extra.get("fields")
                 self.unwritten_rows = extra.get("unwritten_rows", ())
                 self._spoilt = None
             elif done > self.first_step:
@@ -306,6 +310,7 @@ class RunState:
             extra = {
                 "data": self.sampler.state(self.step),
                 "held_out": self.held_out.record,
+                "fields": [*self.sampler.fields],
                 "run": (self._record or {}).get("id"),
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
