@@ -121,17 +121,8 @@ def throughput(job: Job, save: Callable[[Record], None]) -> None:
     Raises:
         RuntimeError: A loss does not fall.
     """
-    for batch_size in BATCHES:
-        of = setup(job, batch_size=batch_size)
-        try:
-            by_hand = HandWritten(job, of)
-            step_s = by_hand.run(3) and by_hand.run(6) / 6
-            break
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or batch_size == BATCHES[-1]:
-                raise
-            save({f"batch_{batch_size}": "does not fit"})
-            gc.collect()
+    of, by_hand = _largest_that_fits(job, "small", BATCHES)
+    step_s = by_hand.run(6) / 6
     save(
         {
             "preset": of.preset,
@@ -163,6 +154,23 @@ def throughput(job: Job, save: Callable[[Record], None]) -> None:
             variants[name] = {"failed": reason(error)}
         gc.collect()
         save({"variants": variants})
+
+
+def _largest_that_fits(
+    job: Job, preset: str, batch_sizes: tuple[int, ...]
+) -> tuple[Setup, HandWritten]:
+    """Return the first setup whose updates fit into the memory, and its warm loop."""
+    of = setup(job, preset, batch_size=batch_sizes[0])
+    try:
+        loop = HandWritten(job, of)
+        loop.run(3)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error) or len(batch_sizes) == 1:
+            raise
+    else:
+        return of, loop
+    gc.collect()
+    return _largest_that_fits(job, preset, batch_sizes[1:])
 
 
 def _speed(job: Job, of: Setup, step_s: float) -> Record:
@@ -208,7 +216,7 @@ def _in_turn(
             waited_s += row["wait_s"]
             trained_s += row["step_s"] * (row["step"] - before["step"])
     median = statistics.median(rates["trainer"])
-    losses = {
+    losses: dict[str, list[Any]] = {
         "trainer": [rows[0]["loss"], rows[-1]["loss"]],
         "by_hand": [by_hand.first_loss, by_hand.last_loss],
     }
@@ -643,16 +651,7 @@ def phase_change(job: Job, save: Callable[[Record], None]) -> None:
 
 def larger(job: Job, save: Callable[[Record], None]) -> None:
     """Train the model of 360 million parameters by hand."""
-    for batch_size in BATCHES[1:]:
-        of = setup(job, "medium", batch_size=batch_size)
-        try:
-            loop = HandWritten(job, of)
-            loop.run(2)
-            break
-        except jax.errors.JaxRuntimeError as error:
-            if "RESOURCE_EXHAUSTED" not in str(error) or batch_size == BATCHES[-1]:
-                raise
-            gc.collect()
+    of, loop = _largest_that_fits(job, "medium", BATCHES[1:])
     step_s = loop.run(6) / 6
     save({"batch_size": of.batch_size, "step_s": step_s, **_speed(job, of, step_s)})
     seconds = 0.2 if job.dry else min(20.0, 0.5 * _left_s(job))
