@@ -317,7 +317,7 @@ def _quiet_hub() -> Generator[None]:
     """Leave out the lines about each attempt: the error says that all failed."""
     import logging  # Imported here because reading a corpus does not need it.
 
-    importlib.import_module("huggingface_hub.utils")  # Sets the level once.
+    importlib.import_module("huggingface_hub.file_download")  # Sets the level.
     logger = logging.getLogger("huggingface_hub")
     before = logger.level
     logger.setLevel(logging.ERROR)
