@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+import roxxel_loader
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from roxxel_loader import (
     CachedDataset,
@@ -272,6 +273,8 @@ def test_a_sample_has_distinct_items_and_grows_at_its_end(
     step=st.sampled_from([1, 2, 7, -1, -3]),
 )
 def test_a_slice_is_pythons(num: int, start: int, stop: int | None, step: int) -> None:
+    assume(-num <= start <= num)
+    assume(stop is None or -num <= stop <= num)
     dataset = RangeDataset(num).slice(start, stop, step)
 
     assert list(dataset) == list(range(num))[start:stop:step]
@@ -450,3 +453,22 @@ def test_a_dataset_of_somebody_else_is_asked_with_a_list() -> None:
 
     assert batches == wrapped == [[0, 1, 2], [3, 4, 5]]
     assert asked == [[0, 1, 2], [3, 4, 5]] * 2
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "named"), [(0, 6, "stop=6"), (7, None, "start=7"), (-6, 2, "-6")]
+)
+def test_a_slice_outside_of_its_dataset_is_refused(
+    start: int, stop: int | None, named: str
+) -> None:
+    with pytest.raises(IndexError, match=rf"{named} .*5 items"):
+        SlicedDataset(RangeDataset(5), start, stop)
+
+    assert list(RangeDataset(5).take(9)) == list(range(5))
+    assert list(RangeDataset(5).skip(9)) == []
+    assert list(SlicedDataset(RangeDataset(5), -5, 5)) == list(range(5))
+
+
+def test_dir_lists_the_public_names_alone() -> None:
+    assert not {"find_spec", "import_module", "TYPE_CHECKING"} & {*dir(roxxel_loader)}
+    assert "SlicedDataset" in dir(roxxel_loader)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store import check_output
+from roxxel_store.streams import drop_output, prepare_streams
 
 from roxxel_ckpt._arguments import parser
 from roxxel_ckpt._compare import plan_restore
@@ -70,6 +71,7 @@ def main(
     Returns:
         The exit code.
     """
+    prepare_streams()
     options = parser(prog).parse_args(arguments)
     options.describe = describe
     if "jax" not in sys.modules:
@@ -78,7 +80,7 @@ def main(
         return _COMMANDS[options.command](options)
     except BrokenPipeError:
         # A program such as `head` closed the pipe before it read all output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except (CheckpointError, ImportError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)

@@ -133,4 +133,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return all names, including datasets whose library is not installed."""
-    return sorted({*globals(), *_MODULES})
+    return sorted({*__all__, *_MODULES})

@@ -95,6 +95,27 @@ def _from_jax(environ: Mapping[str, str]) -> Cluster | None:
     )
 
 
+def find_lone(environ: Mapping[str, str]) -> str | None:
+    """Return a warning for a process that no call has connected to the others.
+
+    The result is None if the environment names a single process.
+    """
+    remedy = (
+        "call roxxel_train.distributed.initialize() at the top of the script, or set "
+        f"{NUM_PROCESSES}=1 if it is meant"
+    )
+    try:
+        cluster = find_cluster(environ)
+    except ClusterError as error:
+        return f"this process trains alone, and may be one of several: {error}"
+    if cluster is None:
+        return None
+    return (
+        f"{cluster} trains alone, because nothing has connected it to the others; "
+        f"{remedy}"
+    )
+
+
 def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
     if _OPEN_MPI not in environ:
         return None

@@ -60,7 +60,7 @@ class LogWriteError(OSError):
     """
 
 
-class NonFiniteError(FloatingPointError):
+class NonFiniteError(FloatingPointError, ValueError):
     """A loss, or a parameter after an update, is NaN or infinite.
 
     The trainer saves nothing after this update, so the newest checkpoint is sound. All

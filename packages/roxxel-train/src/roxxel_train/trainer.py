@@ -7,12 +7,14 @@ The next update reads batch k.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from flax import nnx
 
+from roxxel_train._cluster import find_lone
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
@@ -23,7 +25,7 @@ from roxxel_train._run.folder import RunFolder
 from roxxel_train._run.profile import checked_steps
 from roxxel_train._run.session import Session
 from roxxel_train._run.state import RunState
-from roxxel_train._run.watcher import needs_all_processes
+from roxxel_train._run.watcher import needs_all_processes, watcher
 from roxxel_train._step.compiled import (
     CompiledAhead,
     check_weight,
@@ -165,6 +167,7 @@ class Trainer:
                 updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
             )
         evaluator = Evaluator(config, placement, graphdef, state)
+        lone = find_lone(os.environ) if watcher() is None else None
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
         )
@@ -181,7 +184,7 @@ class Trainer:
             shapes=batches,
             evaluator=evaluator,
             notes=[*placement.notes(shapes), *idle],
-            warnings=[*filter(None, [evaluation_mode(self.model)])],
+            warnings=[*filter(None, [evaluation_mode(self.model), lone])],
             traced=traced,
         )
 

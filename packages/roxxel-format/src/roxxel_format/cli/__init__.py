@@ -7,11 +7,11 @@ interrupted. An error is one sentence on the standard error.
 from __future__ import annotations
 
 import errno
-import io
-import os
 import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
+
+from roxxel_store.streams import drop_output, prepare_streams
 
 from roxxel_format._prepare.committing import commit_units
 from roxxel_format._write.side import held_out_path
@@ -50,16 +50,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     Returns:
         The exit code.
     """
+    prepare_streams()
     options = parser(prog).parse_args(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        # Escape characters that the terminal cannot show, because printing them raises.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
     try:
         return _COMMANDS[options.command](options)
     except BrokenPipeError:
         # Redirect stdout, or Python's flush at exit fails with the same error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return 0
     except _ERRORS as error:
         print(f"{prog}: {_sentence(error)}", file=sys.stderr)

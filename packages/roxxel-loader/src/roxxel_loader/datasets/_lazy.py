@@ -82,12 +82,12 @@ class LazyDataset(ABC, Generic[T]):
     def take(self, num_items: int) -> SlicedDataset[T]:
         """Return the first `num_items` items, or all if there are fewer."""
         check_at_least(0, num_items=num_items)
-        return self.slice(0, num_items)
+        return self.slice(0, min(num_items, len(self)))
 
     def skip(self, num_items: int) -> SlicedDataset[T]:
         """Return the items after the first `num_items`."""
         check_at_least(0, num_items=num_items)
-        return self.slice(num_items)
+        return self.slice(min(num_items, len(self)))
 
     def split_dataset_by_node(self, world_size: int, rank: int) -> SlicedDataset[T]:
         """Return part number `rank`, from 0, of `world_size` consecutive parts.
@@ -274,7 +274,7 @@ class SampledDataset(BulkDataset[T]):
 class SlicedDataset(BulkDataset[T]):
     """The items `start`, `start + step`, and so on below `stop`.
 
-    As in Python, the bounds may be negative and are clipped to the dataset.
+    As in Python, negative bounds count from the end.
 
     Args:
         dataset: Dataset of the items.
@@ -282,6 +282,9 @@ class SlicedDataset(BulkDataset[T]):
         stop: One past the last item; None means the end of the dataset.
         step: Difference between consecutive indices; a negative step reverses the
             order.
+
+    Raises:
+        IndexError: A bound lies outside of the dataset.
 
     Example:
         >>> list(SlicedDataset("abcdef", 1, None, 2))
@@ -296,7 +299,14 @@ class SlicedDataset(BulkDataset[T]):
         step: int | None = None,
     ) -> None:
         self._dataset = dataset
-        self._range = range(len(dataset))[slice(start, stop, step)]
+        length = len(dataset)
+        for name, bound in (("start", start), ("stop", stop)):
+            if bound is not None and not -length <= bound <= length:
+                raise IndexError(
+                    f"{name}={bound} is outside of the dataset, which has {length} "
+                    f"items; give a bound up to {length}, or None for the end"
+                )
+        self._range = range(length)[slice(start, stop, step)]
 
     def __len__(self) -> int:
         return len(self._range)

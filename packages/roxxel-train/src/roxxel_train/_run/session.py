@@ -51,7 +51,7 @@ class Session:
     Attributes:
         shapes: Shape, dtype and sharding of the batches of each phase.
         notes: Sentences about the sharding, for the log.
-        warnings: Sentences about the model, for the log.
+        warnings: Sentences about the model and the processes, for the log.
         traced: Steps whose JAX trace is written.
         is_open: Whether a run is open; only then do the attributes below exist.
     """
@@ -330,13 +330,16 @@ class Session:
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
-            for problem in missing_rows(sampler, self.updates.lookups):
-                log.warning(problem)
-            for warning in self.warnings:
-                log.warning(warning)
-            for note in (*plan.notes_on_longest, *self.notes):
-                log.info(note)
+            self._log_notes(plan)
         self._planned.log(start)
+
+    def _log_notes(self, plan: Plan) -> None:
+        """Log what may be wrong with the run, and what its shapes cost."""
+        problems = missing_rows(self.state.sampler, self.updates.lookups)
+        for problem in (*problems, *self.warnings):
+            self.log.warning(problem)
+        for note in (*plan.notes_on_longest, *self.notes):
+            self.log.info(note)
 
     def _log_rows(self, dropped: int, added: int, start: int, *, keep: bool) -> None:
         """Log how many rows were dropped and added, and warn if rows are missing."""

@@ -9,6 +9,8 @@ import sys
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
+from roxxel_store.streams import drop_output, prepare_streams
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -64,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         An exit code; the docstring of `roxxel.cli` lists the codes.
     """
+    prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in _PASSED_ON:
@@ -130,7 +133,7 @@ def _ended_well(command: Callable[[], None]) -> int:
         command()
     except BrokenPipeError:
         # The reader has closed the pipe. Discard what Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return _REFUSED
     except Exception as error:
         if not _is_meant_for_users(error):

@@ -28,7 +28,7 @@ from roxxel.run_files import check_run
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from roxxel_curriculum import Plan, PlanDiff
 
@@ -136,14 +136,14 @@ def _show(
         print_plan(what)
 
 
-def print_plan(what: Plan | PlanDiff) -> None:
+def print_plan(what: Plan | PlanDiff, say: Callable[[str], object] = print) -> None:
     """Print a plan or a difference; a terminal gets tables that fit its width."""
     if sys.stdout.isatty() and hasattr(what, "__rich__"):
         import rich
 
         rich.print(what)
     else:
-        print(what)
+        say(str(what))
 
 
 def _show_held_out(sets: Mapping[str, HeldOut]) -> None:

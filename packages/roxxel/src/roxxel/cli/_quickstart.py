@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
-import sys
 from pathlib import Path
 
 from roxxel.quickstart.folder import DEFAULT_STEPS, MIN_STEPS
@@ -59,12 +57,9 @@ def seed(text: str) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Train the quickstart's model, or continue its run."""
-    from roxxel.cli._words import say, shown_command
+    from roxxel.cli._words import shown_command, tell
     from roxxel.quickstart.run import Options, quickstart
 
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # An undertrained model writes characters that some terminals cannot encode.
-        sys.stdout.reconfigure(errors="replace")
     out: Path = options.out
     extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
     quickstart(
@@ -76,5 +71,5 @@ def run(options: argparse.Namespace) -> None:
             command=shown_command("quickstart", *extra),
             report=shown_command("report", str(out)),
         ),
-        say=say,
+        say=tell,
     )

@@ -18,6 +18,7 @@ from roxxel.cli._words import (
     config_of,
     say,
     shown_command,
+    tell,
 )
 from roxxel.config import (
     ConfigError,
@@ -111,8 +112,8 @@ def run(options: argparse.Namespace) -> None:
         with claimed(folder):
             state = begun_state(config, folder)
             keep_config(config, folder, 0 if state is None else state["step"])
-        print_plan(planned(config, state))
-        say("")
+        print_plan(planned(config, state), tell)
+        tell("")
     try:
         summary = trainer.run()
     except Preempted as stop:
@@ -156,23 +157,23 @@ def _set_again(changes: Iterable[str]) -> list[str]:
 
 
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
-    say("")
+    tell("")
     if summary.start_step == summary.total_steps:
-        say(f"This run is already complete: {summary.total_steps} steps are done.")
+        tell(f"This run is already complete: {summary.total_steps} steps are done.")
     else:
-        say(str(summary))
-    say("")
-    say(f"In {shlex.quote(str(folder))}:")
-    say("  checkpoints/   model and optimizer: the newest and the best")
-    say("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
-    say("  system.log     what happened when")
-    say("  config.toml    the config of this start; configs/ holds earlier ones")
-    say(f"Write a report: {shown_command('report', str(folder))}")
+        tell(str(summary))
+    tell("")
+    tell(f"In {shlex.quote(str(folder))}:")
+    tell("  checkpoints/   model and optimizer: the newest and the best")
+    tell("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
+    tell("  system.log     what happened when")
+    tell("  config.toml    the config of this start; configs/ holds earlier ones")
+    tell(f"Write a report: {shown_command('report', str(folder))}")
     # A branch that has begun continues without the other run.
     changes = [each for each in config.changes if not each.startswith(BRANCH)]
     where = str(config.file)
     if any(each.startswith("phases") for each in changes):
         where += " or --set"
-    say(f"Train longer:   raise the steps of the last phase in {where}, then")
+    tell(f"Train longer:   raise the steps of the last phase in {where}, then")
     again = shown_command("train", str(config.file), *_set_again(changes))
-    say(f"                {again}")
+    tell(f"                {again}")

@@ -7,8 +7,11 @@ import json
 import os
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roxxel_store.streams import drop_output
 
 from roxxel.config import load_config
 
@@ -36,6 +39,24 @@ def say(line: str) -> None:
     line.
     """
     print(line, flush=True)
+
+
+def tell(line: str) -> None:
+    """Print a line of a run, which goes on if its standard output fails.
+
+    `roxxel train run.toml 2>&1 | head` closes the output while the run trains.
+    """
+    try:
+        say(line)
+    except OSError as error:
+        drop_output()
+        with suppress(OSError):
+            print(
+                f"roxxel: standard output cannot be written ({error.strerror}); the "
+                "run goes on, and system.log has its lines",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def at_least_1(text: str) -> int:
