@@ -102,6 +102,11 @@ DRILLS = (
         {"ROXXEL_CKPT_KILLS": "30"},
     ),
     ("tests-integration/test_drill.py", "test", {"ROXXEL_DRILL": "60"}),
+    (
+        "packages/roxxel-train/tests/test_disk_faults.py",
+        "test",
+        {"ROXXEL_DISK_FAULTS": "200"},
+    ),
 )
 
 # Programs that try to break a corpus, with the sizes of a whole campaign.

@@ -110,15 +110,16 @@ class LogFiles:
             on_error.callback(self._rows.close)
             self._rows.lock()
             self._text = _LogFile(folder / SYSTEM_FILE, _text_line)
+            on_error.callback(self._text.close)
+            if _torn_bytes(folder / SYSTEM_FILE):
+                self._text.end_line()
+            torn = _torn_bytes(self._rows_path)
+            self.was_torn = torn > 0
+            if torn:
+                os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
+            self._rows.begin_sync()
+            self._last_step = _last_step(self._rows_path)
             on_error.pop_all()
-        if _torn_bytes(folder / SYSTEM_FILE):
-            self._text.end_line()
-        torn = _torn_bytes(self._rows_path)
-        self.was_torn = torn > 0
-        if torn:
-            os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
-        self._rows.begin_sync()
-        self._last_step = _last_step(self._rows_path)
         self._worker = Worker("roxxel-log")
 
     def text(self, level: str, message: str, stack: str) -> None:
