@@ -298,15 +298,10 @@ class Session:
         start = state.restore()
         self._plan = plan = state.plan()
         self._start = start
-        evaluated = not state.is_evaluation_due
-        keep = state.folder is not None and state.folder.has_step_after(start)
-        dropped = log.cut_metrics(start, evaluated=evaluated, keep=keep)
-        added = log.add_rows(state.unwritten_rows)
-        last, wanted = log.last_step(), state.last_row
-        if last is not None and wanted is not None and last < wanted:
-            added += log.bring_back(start, evaluated=evaluated)
+        restored = self._restored_rows(start)
         origin = None if state.origin is None else state.origin.record
-        for line in events.opening(sampler, plan, start, state.first_step, origin):
+        opening = events.opening(sampler, plan, start, state.first_step, origin)
+        for line in (*opening, *restored):
             log.info(line)
         if state.checkpointer is None and start < sampler.total_steps:
             log.info(events.UNSAVED)
@@ -323,10 +318,10 @@ class Session:
             self.evaluator.metric_warning(),
             events.unread_masks(state.curriculum, sampler.fields),
             events.changed_fields(state.past_fields, sampler.fields),
+            self._lost_rows(start),
         )
         for warning in filter(None, warnings):
             log.warning(warning)
-        self._log_rows(dropped, added, start, keep=keep)
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
@@ -341,15 +336,28 @@ class Session:
         for note in (*plan.notes_on_longest, *self.notes):
             self.log.info(note)
 
-    def _log_rows(self, dropped: int, added: int, start: int, *, keep: bool) -> None:
-        """Log how many rows were dropped and added, and warn if rows are missing."""
+    def _restored_rows(self, start: int) -> list[str]:
+        """Let the metrics end with those of `start`; return lines about the changes."""
+        state, log = self.state, self.log
+        evaluated = not state.is_evaluation_due
+        keep = state.folder is not None and state.folder.has_step_after(start)
+        dropped = log.cut_metrics(start, evaluated=evaluated, keep=keep)
+        added = log.add_rows(state.unwritten_rows)
+        if self._lost_rows(start) is not None:
+            added += log.bring_back(start, evaluated=evaluated)
+        lines: list[str] = []
         if dropped:
-            self.log.info(events.dropped_rows(dropped, start, are_kept=keep))
+            lines.append(events.dropped_rows(dropped, start, are_kept=keep))
         if added:
-            self.log.info(events.added_rows(added, start))
+            lines.append(events.added_rows(added, start))
+        return lines
+
+    def _lost_rows(self, start: int) -> str | None:
+        """Return a warning if the metrics end before those of the checkpoint."""
         last, wanted = self.log.last_step(), self.state.last_row
-        if last is not None and wanted is not None and last < wanted:
-            self.log.warning(events.lost_rows(last, wanted, start))
+        if last is None or wanted is None or last >= wanted:
+            return None
+        return events.lost_rows(last, wanted, start)
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""
