@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 PACKAGES = imports.PACKAGES
 
-MAX_LEVELS = 9
+MAX_LEVELS = 10
 """Longest chain of imports inside a package, without its `__main__`."""
 
 

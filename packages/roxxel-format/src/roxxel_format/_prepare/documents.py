@@ -34,7 +34,7 @@ from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.input_record import check_unchanged, file_name
 from roxxel_format._write.recorded_documents import RecordedDocuments
-from roxxel_format._write.sorting import parts_of
+from roxxel_format._write.rows import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence

@@ -10,6 +10,7 @@ from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.fields import Row
 from roxxel_format._write.intake import joined
+from roxxel_format._write.rows import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,11 +71,6 @@ def sorter_of(options: WriteOptions, intake: Intake) -> Sorter | None:
     if options.side is None:
         return None
     return Sorter(options.side, replace(intake, reads_ahead=True), options.fields)
-
-
-def parts_of(document: object) -> tuple[object, ...]:
-    """Return the parts of a document, each a text or tokens."""
-    return document.parts if isinstance(document, Row) else (document,)
 
 
 def _parts_of_all(

@@ -23,7 +23,11 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from roxxel_train._step.diagnose.calls import check_call
-from roxxel_train._step.diagnose.objects import check_model, check_optimizer
+from roxxel_train._step.diagnose.objects import (
+    array_path,
+    check_model,
+    check_optimizer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -301,12 +305,6 @@ def _annotation(variable: nnx.Variable[Any]) -> PartitionSpec | None:
     """Return the annotation of a Variable; None if Flax gives no `PartitionSpec`."""
     spec = nnx.get_partition_spec(variable).get_value()
     return spec if isinstance(spec, PartitionSpec) else None
-
-
-def array_path(path: tuple[Any, ...]) -> str:
-    """Return a path such as `optimizer/opt_state/0/mu` from keys of Flax or JAX."""
-    first, *rest = (getattr(key, "key", key) for key in path)
-    return "/".join([("model", "optimizer")[first], *map(str, rest)])
 
 
 def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:

@@ -24,6 +24,12 @@ _RATES = ("rate", "dropout_rate")
 """Attributes with the share of values that a module drops in training mode."""
 
 
+def array_path(path: tuple[Any, ...]) -> str:
+    """Return a path such as `optimizer/opt_state/0/mu` from keys of Flax or JAX."""
+    first, *rest = (getattr(key, "key", key) for key in path)
+    return "/".join([("model", "optimizer")[first], *map(str, rest)])
+
+
 def check_model(model: Any) -> None:
     """Check that a model is an NNX module or a function, or say how to make it one."""
     if isinstance(model, nnx.Module):

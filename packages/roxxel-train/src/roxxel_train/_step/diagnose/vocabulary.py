@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.extend.core import Literal
 
-from roxxel_train._step.model_sharding import array_path
+from roxxel_train._step.diagnose.objects import array_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
