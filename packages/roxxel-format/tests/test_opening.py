@@ -48,7 +48,7 @@ from roxxel_format.foreign import FlatTokens, MegatronTokens
 for code in sys.argv[1:]:
     try:
         exec(code)
-    except ValueError as error:
+    except (ValueError, IsADirectoryError) as error:
         print(type(error).__name__, error)
     else:
         print(code, "raised nothing")
@@ -91,6 +91,10 @@ def test_a_file_that_is_not_regular_is_refused_at_once(
     said = child.stdout.splitlines()
     assert len(said) == len(FILES[file])
     for line in said:
+        if kind == "folder" and file in {"a.npy", "a.bin"}:
+            assert line.startswith("IsADirectoryError ")
+            assert "name its files with a pattern" in line
+            continue
         assert line.startswith("ShardError ")
         assert line.endswith(
             f"{path.name}: is a {kind}, not a regular file; check the path"

@@ -297,12 +297,12 @@ def test_the_same_write_keeps_the_corpus_and_other_fields_are_an_error(
     write(corpus, PAIRS)
 
     kept = corpus.write(
-        [], separator=0, block_size=512, prompt="prompt", completion="completion"
+        iter(()), separator=0, block_size=512, prompt="prompt", completion="completion"
     )
     assert kept.kept
 
     with pytest.raises(FileExistsError, match="completion='completion' in the corpus"):
-        corpus.write([], separator=0, block_size=512)
+        corpus.write(iter(()), separator=0, block_size=512)
 
 
 class Bracketed:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import shutil
@@ -84,7 +85,7 @@ def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
 def test_a_path_is_made_absolute_as_pathlib_does_but_keeps_a_slash_at_its_end(
     path: str,
 ) -> None:
-    absolute = str(Path(path).absolute())
+    absolute = str(Path(os.path.expanduser(path)).absolute())  # noqa: PTH111
     slash = "/" * (path.endswith("/") and not absolute.endswith("/"))
 
     assert Roxxel(path).filepath == absolute + slash
