@@ -16,7 +16,16 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import Logger, run_data
 
-from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer
+from .helpers import (
+    VOCABULARY,
+    corpus,
+    loss_fn,
+    mesh_of,
+    nothing_of,
+    pair,
+    rows,
+    trainer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,13 +60,13 @@ def curriculum(
     return Curriculum(web, phases, {"code": code}, primary=primary)
 
 
-def by_position(_: Any, batch: Any) -> Any:
+def by_position(model: Any, batch: Any) -> Any:
     """Return losses that depend only on the batch, so NumPy can recompute them."""
     values, mask = batch[:, 1:] * 1.0, batch[:, :-1] % 3 > 0
     weight = mask.sum(-1)
     total = (values * mask).sum()
     return {
-        "loss": total / mask.sum(),
+        "loss": total / mask.sum() + nothing_of(model),
         "loss_weight": mask.sum(),
         "row_loss": (values * mask).sum(-1) / weight,
         "row_weight": weight,
@@ -108,9 +117,9 @@ def test_losses_of_sources_are_those_that_a_person_computes(
 
 
 def test_row_without_a_weight_counts_its_tokens(tmp_path: Path) -> None:
-    def unweighted(_: Any, batch: Any) -> Any:
+    def unweighted(model: Any, batch: Any) -> Any:
         row_loss = batch[:, 0] * 1.0
-        return row_loss.mean(), {"row_loss": row_loss}
+        return row_loss.mean() + nothing_of(model), {"row_loss": row_loss}
 
     data = curriculum(tmp_path)
     trainer(tmp_path, curriculum=data, loss_fn=unweighted, log_every=18).run()

@@ -12,7 +12,7 @@ from roxxel_format import Roxxel
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.parts import deal_rows
 
-from .helpers import mesh_of, rows, trainer
+from .helpers import mesh_of, nothing_of, rows, trainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,10 +91,10 @@ def test_every_slice_of_rows_gets_its_slice_of_the_order() -> None:
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_every_part_of_an_update_holds_the_blend(tmp_path: Path, devices: int) -> None:
-    def share(_: Any, batch: Any) -> Any:
+    def share(model: Any, batch: Any) -> Any:
         # A part of one source has the share 0 or 1, so the mean square is 0.5.
         ones = batch[:, 0].mean()
-        return {"loss": ones, "square": ones**2}
+        return {"loss": ones + nothing_of(model), "square": ones**2}
 
     zeros, ones = Roxxel(tmp_path / "zeros_*.rox"), Roxxel(tmp_path / "ones_*.rox")
     zeros.write([np.zeros(4000, int)], vocab_size=2)

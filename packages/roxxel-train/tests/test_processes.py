@@ -214,10 +214,12 @@ def test_equal_settings_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def interrupts_are_not_ignored() -> Iterator[None]:
-    """Undo what a shell does to programs that it starts in the background."""
+    """Undo what a shell or nohup does to programs in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, before_hangup)
 
 
 @pytest.mark.parametrize(
@@ -267,6 +269,7 @@ def test_handler_of_the_program_keeps_its_signal(number: signal.Signals) -> None
     assert handled
 
 
+@pytest.mark.usefixtures("interrupts_are_not_ignored")
 def test_signals_that_warn_may_come_again_and_before_an_urgent_one() -> None:
     with alone() as processes:
         for number in (signal.SIGHUP, signal.SIGHUP, signal.SIGXCPU, signal.SIGTERM):
