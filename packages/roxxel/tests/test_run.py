@@ -35,7 +35,7 @@ def curriculum(folder: Path, *phases: Phase) -> Curriculum:
     web, code = Roxxel(folder / "web_*.rox"), Roxxel(folder / "code.rox")
     for corpus, seed in ((web, 0), (code, 1)):
         random = np.random.default_rng(seed)
-        documents = [random.integers(1, VOCABULARY, 30) for _ in range(40)]
+        documents = (random.integers(1, VOCABULARY, 30) for _ in range(40))
         corpus.write(documents, vocab_size=VOCABULARY, exist="keep")
     return Curriculum(web, phases, {"code": code})
 

@@ -69,6 +69,13 @@ def parser(prog: str) -> ArgumentParser:
     diff.add_argument(
         "--values", action="store_true", help="also compare the values of the arrays"
     )
+    diff.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave out a value that must differ, such as extra.run; repeatable",
+    )
 
     verify = commands.add_parser(
         "verify",

@@ -223,7 +223,7 @@ def _diff(options: argparse.Namespace) -> int:
         lines += [
             f"! {name}: {a.get(name, 'absent')} -> {b.get(name, 'absent')}"
             for name in {**a, **b}
-            if a.get(name) != b.get(name)
+            if a.get(name) != b.get(name) and name not in options.ignore
         ]
     same = len(report.restored)
     if options.values:

@@ -346,7 +346,8 @@ def _state_differences(scratch: Path) -> Iterator[str]:
 
     pair = [str(scratch / name / CHECKPOINTS) for name in ("unbroken", "killed")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        code = main(["diff", "--values", *pair])
+        # Each of the two runs has an id of its own.
+        code = main(["diff", "--values", "--ignore", "extra.run", *pair])
     lines = [f"checkpoint: {line}" for line in printed.getvalue().splitlines()]
     if code:
         yield from lines
