@@ -169,6 +169,7 @@ def test_gcs_reads_by_the_same_client(
         "data", service_account_key=key, client_options={"allow_http": True}
     )
     monkeypatch.setattr(bucket, "_store", lambda *_: store)
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key)
     local = sampler_of(write_corpus(tmp_path))
     remote = sampler_of(Roxxel("gs://data/web_*.rox"))
 

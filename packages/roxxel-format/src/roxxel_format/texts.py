@@ -99,11 +99,12 @@ def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec 
 
 def _codec_of(tokenizer: str | ByteTokenizer, recorded: str | None) -> TextCodec:
     loaded = load(tokenizer)
+    given = tokenizer if isinstance(tokenizer, str) else loaded.name
     if recorded not in {None, loaded.identity} and not str(recorded).endswith(
         f"@{loaded.hash}"
     ):
         raise ValueError(
-            f"{loaded.name}: is {loaded.identity}, but the corpus was tokenized "
+            f"{given}: is {loaded.identity}, but the corpus was tokenized "
             f"by {recorded}; pass the same tokenizer, or use --ids"
         )
     source: Any = loaded.source
@@ -115,7 +116,7 @@ def _codec_of(tokenizer: str | ByteTokenizer, recorded: str | None) -> TextCodec
     if hasattr(source, "decode_bytes"):
         return TextCodec(encode, lambda tokens: source.decode_bytes(tokens.tolist()))
     if getattr(source, "decode", None) is None:
-        raise TypeError(f"{loaded.name}: cannot decode; use --ids")
+        raise TypeError(f"{given}: cannot decode; use --ids")
 
     def decode(tokens: Tokens) -> bytes:
         # By default, the library hides special tokens, such as ends of documents.
