@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import TYPE_CHECKING
 
 # Before JAX looks: some tests need several devices, the others take one of them.
@@ -15,6 +16,7 @@ settings.register_profile("compiling", deadline=None)
 settings.load_profile("compiling")
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -25,3 +27,13 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     return folder
+
+
+@pytest.fixture
+def interrupts_are_not_ignored() -> Iterator[None]:
+    """Undo what a shell or nohup does to programs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGHUP, before_hangup)

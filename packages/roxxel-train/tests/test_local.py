@@ -108,6 +108,7 @@ def test_process_that_does_not_end_is_killed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2])
+@pytest.mark.usefixtures("interrupts_are_not_ignored")
 def test_signal_goes_to_all_and_all_may_save(
     tmp_path: Path, number: signal.Signals
 ) -> None:

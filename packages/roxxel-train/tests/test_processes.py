@@ -30,7 +30,7 @@ from roxxel_train._run.watcher import Watcher
 from .helpers import trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from roxxel_train import ModelState
@@ -210,16 +210,6 @@ def test_equal_settings_pass(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     together(monkeypatch, act)
-
-
-@pytest.fixture
-def interrupts_are_not_ignored() -> Iterator[None]:
-    """Undo what a shell or nohup does to programs in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    before_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGINT, before)
-    signal.signal(signal.SIGHUP, before_hangup)
 
 
 @pytest.mark.parametrize(
