@@ -129,6 +129,10 @@ class Writer:
 
     All methods may be called from several threads.
 
+    Example:
+        >>> Writer.__name__
+        'Writer'
+
     Attributes:
         bucket: The folder.
     """
