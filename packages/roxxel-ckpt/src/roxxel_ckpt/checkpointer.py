@@ -378,10 +378,11 @@ class Checkpointer:
         Example:
             >>> import jax
             >>> state = {"weights": jax.numpy.ones(3), "step": 10}
-            >>> with Checkpointer("checkpoints") as checkpointer:
+            >>> with Checkpointer("trees") as checkpointer:
             ...     checkpointer.save(10, {"loss": 0.5}, state=state)
             True
-            >>> checkpointer.load(like=state)["weights"]
+            >>> shapes = jax.eval_shape(lambda: state)
+            >>> checkpointer.load(like=shapes)["weights"]
             Array([1., 1., 1.], dtype=float32)
         """
         self._check_form("load", state=like)

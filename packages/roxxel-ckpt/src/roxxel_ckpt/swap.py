@@ -127,11 +127,19 @@ def writer_of(bucket: Bucket) -> Writer:
 class Writer:
     """A program that commits to a folder.
 
-    All methods may be called from several threads.
+    All methods may be called from several threads. To commit, take over the folder,
+    upload objects under new names, and list them::
+
+        writer.begin()
+        name = writer.new_name("5.")
+        ...  # upload below this name
+        writer.swap(lambda listed: {**listed, "steps": [name]})
+        writer.collect()
 
     Example:
-        >>> Writer.__name__
-        'Writer'
+        >>> from roxxel_ckpt.buckets import Bucket
+        >>> Writer(Bucket("s3://my-bucket/run", timeout_s=60)).may_delete
+        True
 
     Attributes:
         bucket: The folder.

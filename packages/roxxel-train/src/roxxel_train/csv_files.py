@@ -40,6 +40,7 @@ class CsvFiles:
         ValueError: `log_dir` holds the rows of another run.
 
     Example:
+        >>> from pathlib import Path
         >>> sink = CsvFiles("run/csv")
         >>> sink({"kind": "train", "step": 1, "loss": 0.5})
         >>> sink.close()
