@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -40,8 +41,18 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train(data: Path, run: Path, cache: Path, *arguments: str, count: int = 2) -> Ended:
-    """Train in several processes and wait until all have ended."""
+def train(
+    data: Path,
+    run: Path,
+    cache: Path,
+    *arguments: str,
+    count: int = 2,
+    standing: int | None = None,
+) -> Ended:
+    """Train in several processes and wait until all have ended.
+
+    The process `standing` stops itself, and is killed after the others have ended.
+    """
     command = [sys.executable, str(PROGRAMS / "ending.py"), str(data), str(run)]
     shared = {
         **environment(1, cache),
@@ -60,6 +71,11 @@ def train(data: Path, run: Path, cache: Path, *arguments: str, count: int = 2) -
                     stderr=output,
                 )
             processes.append(process)
+        for index, process in enumerate(processes):
+            if index != standing:
+                process.wait(GUARD_S)
+        if standing is not None:
+            processes[standing].kill()
         codes = [process.wait(GUARD_S) for process in processes]
     finally:
         for process in processes:
@@ -250,6 +266,41 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
     assert 0 not in ended.codes
     assert "process 1 failed: " in ended.texts[0]
     assert "in happen" in ended.texts[1]
+
+
+@pytest.mark.parametrize(
+    ("standing", "count", "where"), [(0, 2, "30"), (1, 2, "30"), (0, 4, "evaluate")]
+)
+def test_process_that_stands_is_named_by_the_others_within_the_limit(
+    data: Path,
+    tmp_path: Path,
+    compilation_cache: Path,
+    standing: int,
+    count: int,
+    where: str,
+) -> None:
+    """While process 0 stands, which runs the service, no request gets an answer."""
+    ended = train(
+        data,
+        tmp_path / "run",
+        compilation_cache,
+        "hang_after_s=10.0",
+        "eval_every=5",
+        f"stand@{where}:{standing}",
+        count=count,
+        standing=standing,
+    )
+
+    del ended.codes[standing], ended.texts[standing]
+    assert ended.codes == [1] * (count - 1)
+    logs = [ended.log] if standing else []  # process 0 writes the log
+    for text in (*ended.texts, *logs):
+        found = re.search(
+            rf"the run ends: process {standing} failed: .* for (\d+) s.* was stopped",
+            text,
+        )
+        assert found is not None
+        assert int(found[1]) < 10
 
 
 @pytest.mark.parametrize(

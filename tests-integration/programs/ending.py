@@ -2,10 +2,10 @@
 
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
-`WHAT` happens in one process: "error", "exit", "kill", "sigterm", "save", "sleep",
-"gil" or "nan". With "slow", every later batch is delayed. `WHERE` is the number of a
-read of a batch, or one of "before" (the construction of the trainer), "after" (the
-construction), "evaluate", "save" and "restore".
+`WHAT` happens in one process: "error", "exit", "kill", "stand" (SIGSTOP), "sigterm",
+"save", "sleep", "gil" or "nan". With "slow", every later batch is delayed. `WHERE` is
+the number of a read of a batch, or one of "before" (the construction of the trainer),
+"after" (the construction), "evaluate", "save" and "restore".
 
 `NAME=VALUE` gives the trainer another argument in one process, or in all processes
 without `:PROCESS`. Some names are settings of this program:
@@ -38,6 +38,12 @@ from roxxel_train.distributed import initialize
 STEPS = 120
 TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
+
+SIGNALS = {
+    "kill": signal.SIGKILL,
+    "stand": signal.SIGSTOP,
+    "sigterm": signal.SIGTERM,
+}
 
 
 def loss_fn(model, batch):
@@ -73,10 +79,8 @@ class Accidents:
             rows[0, 0] = -1
         elif what == "slow":
             self.delay_s = 0.2
-        elif what == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif what == "sigterm":
-            os.kill(os.getpid(), signal.SIGTERM)
+        elif what in SIGNALS:
+            os.kill(os.getpid(), SIGNALS[what])
         elif what == "save":
             trainer.save()
         elif what == "sleep":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import pickle
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from roxxel_train import (
     Preempted,
 )
 from roxxel_train._observe.recorder import Recorder
-from roxxel_train._run import barriers, processes
+from roxxel_train._run import barriers, processes, watcher
 from roxxel_train._run.processes import Processes, Request
 from roxxel_train._run.watcher import Watcher
 
@@ -400,6 +401,32 @@ def test_hanging_step_of_a_run_is_in_its_log(
     log = (tmp_path / "run" / "system.log").read_text()
     assert "step 3 is not done after 0.01 s; the stacks of all threads:" in log
     assert "hang_at_the_third" in log
+
+
+def test_error_is_reported_while_process_0_answers_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given_up = threading.Event()
+
+    class Silent(Service):
+        def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
+            assert given_up.wait(GUARD_S)
+            return super().set(key, value, overwrite=overwrite)
+
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
+    monkeypatch.setattr(os, "_exit", leave)
+    process: Any = Watcher(cast("Any", Silent(1, Store())))
+    try:
+        with pytest.raises(SystemExit):
+            process.leave(OSError("the disk is gone"))
+    finally:
+        given_up.set()
+
+    reason = "the run ends: process 1 failed: OSError: the disk is gone"
+    assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("hang_after_s", [0, -1.0, math.nan])

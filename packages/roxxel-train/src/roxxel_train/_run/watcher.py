@@ -7,6 +7,8 @@ until its program ends. The other processes treat a process as failed when
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._run.links`): the process has died;
 - its connection is open but its sign of life stays the same, as after SIGSTOP;
+- it runs the coordination service (process 0) and the service leaves a request
+  unanswered, as after SIGSTOP of process 0 (`Watcher._time_requests`);
 - its program ends while other processes are in a trainer, or while JAX initializes
   their devices.
 
@@ -118,9 +120,10 @@ class Watcher:
         self._num_needs = 0
         self._has_run = False
         self._report: Callable[[str], None] | None = None
-        # Only the watching thread uses these fields.
+        # Only the watching thread writes these fields, until a request gets no answer.
         self._links: Links | None = None
         self._num_ticks = 0
+        self._is_asking = False
         self._neighbour = ""
         self._silent_s = 0.0
         self._dead: dict[int, str] = {}
@@ -133,6 +136,10 @@ class Watcher:
             target=self._watch, args=(self._links,), name="roxxel-watcher", daemon=True
         )
         self._thread.start()
+        if self.index != 0:
+            threading.Thread(
+                target=self._time_requests, name="roxxel-clock", daemon=True
+            ).start()
         self._outer_hook, sys.excepthook = sys.excepthook, self._on_uncaught
         # Runs before JAX's shutdown, because the last registered function runs first.
         atexit.register(self._on_exit)
@@ -198,26 +205,21 @@ class Watcher:
         processes print their stacks.
         """
         self._ending.acquire()  # never released: a second thread waits for the exit
-        has_service = 0 not in self._dead
         # Process 0 runs the service. Without it, print our own reason at once, because
         # JAX aborts this process at about the same time.
-        if has_service:
-            with suppress(Exception):
-                failed = f"{_KEYS}/news/failed"
-                if not self.service.set(failed, json.dumps([reason, is_hang])):
-                    reason, is_hang = json.loads(self.service.get(failed, _TICK_S))
+        published: list[tuple[str, bool]] = []
+        if 0 not in self._dead:
+            _try_for_a_while(lambda: published.append(self._publish(reason, is_hang)))
+        if published:
+            reason, is_hang = published[0]
         if error is not None:
             print_error("".join(traceback.format_exception(error)))
         text = f"the run ends: {reason}"
         if is_hang:
             text += f"\nthe stacks of process {self.index}:\n{stacks()}"
-        # A disk that hangs must not keep the process alive.
-        writing = threading.Thread(target=self._write, args=(text,), daemon=True)
-        writing.start()
-        writing.join(_LEAVE_S)
-        if has_service:
-            with suppress(Exception):
-                self._wait_for_others()
+        _try_for_a_while(lambda: self._write(text))
+        if published:
+            _try_for_a_while(self._wait_for_others)
         with suppress(Exception):
             sys.stdout.flush()
         os._exit(1)
@@ -228,7 +230,11 @@ class Watcher:
         waited_s = 0.0
         while not self._closed.is_set() and self._has_service():
             try:
-                self._exchange(waited_s)
+                self._is_asking = True
+                try:
+                    self._exchange(waited_s)
+                finally:
+                    self._is_asking = False
                 self._connect(links)
                 began = time.monotonic()
                 self._dead |= links.wait(_TICK_S)
@@ -241,6 +247,25 @@ class Watcher:
                     break
                 self.end(f"process {self.index} failed: {brief(error)}", error)
         links.close()
+
+    def _time_requests(self) -> None:
+        """End this process if process 0, which runs the service, answers no request.
+
+        The service answers in threads of C++, so unlike a sign of life, an answer needs
+        no interpreter lock of process 0: a process that restores or compiles answers.
+        """
+        silent_s, num_ticks = 0.0, 0
+        while not self._closed.wait(_TICK_S) and self._has_service():
+            is_silent = self._is_asking and self._num_ticks == num_ticks
+            num_ticks = self._num_ticks
+            # As in the watching thread, a time of suspension counts as one tick.
+            silent_s = silent_s + _TICK_S if is_silent else 0.0
+            if silent_s > _SILENT_S:
+                self._dead[0] = f"no answer for {silent_s:.0f} s"
+                self.end(
+                    f"process 0 failed: {self._dead[0]}; the process was stopped, or "
+                    "its host does not answer"
+                )
 
     def _has_service(self) -> bool:
         """Return whether `jax.distributed` still runs in this program."""
@@ -356,6 +381,14 @@ class Watcher:
             self._links.wake()
         self._thread.join()
 
+    def _publish(self, reason: str, is_hang: bool) -> tuple[str, bool]:
+        """Publish a reason unless there is one; return the reason that counts."""
+        failed = f"{_KEYS}/news/failed"
+        with suppress(Exception):
+            if not self.service.set(failed, json.dumps([reason, is_hang])):
+                reason, is_hang = json.loads(self.service.get(failed, _TICK_S))
+        return reason, is_hang
+
     def _wait_for_others(self) -> None:
         """Report the end; process 0 waits for the others, which need its service."""
         self.service.set(f"{_KEYS}/ended/{self.index}", "")
@@ -406,6 +439,25 @@ def needs_all_processes(
             return method(*args, **kwargs)
 
     return watched
+
+
+def _try_for_a_while(act: Callable[[], object]) -> None:
+    """Call `act` for at most `_LEAVE_S`; an error, or a longer call, is given up.
+
+    A disk that hangs, or process 0 that stands, must not keep this process alive.
+    """
+
+    def call() -> None:
+        with suppress(Exception):
+            act()
+
+    thread = threading.Thread(target=call, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # at the end of the program, Python starts no more threads
+        call()
+    else:
+        thread.join(_LEAVE_S)
 
 
 def _during(step: int, pause: str | None) -> str:
