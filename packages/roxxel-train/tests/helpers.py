@@ -57,7 +57,7 @@ def by_mask(model: Any, batch: Any) -> Any:
 def nothing_of(model: Any) -> jax.Array:
     """Return 0, computed from the model: a loss must depend on what it trains."""
     leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
-    return 0 * sum(jnp.sum(leaf) for leaf in leaves)
+    return 0 * sum((jnp.sum(leaf) for leaf in leaves), start=jnp.zeros(()))
 
 
 def corpus(folder: Path) -> Roxxel:
