@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib import import_module
@@ -59,15 +60,21 @@ def offline(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_tokenizer_is_found_by_its_name_on_the_hub(
-    tmp_path: Path, tokenizer: Path
-) -> None:
-    cached = tmp_path / "hub" / "models--someone--words"
+def in_hub_cache(cache: Path, tokenizer: Path) -> Path:
+    """Move a tokenizer to where the library keeps someone/words; return its folder."""
+    cached = cache / "models--someone--words"
     snapshot = cached / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
     tokenizer.rename(snapshot / "tokenizer.json")
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0" * 40, encoding="ascii")
+    return snapshot
+
+
+def test_a_tokenizer_is_found_by_its_name_on_the_hub(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    in_hub_cache(tmp_path / "hub", tokenizer)
     (tmp_path / "a.txt").write_text("b a", encoding="utf-8")
     write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--separator", "none"
 
@@ -93,6 +100,57 @@ def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> N
         done.stderr,
     )
     assert not list(tmp_path.glob("*.rox"))
+
+
+IMPATIENT = """
+import sys, time
+from roxxel_format.cli import main
+
+def refuse(seconds):
+    sys.exit("this waits for a hub that refuses connections")
+
+time.sleep = refuse
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def refused(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command where the hub refuses connections; it may not wait for it."""
+    with socket.socket() as bound:  # It never listens.
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        return subprocess.run(
+            [sys.executable, "-c", IMPATIENT, *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"HF_ENDPOINT": url, "HF_HOME": str(home)},
+        )
+
+
+def test_a_hub_that_refuses_connections_is_asked_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("b", encoding="utf-8")
+    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--tokenizer"
+
+    done = refused(tmp_path, *write, "someone/words")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.search("someone/words: .*refused.*tokenizer.json", done.stderr)
+
+
+def test_a_cached_tokenizer_is_used_if_the_hub_refuses_connections(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    snapshot = in_hub_cache(tmp_path / "hub", tokenizer)
+    names = json.dumps({"eos_token": "<end>"})
+    (snapshot / "tokenizer_config.json").write_text(names, encoding="utf-8")
+    (tmp_path / "a.txt").write_text("b", encoding="utf-8")
+    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--tokenizer"
+
+    done = refused(tmp_path, *write, "someone/words")
+
+    assert (done.returncode, "<end> (3)" in done.stderr) == (0, True), done.stderr
+    assert Roxxel(tmp_path / "a.rox").tokens[:].tolist() == [1, 3]
 
 
 def test_units_that_another_tokenizer_wrote_are_not_continued(

@@ -8,14 +8,13 @@ token, and `tiktoken` refuses the text.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import importlib
 import json
 import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -281,12 +280,16 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
     path = _file_of(name)
     if path is not None:
         os.close(open_file(path))  # Rejects a pipe: the library would block.
+    naming: Iterable[Path] = ()
     try:
         if path is None:
-            with _quiet_hub():
-                loaded = library.Tokenizer.from_pretrained(name)
+            # Imported here because most tokenizers are files.
+            from roxxel_format._write.hub import fetch
+
+            file, naming = fetch(str(name), "tokenizer.json", _NAMING_FILES)
         else:
-            loaded = library.Tokenizer.from_file(str(path))
+            file = path
+        loaded = library.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
@@ -294,37 +297,11 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
             "tokenizer.json or a name on the Hugging Face hub"
         ) from error
     if path is None:
-        return loaded, str(name), _end_named_by(_fetched(str(name)))
-    is_usual = path.name == "tokenizer.json"
-    beside = [path.parent / each for each in _NAMING_FILES] if is_usual else []
-    return loaded, path.name, _end_named_by(each for each in beside if each.exists())
-
-
-def _fetched(name: str) -> Iterator[Path]:
-    """Yield the files of a tokenizer on the hub that name its end of text."""
-    hub: Any = importlib.import_module("huggingface_hub")
-    absent: Any = importlib.import_module("huggingface_hub.errors").EntryNotFoundError
-    for each in _NAMING_FILES:
-        path = None
-        with contextlib.suppress(absent), _quiet_hub():
-            path = Path(hub.hf_hub_download(name, each))
-        if path is not None:
-            yield path
-
-
-@contextlib.contextmanager
-def _quiet_hub() -> Generator[None]:
-    """Leave out the lines about each attempt: the error says that all failed."""
-    import logging  # Imported here because reading a corpus does not need it.
-
-    importlib.import_module("huggingface_hub.file_download")  # Sets the level.
-    logger = logging.getLogger("huggingface_hub")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
+        return loaded, str(name), _end_named_by(naming)
+    if path.name == "tokenizer.json":
+        beside = (path.parent / each for each in _NAMING_FILES)
+        naming = (each for each in beside if each.exists())
+    return loaded, path.name, _end_named_by(naming)
 
 
 def _end_named_by(files: Iterable[Path]) -> str | None:
