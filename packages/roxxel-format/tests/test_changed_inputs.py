@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from roxxel_format import Roxxel
 from roxxel_format.cli import main
@@ -74,6 +75,35 @@ def test_an_input_that_changes_before_its_unit_ends_fails_the_unit(
 
     assert main(["clean", "--abandon", str(target)]) == 0
     assert names_in(target.parent) == []
+
+
+@pytest.mark.parametrize("change", [append, empty, touch])
+def test_an_index_that_changes_before_its_unit_ends_fails_the_unit(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    tokens = tmp_path / "a.ds"
+    np.arange(1000, dtype=np.uint16).tofile(tokens)
+    index = tmp_path / "a.ds.index"
+    np.arange(1, 1001, dtype=np.uint64).tofile(index)
+    target = tmp_path / "out" / "c_*.rox"
+
+    def progress(state: Any) -> None:
+        if state.num_done == 1 and not state.num_failed:
+            change(index)
+
+    with pytest.raises(OSError, match=f"{tokens}: changed .* or its index"):
+        write_files(target, [tokens], unit_bytes=500, progress=progress)
+
+
+def test_a_corpus_of_another_index_is_not_kept(tmp_path: Path) -> None:
+    tokens = tmp_path / "a.ds"
+    np.arange(8, dtype=np.uint16).tofile(tokens)
+    np.array([2, 8], np.uint64).tofile(tmp_path / "a.ds.index")
+    write_files(tmp_path / "c_*.rox", [tokens])
+    np.array([3, 8], np.uint64).tofile(tmp_path / "a.ds.index")
+
+    with pytest.raises(FileExistsError, match="or its index"):
+        write_files(tmp_path / "c_*.rox", [tokens])
 
 
 @pytest.mark.parametrize("change", CHANGES)

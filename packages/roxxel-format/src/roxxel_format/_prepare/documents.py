@@ -157,9 +157,14 @@ class Documents(RecordedDocuments):
         try:
             yield from self._tried(parts)
         except ValueError:
-            _check_unchanged(parts)
+            self._check_unchanged(parts)
             raise
-        _check_unchanged(parts)
+        self._check_unchanged(parts)
+
+    def _check_unchanged(self, parts: list[Part]) -> None:
+        for part in parts:
+            if part.recorded is not None:
+                check_unchanged(part.path, self.form, part.recorded)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
@@ -210,12 +215,6 @@ class Documents(RecordedDocuments):
             raise ValueError(
                 f"{self._names[file]}: document {at - first + before}{error.problem}"
             ) from error
-
-
-def _check_unchanged(parts: list[Part]) -> None:
-    for part in parts:
-        if part.recorded is not None:
-            check_unchanged(part.path, part.recorded)
 
 
 def documents_in(

@@ -1,9 +1,11 @@
 """Record the input files of a corpus, and compare the record with other files.
 
 A file is recorded by its name without the folder, its size, its modification time, and
-a digest of its first and last 4096 bytes. To keep a manifest small, consecutive files
-share a row of the record if there are more than 64 files. An object in a bucket has its
-tag in place of time and digest: its ETag, or else the time of its last change.
+a digest of its first and last 4096 bytes. Tokens of datatrove mean nothing without the
+index beside them, so the digest of a `.ds` file is that of its index too. To keep a
+manifest small, consecutive files share a row of the record if there are more than 64
+files. An object in a bucket has its tag in place of time and digest: its ETag, or else
+the time of its last change.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ _MAX_ROWS = 64
 _SAMPLE_SIZE = 4096
 _COLUMNS = ("names", "sizes", "times", "samples")
 _ARGUMENTS = ("format", "field")
+_TOKENS_OF_DATATROVE = (".ds", ".ds.gz", ".ds.zst", ".ds.xz", ".ds.bz2")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Inputs:
     facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        facts = [_facts_of(path, self.objects) for path in self.paths]
+        facts = [_facts_of(path, self.objects, self.form) for path in self.paths]
         object.__setattr__(self, "facts", facts)
         step = _rows_step(len(facts))
         groups = [facts[at : at + step] for at in range(0, len(facts), step)]
@@ -155,13 +158,14 @@ def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
     if size != old_size:
         return f"{what} has {size} bytes, {old_size} recorded"
     if sample != old_sample:
-        return f"{what} differs in its {_sampled(what)}"
+        index = " or its index" if name.endswith(_TOKENS_OF_DATATROVE) else ""
+        return f"{what} differs in its {_sampled(what)}{index}"
     return f"{what} was modified since"
 
 
-def check_unchanged(path: str, recorded: Sequence[Any]) -> None:
+def check_unchanged(path: str, form: str | None, recorded: Sequence[Any]) -> None:
     """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
-    found = _facts_of(path, {})
+    found = _facts_of(path, {}, form)
     if found != [*recorded]:
         change = _change("it", tuple(found), tuple(recorded))
         raise OSError(
@@ -184,7 +188,9 @@ def _rows_step(number: int) -> int:
     return max(1, -(-number // _MAX_ROWS))
 
 
-def _facts_of(path: str, objects: Mapping[str, ObjectVersion]) -> list[Any]:
+def _facts_of(
+    path: str, objects: Mapping[str, ObjectVersion], form: str | None
+) -> list[Any]:
     """Return name, size, time and digest of a file; for a stream, the name alone.
 
     An object has its tag in place of the digest, and the time 0.
@@ -199,14 +205,25 @@ def _facts_of(path: str, objects: Mapping[str, ObjectVersion]) -> list[Any]:
         raise IsADirectoryError(f"{path}: is a folder; name the files in it")
     if not Path(path).is_file():
         return [file_name(path), 0, 0, ""]
+    sample = _sample(path, status.st_size)
+    index = f"{path}.index"
+    has_index = form == "ds" or (form is None and path.endswith(_TOKENS_OF_DATATROVE))
+    if has_index and Path(index).is_file():
+        beside = Path(index).stat()
+        facts = f" {beside.st_size} {beside.st_mtime_ns} "
+        sample += facts.encode() + _sample(index, beside.st_size)
+    return [file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
+
+
+def _sample(path: str, num_bytes: int) -> bytes:
+    """Return the first and the last bytes of a file."""
     try:
         with Path(path).open("rb") as file:
-            sample = file.read(_SAMPLE_SIZE)
-            file.seek(max(0, status.st_size - _SAMPLE_SIZE))
-            sample += file.read(_SAMPLE_SIZE)
+            first = file.read(_SAMPLE_SIZE)
+            file.seek(max(0, num_bytes - _SAMPLE_SIZE))
+            return first + file.read(_SAMPLE_SIZE)
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
-    return [file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
 
 
 def _joined(group: list[list[Any]]) -> list[Any]:
