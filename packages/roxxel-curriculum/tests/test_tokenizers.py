@@ -167,3 +167,20 @@ def test_an_earlier_version_of_the_training_corpus_is_the_training_corpus(
 
     (note,) = late.compare_held_out(early)
     assert "is the training corpus" in note
+
+
+def test_a_held_out_corpus_that_shares_a_shard_with_the_training_corpus_is_named(
+    tmp_path: Path,
+) -> None:
+    web = Roxxel(tmp_path / "web_*.rox")
+    held_out = Roxxel(tmp_path / "held_*.rox")
+    for corpus, first in ((web, 0), (held_out, 300)):
+        corpus.write([np.arange(first, first + 300)], vocab_size=900)
+        corpus.write([np.arange(500)], vocab_size=900, exist="append")
+    one_file = Roxxel(web.paths[1])
+    training = Curriculum(web, [Phase(2, 2, 9)])
+
+    (note,) = training.compare_held_out(Curriculum(held_out, [Phase(2, 2, 9)]))
+    assert "shares 1 of its 2 shards with the training corpus of source 'self'" in note
+    (note,) = training.compare_held_out(Curriculum(one_file, [Phase(2, 2, 9)]))
+    assert "1 of its 1 shard" in note

@@ -275,9 +275,9 @@ class Curriculum:
             name: Name of the set, for messages.
 
         Returns:
-            A sentence for each doubt: a held-out corpus that is a training corpus, one
-            whose tokens an evaluation reads more than once, or one that records no
-            tokenizer.
+            A sentence for each doubt: a held-out corpus that is a training corpus or
+            shares shards with one, one whose tokens an evaluation reads more than once,
+            or one that records no tokenizer.
 
         Raises:
             CurriculumError: The ids of the held-out set certainly mean other text.

@@ -184,6 +184,14 @@ class Roxxel:
         return self._open().contents.fingerprint
 
     @property
+    def shard_digests(self) -> list[str]:
+        """Hex digest of each shard's tokens and documents; the path changes none.
+
+        Two corpora that have a digest in common hold the same documents there.
+        """
+        return [*self._open().contents.shards.content_digests]
+
+    @property
     def versions(self) -> list[str]:
         """Fingerprints of the versions when the corpus was opened, oldest first.
 

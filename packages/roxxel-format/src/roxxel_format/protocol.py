@@ -10,6 +10,8 @@ class defines them:
   needs this member.
 - `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
   checksums of its blocks.
+- `shard_digests -> Sequence[str]`: digest of the content of each shard. A curriculum
+  finds with them that a held-out corpus shares shards with a training corpus.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
   damaged block that a `ChecksumError` reports. A run that masks damaged blocks needs
   this member.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_curriculum._bind.sources import version_fingerprints
+from roxxel_curriculum._bind.sources import shard_digests, version_fingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from roxxel_format import TokenReader
 
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import Source
@@ -16,20 +18,18 @@ if TYPE_CHECKING:
 def notes_on_held_out(
     training: Sequence[Source], held_out: Sequence[Source], plan: Plan, label: str
 ) -> Iterator[str]:
-    """Yield a sentence for each held-out source that was trained on or is read twice.
+    """Yield a sentence for each held-out source that is trained on or is read twice.
 
     `label` names the set, and precedes the name of a source.
     """
     for source in held_out:
         for trained in training:
-            ours, theirs = (
-                version_fingerprints(each.reader) for each in (trained, source)
-            )
-            if ours & theirs:
+            shared = _shared(trained.reader, source.reader)
+            if shared:
                 yield (
-                    f"{label} {source.name!r} is the training corpus of source "
-                    f"{trained.name!r}, so its loss says nothing about text that the "
-                    "model has not seen; hold documents out with roxxel-format split"
+                    f"{label} {source.name!r} {shared} source {trained.name!r}, so its "
+                    "loss says nothing about text that the model has not seen; hold "
+                    "documents out with roxxel-format split"
                 )
     for row in plan.sources:
         if row.epochs > 1:
@@ -37,3 +37,19 @@ def notes_on_held_out(
                 f"{label} {row.name!r} has {row.num_tokens:,} tokens, and each "
                 f"evaluation reads them {row.epochs:.2f} times; use fewer steps"
             )
+
+
+def _shared(training: TokenReader, held_out: TokenReader) -> str:
+    """Say what a held-out corpus has in common with a training corpus, or nothing."""
+    ours, theirs = (version_fingerprints(each) for each in (training, held_out))
+    if ours & theirs:
+        return "is the training corpus of"
+    trained, digests = {*shard_digests(training)}, shard_digests(held_out)
+    number = sum(digest in trained for digest in digests)
+    if not number:
+        return ""
+    plural = "" if len(digests) == 1 else "s"
+    return (
+        f"shares {number} of its {len(digests)} shard{plural} with the training "
+        "corpus of"
+    )

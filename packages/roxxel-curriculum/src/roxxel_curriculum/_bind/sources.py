@@ -162,6 +162,11 @@ def version_fingerprints(reader: TokenReader) -> set[str]:
     return {reader.fingerprint, *(_optional(reader, "versions") or ())}
 
 
+def shard_digests(reader: TokenReader) -> list[str]:
+    """Return the digest of each shard of a corpus; none if the reader has no shards."""
+    return [*(_optional(reader, "shard_digests") or ())]
+
+
 def prefetches_documents(reader: TokenReader) -> bool:
     """Return whether `will_need` of a reader has the optional keyword `documents`."""
     return _accepts(reader.will_need, None, None, documents=False)
