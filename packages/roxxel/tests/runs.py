@@ -19,8 +19,8 @@ import optax
 from flax import nnx
 
 
-def make(width=4, seed=0):
-    model = nnx.Embed(50, width, rngs=nnx.Rngs(seed))
+def make(width=4, seed=0, vocabulary=50):
+    model = nnx.Embed(vocabulary, width, rngs=nnx.Rngs(seed))
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
     return model, optimizer, loss
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from roxxel import open_run
+from roxxel.cli import main
 from roxxel.config import (
     ConfigError,
     config_text,
@@ -16,8 +19,11 @@ from roxxel.config import (
     open_foreign_source,
     parse_config,
 )
+from roxxel.run_files import RunFolderError
 from roxxel_curriculum import Curriculum
 from roxxel_format.foreign import DatatroveTokens, FlatTokens, MegatronTokens
+
+from .runs import MODEL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,6 +89,33 @@ def test_tokens_of_another_format_are_a_source(
     assert set(found.tolist()) <= set(IDS.tolist())
     assert curriculum.primary_streamer.num_tokens == 600
     assert parse_config(config_text(config), config.file) == config
+
+
+def test_a_source_of_another_format_that_moved_is_opened_as_that_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_flat(tmp_path)
+    (tmp_path / "tiny.py").write_text(MODEL)
+    head = 'model = "tiny:make"\nsave_path = "run"\nmodel_args = { vocabulary = 500 }\n'
+    source = '{ path = "train.bin", dtype = "uint16" }'
+    (tmp_path / "run.toml").write_text(head + TEXT.format(source=source))
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    run, moved = tmp_path / "run", tmp_path / "moved.bin"
+    (tmp_path / "train.bin").rename(moved)
+    capsys.readouterr()
+
+    with pytest.raises(
+        RunFolderError, match=r"'self' .*train\.bin.* --source self=PATH"
+    ):
+        open_run(run).sampler()
+    assert main(["show", str(run), "--step", "0", "--source", f"self={moved}"]) == 0
+    assert "row 1: self tokens" in capsys.readouterr().out
+    (run / "config.toml").unlink()
+    shutil.rmtree(run / "configs")
+    with pytest.raises(RunFolderError, match=r"moved\.bin.* dtype"):
+        open_run(run, sources={"self": moved}).sampler()
+    given = FlatTokens(moved, dtype="uint16")
+    assert open_run(run, sources={"self": given}).sampler().batch(0).shape == (2, 8)
 
 
 def test_raw_tokens_without_a_type_are_an_error_that_names_the_source(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
+from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_train import run_data
 
 from roxxel.config import (
@@ -275,7 +276,7 @@ class Run:
             where = moved.get(name, recorded.get(source))
             if where is None and self.config is not None:
                 # `data.json` has no path for a corpus of another format.
-                where = open_foreign_source(self.config, name)
+                where = self._foreign(name)
             if where is not None:
                 readers[name] = self._opened(name, where)
             elif source in drawn:
@@ -295,16 +296,29 @@ class Run:
             for name, texts in config.sources.items()
         }
 
+    def _foreign(self, name: str) -> TokenReader | None:
+        """Return the reader of a source whose config names another format, or None."""
+        assert self.config is not None  # noqa: S101 - the caller checks it
+        try:
+            return open_foreign_source(self.config, name)
+        except (OSError, ShardError) as error:
+            raise self._cannot_open(name, error) from error
+
     def _opened(self, name: str, where: Corpus) -> TokenReader:
         if isinstance(where, str | os.PathLike):
-            reader = Roxxel(cast("Any", where))
+            path: Any = where
         elif isinstance(where, list | tuple):
-            reader = Roxxel(list(cast("Sequence[str]", where)))
+            path = list(cast("Sequence[str]", where))
         else:
             return cast("TokenReader", where)
+        # The config says how a source is read, wherever its files are now.
+        options = self.config.readers.get(name, {}) if self.config is not None else {}
         try:
+            if options or foreign_format(path) is not None:
+                return open_foreign(path, **options)
+            reader = Roxxel(path)
             _ = reader.num_tokens
-        except (OSError, ShardError) as error:
+        except (OSError, ValueError) as error:
             raise self._cannot_open(name, error) from error
         return reader
 
