@@ -23,7 +23,7 @@ from roxxel_ckpt._names import COMMIT_FILE, MANAGER_ITEM, V1_META_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _BLOCK_BYTES = 1 << 24
 # An Orbax manager writes these files and no `checkpoint.json`.
@@ -155,6 +155,14 @@ def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | No
     """Describe the first file that is missing or has a wrong size; None if none."""
     problems = (_absence(directory / n, n, digest) for n, digest in digests.items())
     return next(filter(None, problems), None)
+
+
+def find_undigested(
+    names: Iterable[str], digests: Mapping[str, FileDigest]
+) -> str | None:
+    """Describe the first file that must have a digest and has none; None if none."""
+    missing = next((name for name in names if name not in digests), None)
+    return None if missing is None else f"{missing} has no digest"
 
 
 def wrong_size(name: str, num_bytes: int, digest: FileDigest) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roxxel_ckpt._names import STATE
+from roxxel_ckpt._names import METADATA_FILE, STATE
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
@@ -35,8 +35,12 @@ _INDEX = re.compile(r"(/[0-9]+)*$")
 _MOST_WORDS_OF_A_KEY = 16
 
 
-def layout_file(name: str) -> str:
-    """Return the path of a leaf's layout, relative to the step."""
+def layout_files(names: Iterable[str]) -> list[str]:
+    """Return the paths of all files that describe leaves, relative to the step."""
+    return [METADATA_FILE, *map(_layout_file, names)]
+
+
+def _layout_file(name: str) -> str:
     return f"{STATE}/{name}/zarr.json"
 
 
@@ -90,7 +94,7 @@ def read_layout(
         CheckpointDamagedError: The layout differs from the description, or a file has a
             size that no chunk of the layout can have.
     """
-    file = layout_file(name)
+    file = _layout_file(name)
     try:
         body = json.loads((directory / file).read_bytes())
         dtype, shape = body["data_type"], tuple(body["shape"])

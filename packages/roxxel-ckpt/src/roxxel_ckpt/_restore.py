@@ -27,10 +27,9 @@ from roxxel_ckpt._description import (
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._integrity import FileDigest, Verifier
-from roxxel_ckpt._layout import chunk_files, layout_file, read_layout
+from roxxel_ckpt._integrity import FileDigest, Verifier, find_undigested
+from roxxel_ckpt._layout import chunk_files, layout_files, read_layout
 from roxxel_ckpt._leaves import StateTree, from_stored, target_of
-from roxxel_ckpt._names import METADATA_FILE
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,
@@ -324,7 +323,7 @@ class Restorer:
             # an equal number of files, whichever arrays it reads.
             mine = list(digests)[process_index() :: process_count()]
             return self._find(directory, digests, mine)
-        files = [METADATA_FILE, *map(layout_file, candidate.targets)]
+        files = layout_files(candidate.targets)
         damage = self._find(directory, digests, files)
         if damage is not None:
             return damage
@@ -337,9 +336,9 @@ class Restorer:
     def _find(
         self, directory: Path, digests: Mapping[str, FileDigest], names: list[str]
     ) -> str | None:
-        missing = [name for name in names if name not in digests]
-        if missing:
-            return f"{missing[0]} has no digest"
+        problem = find_undigested(names, digests)
+        if problem is not None:
+            return problem
         wanted = {name: digests[name] for name in names}
         damages = self._verifier.damages(directory, wanted)
         absent = {name: digests[name] for name in damages}

@@ -23,10 +23,11 @@ from roxxel_ckpt._description import (
     Description,
     LeafSpec,
     descriptions,
+    is_version_1,
     read_description,
     read_digests,
 )
-from roxxel_ckpt._integrity import Verifier
+from roxxel_ckpt._integrity import Verifier, find_undigested
 from roxxel_ckpt._named_steps import (
     Step,
     holds_none,
@@ -329,16 +330,23 @@ def _damage(step: Step, *, fetch: bool = False) -> str | None:
 
 def _misfit(step: Step, digests: Mapping[str, FileDigest]) -> str | None:
     """Describe the first array whose sound files do not fit the description."""
-    from roxxel_ckpt._layout import chunk_files, layout_file, read_layout
+    from roxxel_ckpt._layout import chunk_files, layout_files, read_layout
 
-    directory, chunks = step.directory, chunk_files(digests)
-    for name, spec in step.leaves().items():
-        # Version 0.1 had no layouts; without `fetch`, those of a bucket are elsewhere.
-        if spec.is_stored and (directory / layout_file(name)).exists():
-            try:
-                read_layout(directory, name, spec, chunks)
-            except CheckpointDamagedError as error:
-                return _problem_of(error, directory)
+    directory = step.directory
+    if is_version_1(directory) or not step.description().has_digests:
+        return None
+    saved = {name: spec for name, spec in step.leaves().items() if spec.is_stored}
+    layouts = layout_files(saved)
+    problem = find_undigested(layouts, digests)
+    if problem is not None:
+        return problem
+    step.folder.fetch(directory, {name: digests[name] for name in layouts})
+    chunks = chunk_files(digests)
+    for name, spec in saved.items():
+        try:
+            read_layout(directory, name, spec, chunks)
+        except CheckpointDamagedError as error:
+            return _problem_of(error, directory)
     return None
 
 
