@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import random
@@ -30,9 +31,11 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     CheckpointWriteError,
 )
+from roxxel_ckpt._integrity import crc_of, digest_files, sealed
 from roxxel_ckpt.buckets import Bucket
 from roxxel_ckpt.cli import main
-from roxxel_ckpt.swap import Writer
+from roxxel_ckpt.contents import Contents
+from roxxel_ckpt.swap import Writer, read_manifest, writer_of
 
 from .buckets import CREDENTIALS, running_bucket, set_faults, stats
 from .conftest import SEVERAL_PROCESSES, simulated
@@ -659,6 +662,140 @@ def test_steps_of_a_run_that_is_replaced_are_abandoned_whole(run: Run) -> None:
     abandoned = Checkpointer(f"{run.url}/abandoned", fresh)
     assert abandoned.restore() == 2
     assert equal(fresh, state(2))
+
+
+def test_a_step_set_aside_is_brought_back_by_the_command_that_the_log_names(
+    run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.checkpointer(1, max_to_keep=9) as saving:
+        save(saving, 10, 20)
+    with run.checkpointer(2, max_to_keep=9) as saving:
+        assert saving.restore(10) == 10
+        save(saving, 15, 20, 30)
+    assert f"roxxel-ckpt bring-back {run.url}@STEP" in caplog.text
+
+    assert main(["bring-back", f"{run.url.removesuffix('/checkpoints')}@20"]) == 0
+    assert main(["ls", run.url]) == 0
+    assert main(["show", f"{run.url}@30"]) == 1
+    assert main(["bring-back", f"{run.url}@40"]) == 1
+
+    said = capsys.readouterr()
+    assert f"{run.url}/20" in said.out
+    assert said.out.count("set aside") == 2
+    assert f"{run.url}/abandoned holds step 30" in said.err
+    assert "has no step 40; it holds steps 20, 30" in said.err
+    fresh = state(9)
+    restoring = Checkpointer(run.url, fresh)
+    assert restoring.steps() == [10, 15, 20]
+    assert restoring.restore() == 20
+    assert equal(fresh, state(1))
+    assert Checkpointer(f"{run.url}/abandoned", state(9)).steps() == [20, 30]
+    assert main(["bring-back", f"{run.url}/abandoned@30"]) == 0
+    assert main(["verify", run.url, f"{run.url}/abandoned"]) == 0
+    assert restoring.steps() == [10, 15, 20, 30]
+
+
+def test_a_step_is_brought_back_with_the_rows_of_its_run(run: Run) -> None:
+    def rows(text: str) -> Any:
+        name = writer_of(bucket).new_name("files/")
+        bucket.create(name, text.encode())
+        return {"metrics.jsonl": [(name, len(text), 0)]}
+
+    def held() -> str:
+        files = Contents.of(read_manifest(bucket).listed).files
+        return "".join(
+            bucket.read(name).decode() for name, *_ in files["metrics.jsonl"]
+        )
+
+    bucket = Bucket(run.url, 60)
+    with run.checkpointer() as saving:
+        for step, text in ((10, "a"), (20, "ab")):
+            save(saving, step, files=lambda text=text: rows(text))
+        saving.restore(10)
+        save(saving, 15, files=lambda: rows("ac"))
+        ended = rows("acd")  # a run commits its last rows after its last step
+        writer_of(bucket).swap(
+            lambda listed: Contents.of(listed)._replace(files=ended).to_json()
+        )
+
+        assert main(["bring-back", f"{run.url}@20"]) == 0
+        assert held() == "ab"
+        saving.restore(10)
+        save(saving, 11, files=lambda: rows("ae"))
+        assert main(["bring-back", f"{run.url}@15"]) == 0
+    assert held() == "acd"
+
+
+def test_a_running_program_saves_no_more_after_a_step_was_brought_back(
+    run: Run,
+) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 10, 20)
+    running = run.checkpointer(2)
+    running.restore(10)
+    save(running, 15)
+    command = [sys.executable, "-m", "roxxel_ckpt.cli", "bring-back", f"{run.url}@20"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    with pytest.raises(CheckpointWriteError, match="another program"):
+        save(running, 25)
+    fresh = state(9)
+    assert Checkpointer(run.url, fresh).restore() == 20
+    assert equal(fresh, state(1))
+
+
+@pytest.mark.parametrize("arrives", [False, True])
+def test_no_step_is_called_abandoned_before_it_is(
+    run: Run, caplog: pytest.LogCaptureFixture, *, arrives: bool
+) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 10, 20)
+    saving.restore(10)
+    replace = Bucket.replace
+
+    def fail(bucket: Bucket, name: str, data: bytes, version: Any) -> Any:
+        if arrives:
+            replace(bucket, name, data, version)
+        raise CheckpointBucketError(f"{name}: no answer in time")
+
+    with mock.patch.object(Bucket, "replace", fail):
+        saving.save(15)
+        with (
+            contextlib.nullcontext()
+            if arrives
+            else pytest.raises(CheckpointWriteError, match="no answer")
+        ):
+            saving.wait()
+
+    assert ("step 20 moved to" in caplog.text) == arrives
+    assert saving.steps() == ([10, 15] if arrives else [10, 20])
+
+
+def test_verify_compares_layouts_with_the_description_as_restore_does(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+    [step] = run.folder.glob("1.*")
+    layout = step / "state/model/weights/zarr.json"
+    layout.write_text(layout.read_text().replace("64", "65"))
+    seal(step)
+
+    with pytest.raises(CheckpointDamagedError, match=r"zarr\.json declares"):
+        run.checkpointer().restore(1)
+    assert main(["verify", run.url]) == 1
+    assert "zarr.json declares" in capsys.readouterr().out
+
+
+def seal(step: Path) -> None:
+    """Give the changed files of a step right digests, as a hostile program would."""
+    commit, digests = step / "checkpoint.json", step / "digests" / "0.json"
+    body = json.loads(commit.read_text())["body"]
+    commit.unlink()
+    digests.unlink()
+    files = digest_files(step)
+    digests.write_text(sealed(files))
+    commit.write_text(sealed({**body, "digests": [crc_of(files)]}))
 
 
 def test_no_step_is_saved_among_abandoned_steps(run: Run) -> None:

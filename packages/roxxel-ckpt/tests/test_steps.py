@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import shutil
 import tempfile
@@ -331,6 +332,78 @@ def test_a_step_brought_back_is_exchanged_for_the_newer_ones(tmp_path: Path) -> 
 
     assert second.steps() == [10, 15, 20]
     assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20.1", "30"]
+
+
+def test_a_program_whose_step_was_exchanged_saves_no_more(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as first:
+        save_all(first, 10, 20)
+    running = checkpointer(tmp_path)
+    running.restore(10)
+    save_all(running, 15, 25)
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+
+    with pytest.raises(CheckpointWriteError, match=r"step 25.* start it again"):
+        running.save(30)
+
+    assert running.steps() == [10, 15, 20]
+    assert running.restore() == 20
+    save_all(running, 30)
+    assert running.latest_step == 30
+
+
+def test_steps_stay_where_they_are_if_the_save_that_replaces_them_fails(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with checkpointer(tmp_path) as first:
+        save_all(first, 10, 20)
+    second = checkpointer(tmp_path)
+    second.restore(10)
+
+    def fail() -> Any:
+        raise OSError(28, "No space left on device")
+
+    assert second.save(15, files=fail)
+    with pytest.raises(CheckpointWriteError, match="No space left"):
+        second.wait()
+
+    assert second.steps() == [10, 20]
+    assert "moved to" not in caplog.text
+
+
+def test_nothing_is_saved_among_abandoned_steps(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as first:
+        save_all(first, 10, 20)
+        first.restore(10)
+        save_all(first, 15)
+
+    aside = checkpointer(tmp_path / "abandoned")
+    assert aside.restore() == 20
+    with pytest.raises(CheckpointWriteError, match=r"abandoned.* another folder"):
+        aside.save(30)
+
+
+def test_the_copy_set_aside_last_is_the_one_that_is_read_and_brought_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+        for loss in (3.0, 2.0, 1.0):
+            saving.restore(10)
+            save_all(saving, 20, metrics_dict={"loss": loss})
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["step"], row["metrics"].get("loss")) for row in rows] == [
+        (20, 2.0),
+        (10, None),
+        (20, 1.0),
+    ]
+    assert rows[0]["marks"] == ["set aside"]
+    shutil.rmtree(tmp_path / "abandoned" / "20")  # a gap in the numbers of the copies
+
+    for wanted in (2.0, 1.0, 2.0):
+        assert main(["bring-back", f"{tmp_path}@20"]) == 0
+        assert saving.metrics(20) == {"loss": wanted}
+    assert saving.steps() == [10, 20]
 
 
 def test_two_abandoned_futures_lie_side_by_side(tmp_path: Path) -> None:

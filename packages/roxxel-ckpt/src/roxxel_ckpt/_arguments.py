@@ -24,7 +24,7 @@ def parser(prog: str) -> ArgumentParser:
         "ls",
         help="list the steps of a folder",
         description="List the steps of a folder: size, time, which is the newest and "
-        "which the best, and metrics.",
+        "which the best, and metrics. Steps that were set aside come first.",
     )
     ls.add_argument(
         "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
@@ -80,8 +80,8 @@ def parser(prog: str) -> ArgumentParser:
     verify = commands.add_parser(
         "verify",
         help="check every file against its digest",
-        description="Check every file of the steps against its digest. Exit code 1 "
-        "means damage.",
+        description="Check every file of the steps against its digest, and every "
+        "array against the description. Exit code 1 means damage.",
     )
     verify.add_argument(
         "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
@@ -93,7 +93,7 @@ def parser(prog: str) -> ArgumentParser:
         description="Move a step from `abandoned/` back, so that a run continues from "
         "it. Newer steps, and another step of this number, move to `abandoned/` in "
         "exchange. A trainer that continues from the step also brings back its rows of "
-        "metrics. Stop the run first.",
+        "metrics. Stop the run first: a run whose own step moves saves no more.",
     )
     back.add_argument("step", metavar="FOLDER@STEP", help="the step to bring back")
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt._copies import Copies, storing, write_copy
-from roxxel_ckpt._folder import only_set_aside
+from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._integrity import digests_from_json, unsealed
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
@@ -55,6 +55,7 @@ from roxxel_ckpt.swap import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
+    from typing import Any
 
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
@@ -77,7 +78,6 @@ class BucketFolder:
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
-    aside_remedy = "restore one of them from there"
     staging_remedy = (
         "give local= (else TMPDIR) a directory with room that this program can write"
     )
@@ -237,11 +237,7 @@ class BucketFolder:
             CheckpointTimeoutError: The save of another thread did not end in time.
         """
         if self._is_aside:
-            raise CheckpointWriteError(
-                f"{self}: holds the steps that a run abandoned, so nothing is saved "
-                "here; restore a step from here, and give checkpoint_path another "
-                "folder to save"
-            )
+            raise cannot_hold_aside(self)
         with self._writer.alone(self._timeout_s):
             self._writer.ensure_begun()
             yield True
@@ -269,9 +265,32 @@ class BucketFolder:
     def clean(self) -> None:
         """Do nothing: `sweep` removes leftovers in the background, after the commit."""
 
-    def abandon(self, step: int) -> None:
-        """Do nothing: `commit` sets the newer steps aside."""
-        del step
+    def aside(self) -> BucketFolder:
+        """Return the folder of the steps that were set aside."""
+        return BucketFolder(
+            f"{self._url}/{ABANDONED}", self._copies.local, self._timeout_s
+        )
+
+    def bring_back(self, step: int) -> list[int]:
+        """Make a step that was set aside the newest, in one swap; call it in `lock`.
+
+        Raises:
+            CheckpointNotFoundError: No step with this number is set aside.
+            CheckpointWriteError: A later program has begun; nothing was changed.
+            CheckpointBucketError: The request failed; it may still take effect.
+        """
+        newer: list[int] = []
+
+        def exchange(listed: Mapping[str, Any]) -> Mapping[str, Any]:
+            contents = Contents.of(listed)
+            held = {entry.step for entry in contents.aside}
+            if step not in held:
+                raise not_set_aside(self, step, sorted(held))
+            newer[:] = (e.step for e in contents.steps if e.step >= step)
+            return contents.brought_back(step).to_json()
+
+        self._writer.swap(exchange)
+        return newer
 
     def new_attempt(self) -> str:
         """Return a unique name for a save."""
@@ -306,7 +325,7 @@ class BucketFolder:
         base: int,
         drops: Collection[int],
         files: Files,
-    ) -> None:
+    ) -> list[int]:
         """Commit a step, set newer steps aside and drop others, all in one swap.
 
         Raises:
@@ -318,13 +337,15 @@ class BucketFolder:
         name = staging.name
         self._check_uploaded(staging)
         self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
-        self._writer.swap(
-            lambda listed: (
-                Contents.of(listed)
-                .committed(name, files, base=base, drops=drops)
-                .to_json()
-            )
-        )
+        newer: list[int] = []
+
+        def add(listed: Mapping[str, Any]) -> Mapping[str, Any]:
+            contents = Contents.of(listed)
+            newer[:] = (e.step for e in contents.steps if e.step > base)
+            return contents.committed(name, files, base=base, drops=drops).to_json()
+
+        self._writer.swap(add)
+        return newer
 
     def delete(self, step: int) -> None:
         """Do nothing: `commit` has dropped the step, and `sweep` deletes its files."""

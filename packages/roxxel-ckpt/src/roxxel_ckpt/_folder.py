@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt.errors import CheckpointNotFoundError
+from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -24,7 +24,7 @@ class Folder(Protocol):
     """The checkpoints of one run, and what a save or a restore does with them.
 
     Process 0 decides which steps exist: only process 0 calls `take_over`, `lock`,
-    `clean`, `commit`, `delete`, `abandon` and `sweep`. `staging` is the local directory
+    `clean`, `commit`, `delete` and `sweep`. `staging` is the local directory
     in which one process writes its files of one save.
     """
 
@@ -32,8 +32,6 @@ class Folder(Protocol):
     not_shared_remedy: str
     # What to do if a local disk refuses the files of a save.
     staging_remedy: str
-    # How to use a step that was set aside.
-    aside_remedy: str
 
     def __str__(self) -> str:
         """Return the path or URL of the folder."""
@@ -133,8 +131,22 @@ class Folder(Protocol):
         """Before a save, remove what killed processes left; call it under `lock`."""
         ...
 
-    def abandon(self, step: int) -> None:
-        """Move a step into `abandoned/`, where this package deletes nothing."""
+    def aside(self) -> Folder:
+        """Return the folder of the steps that were set aside."""
+        ...
+
+    def bring_back(self, step: int) -> list[int]:
+        """Make a step that was set aside the newest; call it under `lock`.
+
+        Of several such steps, the one that was set aside last is taken. This step and
+        newer ones are set aside in exchange, so a restore uses the step that is back.
+
+        Returns:
+            The steps that were set aside.
+
+        Raises:
+            CheckpointNotFoundError: No step with this number is set aside.
+        """
         ...
 
     def new_attempt(self) -> str:
@@ -162,13 +174,13 @@ class Folder(Protocol):
         base: int,
         drops: Collection[int],
         files: Files,
-    ) -> None:
+    ) -> list[int]:
         """Commit the files of all processes as a step; replace an existing step.
 
-        In a bucket, one request also sets the steps after `base` aside, drops others,
-        and lists the pieces of the run's files that go with the step. On a disk,
-        `abandon` has done the first, `delete` will do the second, and there are no
-        pieces.
+        Steps after `base` are from a run that this run replaces, so they are set aside.
+        In a bucket, one request does this too, drops others, and lists the pieces of
+        the run's files that go with the step. On a disk, `delete` will drop the others,
+        and there are no pieces.
 
         Args:
             staging: What `staging` returned.
@@ -177,6 +189,9 @@ class Folder(Protocol):
             base: The step from which the run continues.
             drops: Steps that retention drops.
             files: The pieces of the run's files.
+
+        Returns:
+            The steps that were set aside.
         """
         ...
 
@@ -201,6 +216,28 @@ def only_set_aside(folder: Folder, steps: list[int]) -> CheckpointNotFoundError:
     """Return the error for a folder without steps whose steps are all set aside."""
     return CheckpointNotFoundError(
         f"{folder}: holds no step, but {listed(steps)} in {folder}/{ABANDONED}, so a "
-        f"run would begin anew without a word; {folder.aside_remedy}, or give another "
-        "folder to begin anew"
+        f"run would begin anew without a word; {how_to_bring_back(folder)}, or give "
+        "another folder to begin anew"
     )
+
+
+def not_set_aside(
+    folder: Folder, step: int, held: list[int]
+) -> CheckpointNotFoundError:
+    """Return the error for a step that cannot be brought back; `held` are others."""
+    return CheckpointNotFoundError(
+        f"{folder}/{ABANDONED}: has no step {step}; it holds {listed(held)}"
+    )
+
+
+def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
+    """Return the error for a save into a folder of steps that were set aside."""
+    return CheckpointWriteError(
+        f"{folder}: holds the steps that a run abandoned, so nothing is saved here; "
+        "restore a step from here, and give checkpoint_path another folder to save"
+    )
+
+
+def how_to_bring_back(folder: Folder) -> str:
+    """Return the command that brings back a step of this folder."""
+    return f"`roxxel-ckpt bring-back {folder}@STEP` brings one of them back"

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt._folder import only_set_aside
+from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._held_folder import HeldFolder
 from roxxel_ckpt._integrity import (
     Verifier,
@@ -39,7 +39,6 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
-    listed,
 )
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
@@ -77,13 +76,13 @@ class LocalFolder:
     not_shared_remedy = (
         "give checkpoint_path a folder on a disk that all processes share"
     )
-    aside_remedy = "`roxxel-ckpt bring-back FOLDER@STEP` brings one of them back"
     staging_remedy = (
         "make room there, or give checkpoint_path a folder that this program can write"
     )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._given = absolute(Path(path))
+        self._is_aside = self._given.name == ABANDONED
         self._held = HeldFolder(self._given)
 
     @property
@@ -117,7 +116,7 @@ class LocalFolder:
         with the steps in its subfolder `checkpoints`, or may itself be a step. Or its
         steps may have names that are not numbers, such as `step_3`.
         """
-        aside = LocalFolder(self.path / ABANDONED).steps()
+        aside = self.aside().steps()
         if aside:
             raise only_set_aside(self, aside)
         inner = LocalFolder(self.path / "checkpoints")
@@ -156,15 +155,18 @@ class LocalFolder:
         in place. If the process is killed in between, this method returns the renamed
         directory, until the next save or restore renames it back.
         """
-        numbered, aside = self._numbered_path(step), self._aside(step)
-        is_aside = mode_of(numbered) is None and mode_of(aside) is not None
-        return aside if is_aside else numbered
+        if self._is_aside:
+            return max(self._copies(step), default=(0, self._numbered_path(step)))[1]
+        numbered, replaced = self._numbered_path(step), self._replaced(step)
+        is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
+        return replaced if is_replaced else numbered
 
     def numbered(self) -> list[int]:
         """Return every step with a directory, whichever program wrote it, in order."""
         if not _is_directory(self.path):
             return []
-        found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
+        pattern = _ABANDONED_STEP if self._is_aside else _STEP
+        found = ((pattern.fullmatch(e.name), e) for e in self.path.iterdir())
         return sorted({int(m[1]) for m, e in found if m and _is_directory(e)})
 
     def steps(self) -> list[int]:
@@ -269,16 +271,17 @@ class LocalFolder:
         base: int,
         drops: Collection[int],
         files: Files,
-    ) -> None:
+    ) -> list[int]:
         """Rename the complete, staged directory to the number of its step.
 
-        An older directory of the step is renamed first and removed last, so a complete
-        directory of the step exists at any time, even after a kill.
+        Steps after `base` move to `abandoned/` right before. An older directory of the
+        step is renamed first and removed last, so a complete directory of the step
+        exists at any time, even after a kill.
 
         Raises:
             ValueError: There are pieces of files, which only a bucket can list.
         """
-        del base, drops
+        del drops
         if files:
             raise ValueError(
                 f"{self}: is on a disk, which lists no pieces of files; leave files out"
@@ -286,13 +289,16 @@ class LocalFolder:
         staged = staging.parent
         write_synced(staged / COMMIT_FILE, text)
         sync_directory(staged)
-        numbered, aside = self._numbered_path(step), self._aside(step)
+        newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
+        self._set_aside(newer)
+        numbered, replaced = self._numbered_path(step), self._replaced(step)
         if mode_of(numbered) is not None:
-            numbered.rename(aside)
+            numbered.rename(replaced)
         staged.rename(numbered)
         sync_directory(self.path)
-        if mode_of(aside) is not None:
-            self._remove(aside, step)
+        if mode_of(replaced) is not None:
+            self._remove(replaced, step)
+        return newer
 
     def delete(self, step: int) -> None:
         """Remove a finished step."""
@@ -310,45 +316,44 @@ class LocalFolder:
         if is_first:
             shutil.rmtree(staging.parent, ignore_errors=True)
 
-    def abandon(self, step: int) -> None:
-        """Move a step into `abandoned/`, where this package deletes nothing."""
-        abandoned = self.path / ABANDONED
-        abandoned.mkdir(exist_ok=True)
-        target, copies = abandoned / str(step), 0
-        while mode_of(target) is not None:
-            copies += 1
-            target = abandoned / f"{step}.{copies}"
-        self._numbered_path(step).rename(target)
+    def aside(self) -> LocalFolder:
+        """Return the folder of the steps that were set aside."""
+        return LocalFolder(self.path / ABANDONED)
 
     def bring_back(self, step: int) -> list[int]:
-        """Move a step out of `abandoned/` and make it the newest; call under `lock`.
-
-        The step that moved to `abandoned/` last is taken. This step and newer ones move
-        there in exchange, so a restore uses the step that was brought back.
-
-        Returns:
-            The steps that moved to `abandoned/`.
+        """Move a step out of `abandoned/` and make it the newest; call it in `lock`.
 
         Raises:
-            CheckpointNotFoundError: `abandoned/` has no such step.
+            CheckpointNotFoundError: No step with this number is set aside.
         """
-        copies = {
-            int(found[2] or 0): entry
-            for entry in (self.path / ABANDONED).glob(f"{step}*")
-            if (found := _ABANDONED_STEP.fullmatch(entry.name))
-            and int(found[1]) == step
-        }
-        if not copies:
-            held = listed(LocalFolder(self.path / ABANDONED).steps())
-            raise CheckpointNotFoundError(
-                f"{self.path / ABANDONED}: has no step {step}; it holds {held}"
-            )
+        aside = self.aside()
+        if step not in aside.numbered():
+            raise not_set_aside(self, step, aside.steps())
+        back = aside.step_path(step)
         newer = [number for number in self.numbered() if number >= step]
-        for number in newer:
-            self.abandon(number)
-        copies[max(copies)].rename(self._numbered_path(step))
+        self._set_aside(newer)
+        back.rename(self._numbered_path(step))
         sync_directory(self.path)
         return newer
+
+    def _set_aside(self, steps: list[int]) -> None:
+        """Move steps into `abandoned/`, where this package deletes nothing."""
+        aside = self.aside()
+        if steps:
+            aside.path.mkdir(exist_ok=True)
+        for step in steps:
+            copies = aside._copies(step)  # noqa: SLF001 - a folder of this class
+            name = f"{step}.{max(copies)[0] + 1}" if copies else str(step)
+            self.step_path(step).rename(aside.path / name)
+        sync_directory(aside.path)
+
+    def _copies(self, step: int) -> list[tuple[int, Path]]:
+        """Return every copy of a step in `abandoned/`, with its number."""
+        found = (
+            (_ABANDONED_STEP.fullmatch(each.name), each)
+            for each in self.path.glob(f"{step}*")
+        )
+        return [(int(m[2] or 0), e) for m, e in found if m and int(m[1]) == step]
 
     def clean(self) -> None:
         """Remove directories that killed processes left half-written or half-removed.
@@ -358,12 +363,12 @@ class LocalFolder:
         if not _is_directory(self.path):
             return
         for step in self.numbered():
-            numbered, aside = self._numbered_path(step), self._aside(step)
-            if mode_of(aside) is not None:
+            numbered, replaced = self._numbered_path(step), self._replaced(step)
+            if mode_of(replaced) is not None:
                 if mode_of(numbered) is not None:
-                    self._remove(aside, step)
+                    self._remove(replaced, step)
                 else:
-                    aside.rename(numbered)
+                    replaced.rename(numbered)
         for entry in list(self.path.iterdir()):
             if _LEFTOVER.fullmatch(entry.name):
                 _remove_tree(entry)
@@ -384,6 +389,8 @@ class LocalFolder:
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
         """Create the folder and lock it against saves of other processes."""
+        if self._is_aside:
+            raise cannot_hold_aside(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -427,7 +434,7 @@ class LocalFolder:
     def _numbered_path(self, step: int) -> Path:
         return self.path / str(step)
 
-    def _aside(self, step: int) -> Path:
+    def _replaced(self, step: int) -> Path:
         return self.path / f"{step}{_REPLACED}"
 
     def _remove(self, directory: Path, step: int) -> None:

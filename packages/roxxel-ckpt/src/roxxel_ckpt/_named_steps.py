@@ -21,7 +21,6 @@ from roxxel_ckpt._local_folder import LocalFolder
 from roxxel_ckpt._names import ABANDONED, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
-    CheckpointError,
     CheckpointNotFoundError,
 )
 
@@ -72,7 +71,10 @@ def named_folder(text: str) -> Folder:
     folder = open_folder(text)
     if not isinstance(folder, LocalFolder):
         inner = open_folder(f"{folder}/checkpoints")
-        return folder if folder.numbered() or not inner.numbered() else inner
+        is_run = not folder.numbered() and (
+            inner.numbered() or inner.aside().numbered()
+        )
+        return inner if is_run else folder
     if not folder.path.is_dir():
         problem = "is a file" if folder.path.exists() else "does not exist"
         raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
@@ -80,17 +82,12 @@ def named_folder(text: str) -> Folder:
     return inner if inner.path.is_dir() and not folder.numbered() else folder
 
 
-def named_aside(text: str) -> tuple[LocalFolder, int]:
+def named_aside(text: str) -> tuple[Folder, int]:
     """Return the folder and the number of a step that was set aside, `FOLDER@STEP`."""
     head, _, digits = text.rpartition("@")
     if not (head and digits.isdecimal()):
         raise ValueError(f"{text}: names no step; write FOLDER@STEP")
-    folder = named_folder(head)
-    if not isinstance(folder, LocalFolder):
-        raise CheckpointError(
-            f"{folder}: is in a bucket, where no step is moved; make a Checkpointer of "
-            f"{folder}/{ABANDONED} and restore the step from there"
-        )
+    folder = named_folder(head.rstrip("/").removesuffix(f"/{ABANDONED}"))
     return folder, int(digits)
 
 
@@ -106,8 +103,10 @@ def named_steps(text: str) -> list[Step]:
     if at and head and digits.isdecimal() and not Path(text).exists():
         folder = named_folder(head)
         if int(digits) not in folder.numbered():
+            is_aside = int(digits) in folder.aside().numbered()
             raise CheckpointNotFoundError(
                 f"{folder}: has no step {digits}; it holds {listed(folder.steps())}"
+                + (f", and {folder}/{ABANDONED} holds step {digits}" * is_aside)
             )
         return [Step(folder, int(digits))]
     folder = named_folder(text)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
 from roxxel_ckpt._description import descriptions
+from roxxel_ckpt._folder import how_to_bring_back
 from roxxel_ckpt._integrity import (
     crc_of,
     digest_files,
@@ -142,11 +143,7 @@ def _prepare(
     *,
     force: bool,
 ) -> bool:
-    """Lock the folder and prepare it for a step; return False if the step exists.
-
-    Steps after `base` are from a run that this run replaces, so they move to
-    `abandoned/`.
-    """
+    """Lock the folder and prepare it for a step; return False if the step exists."""
     _lock(folder, held)
     try:
         folder.clean()
@@ -159,22 +156,16 @@ def _prepare(
             )
         if step in ours and step <= base and not force:
             return False
-        abandoned = [number for number in ours if number > base]
-        for number in abandoned:
-            folder.abandon(number)
+        if base < step and base not in ours and base in folder.aside().numbered():
+            raise CheckpointWriteError(
+                f"{folder}: step {base}, from which this run continues, was set aside "
+                "by another program, so this one can no longer save; start it again "
+                "to continue from the newest step"
+            )
     except OSError as error:
         if isinstance(error, CheckpointError):
             raise
         raise _cannot_begin(folder, step, error) from error
-    if abandoned:
-        _logger.warning(
-            "%s: the run continues from step %d, so %s moved to %s; %s",
-            folder,
-            base,
-            listed(abandoned),
-            f"{folder}/{ABANDONED}",
-            folder.aside_remedy,
-        )
     return True
 
 
@@ -336,7 +327,7 @@ class Save:
                     f"step could not be restored; {self.folder.not_shared_remedy}"
                 )
         unreadable: list[CheckpointUnreadableError] = []
-        # In a bucket, this commit sets the later steps aside.
+        # The commit sets the later steps aside.
         described = descriptions(self.folder, unreadable).items()
         found = {step: each for step, each in described if step <= self._base}
         now = time.time()
@@ -349,7 +340,7 @@ class Save:
         )
         kept = found.keys() if unreadable else self._retention.kept(found)
         drops = found.keys() - kept
-        self.folder.commit(
+        replaced = self.folder.commit(
             self._staging,
             self.step,
             description.to_json(self._specs),
@@ -357,6 +348,15 @@ class Save:
             drops=drops,
             files=self._files(),
         )
+        if replaced:
+            _logger.warning(
+                "%s: the run continues from step %d, so %s moved to %s; %s",
+                self.folder,
+                self._base,
+                listed(replaced),
+                f"{self.folder}/{ABANDONED}",
+                how_to_bring_back(self.folder),
+            )
         for problem in unreadable:
             # Without its description, an old step may be the best or permanent.
             _logger.warning("%s; no old checkpoint was deleted", problem)

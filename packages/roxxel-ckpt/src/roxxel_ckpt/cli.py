@@ -27,6 +27,7 @@ from roxxel_ckpt._description import (
     read_description,
     read_digests,
 )
+from roxxel_ckpt._folder import how_to_bring_back
 from roxxel_ckpt._integrity import Verifier, find_undigested
 from roxxel_ckpt._named_steps import (
     Step,
@@ -97,30 +98,23 @@ def main(
 
 def _ls(options: argparse.Namespace) -> int:
     folder = named_folder(options.folder)
-    found = descriptions(folder, unreadable=[])
-    if not found:
+    aside = folder.aside()
+    found, replaced = descriptions(folder, []), descriptions(aside, [])
+    if not found and not replaced:
         raise holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
-    ranked = retention.ranked(found)
-    rows: list[dict[str, Any]] = [
-        {
-            "step": step,
-            "num_bytes": folder.num_bytes(step),
-            "saved_at": _local_time(description),
-            "metrics": dict(description.metrics),
-            "marks": [
-                mark
-                for mark, holds in (
-                    ("newest", step == max(found)),
-                    ("best", step in ranked[:1]),
-                    ("permanent", description.is_permanent),
-                    *((mark, True) for mark in _problem(folder, step)),
-                    ("no digests", not description.has_digests),
-                )
-                if holds
-            ],
-        }
-        for step, description in found.items()
+    best = retention.ranked(found)[:1]
+    rows = [
+        *(_row(aside, step, each, ["set aside"]) for step, each in replaced.items()),
+        *(
+            _row(
+                folder,
+                step,
+                each,
+                ["newest"] * (step == max(found)) + ["best"] * (step in best),
+            )
+            for step, each in found.items()
+        ),
     ]
     if options.json:
         for row in rows:
@@ -139,7 +133,27 @@ def _ls(options: argparse.Namespace) -> int:
         for row in rows
     ]
     _print_table(table, right=2)
+    if replaced:
+        print(f"\n{how_to_bring_back(folder)}")
     return 0
+
+
+def _row(
+    folder: Folder, step: int, description: Description, marks: list[str]
+) -> dict[str, Any]:
+    """Return what `ls` shows of a step."""
+    more = (
+        *(["permanent"] if description.is_permanent else []),
+        *_problem(folder, step),
+        *([] if description.has_digests else ["no digests"]),
+    )
+    return {
+        "step": step,
+        "num_bytes": folder.num_bytes(step),
+        "saved_at": _local_time(description),
+        "metrics": dict(description.metrics),
+        "marks": [*marks, *more],
+    }
 
 
 def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:

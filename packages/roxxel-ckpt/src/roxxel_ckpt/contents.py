@@ -7,7 +7,7 @@
 A step is the folder of objects with its name; the objects are those of a step on a
 disk. `files` of a step are the files of its run at the time of the save, as pieces; the
 last `files` are the newest. `aside` are steps that a run replaced when it continued
-from an older step.
+from an older step; they keep their files, so a step can be brought back with its rows.
 
 `roxxel_train` uses this module too; user programs need not.
 """
@@ -89,6 +89,32 @@ class Contents(NamedTuple):
             tuple(sorted([*kept, new], key=lambda entry: entry.step)),
             (*self.aside, *(entry for entry in self.steps if entry.step > base)),
             files or self.files,
+        )
+
+    def brought_back(self, step: int) -> Contents:
+        """Make a step that was set aside the newest step again.
+
+        Of several such steps, the one that was set aside last is taken. Steps from its
+        number on are set aside in exchange. The step brings its files back, and the
+        newest of the others keeps those of the run.
+
+        Raises:
+            KeyError: No step with this number is set aside.
+        """
+        found = [entry for entry in self.aside if entry.step == step]
+        if not found:
+            raise KeyError(step)
+        back = found[-1]
+        others = list(self.steps)
+        if others:
+            others[-1] = others[-1]._replace(files=self.files)
+        return Contents(
+            (*(entry for entry in others if entry.step < step), back),
+            (
+                *(entry for entry in self.aside if entry is not back),
+                *(entry for entry in others if entry.step >= step),
+            ),
+            back.files or self.files,
         )
 
 
