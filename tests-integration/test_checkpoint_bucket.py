@@ -1105,6 +1105,10 @@ def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
     fresh = nnx.Dict(weights=nnx.Param(jax.numpy.zeros((8, 4))))
     assert Checkpointer(run.url, fresh).restore() == 3
     assert (fresh.weights[...] == np.arange(32.0).reshape(8, 4) + 3).all()
+    like = {"params": {"w": jax.numpy.zeros((8, 4))}, "count": 0}
+    tree = Checkpointer(run.url.replace("/checkpoints", "/tree")).load(like=like)
+    assert (tree["params"]["w"] == np.arange(32.0).reshape(8, 4) + 2).all()
+    assert tree["count"] == 2
 
 
 @pytest.fixture

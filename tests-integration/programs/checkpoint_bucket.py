@@ -89,6 +89,18 @@ def pair(url, index, port):
             assert holds(3)
         assert saving.restore(2) == 2
         assert holds(2)
+    trees = Checkpointer(url.replace("/checkpoints", "/tree"), timeout=60)
+    tree = {"params": {"w": sharded(0)}, "count": 0}
+    for step in (1, 2):
+        tree = jax.tree.map(lambda leaf: leaf + 1, tree)
+        assert trees.save(step, {"loss": 1.0 / step}, state=tree)
+    trees.wait()
+    shape = jax.ShapeDtypeStruct((8, 4), np.float32, sharding=sharding)
+    for like in ({"params": {"w": shape}, "count": 0}, tree):
+        found = trees.load(like=like)
+        model.weights.set_value(found["params"]["w"])
+        assert found["count"] == 2
+        assert holds(2)
     # One process cannot reach the bucket: both fail, and no step appears.
     if index == 1:
         os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"

@@ -65,6 +65,11 @@ NOT_SHARED = (
     "wrote here, so no checkpoint could be restored; give checkpoint_path a folder on "
     "a disk that all processes share"
 )
+DAMAGED_TREE = (
+    "CheckpointDamagedError: tree/3: cannot be used because state/state/params/w/c/2/0 "
+    "is damaged between its bytes 0 and 61 (found by process 1); restore() without a "
+    "step uses the newest sound checkpoint"
+)
 FIRST_SAYS = [
     DAMAGED,
     FAILED.format(4, "process 1: File too large"),
@@ -79,6 +84,7 @@ FIRST_SAYS = [
     FAILED.format(5, f"process 1: {NO_THREAD}"),
     NOT_SHARED.format(0),
     NOT_SHARED.format(0),
+    DAMAGED_TREE,
 ]
 SECOND_SAYS = [
     DAMAGED,
@@ -93,6 +99,7 @@ SECOND_SAYS = [
     NOT_STARTED,
     NOT_SHARED.format(1),
     NOT_SHARED.format(1),
+    DAMAGED_TREE,
 ]
 
 
@@ -148,3 +155,14 @@ def test_two_processes_save_restore_and_fail_together(tmp_path: Path) -> None:
     alone = Model(0, on_one_device)
     assert Checkpointer(tmp_path / "run", alone).restore(strict=True) == 4
     assert (alone.weights[...] == np.arange(32.0).reshape(8, 4) + 3).all()
+
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+    like = {"params": {"w": jax.numpy.zeros((8, 4)), "half": half(0)}, "count": 0}
+    tree = Checkpointer(tmp_path / "tree").load(like=like)
+    assert (tree["params"]["w"] == rows + 2).all()
+    assert (tree["params"]["half"] == half(2)).all()
+    assert tree["count"] == 2
+
+
+def half(offset: int) -> jax.Array:
+    return jax.numpy.arange(3.0, dtype=jax.numpy.bfloat16) + offset

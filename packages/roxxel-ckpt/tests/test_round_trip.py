@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointError
@@ -87,6 +88,27 @@ def test_every_kind_of_variable_comes_back_as_it_was(tmp_path: Path) -> None:
         assert type(again) is type(leaf), name
         for trait in ("weak_type", "committed", "sharding"):
             assert getattr(again, trait, None) == getattr(leaf, trait, None), name
+
+
+def test_a_variable_that_holds_a_whole_tree_comes_back_with_its_moments(
+    tmp_path: Path,
+) -> None:
+    def of(value: float) -> tuple[nnx.Dict[Any], nnx.Optimizer[Any]]:
+        tree = {"a": {"w": jnp.full((2, 2), value)}, "layers": [jnp.full(1, value)]}
+        model = nnx.Dict(tree=nnx.Param(tree))
+        return model, nnx.Optimizer(model, optax.adam(0.1), wrt=nnx.Param)
+
+    model, optimizer = of(1.0)
+    twice = jax.tree.map(lambda leaf: 2 * leaf, model.tree.get_value())
+    optimizer.update(model, nnx.State({"tree": nnx.Param(twice)}))
+    model.tree.set_value(jax.tree.map(lambda leaf: leaf + 1, model.tree.get_value()))
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        saving.save(1)
+
+    fresh = of(5.0)
+    assert Checkpointer(tmp_path, *fresh).restore(strict=True) == 1
+    assert content(*fresh) == content(model, optimizer)
+    assert float(fresh[0].tree.get_value()["a"]["w"][0, 0]) == pytest.approx(1.9)
 
 
 def test_arrays_may_be_donated_as_soon_as_save_returns(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from golden_states import Model, on_all_devices
 from helpers import content, flip
@@ -244,6 +245,30 @@ class Run:
         saving.save(step)
         saving.wait()
 
+    def save_a_tree(self) -> None:
+        """Save a tree that every step makes anew; load it into shapes and values."""
+        saving = Checkpointer(self.parent / "tree", max_to_keep=2, timeout=60)
+        tree = sharded_tree(0)
+        for step in (1, 2, 3):
+            tree = jax.tree.map(lambda leaf: leaf + 1, tree)
+            assert saving.save(step, {"loss": 1.0 / step}, state=tree)
+        saving.wait()
+        assert saving.steps() == [2, 3]
+        for like in (jax.eval_shape(lambda: tree), sharded_tree(9)):
+            if isinstance(like["count"], jax.ShapeDtypeStruct):
+                like["params"]["w"] = jax.ShapeDtypeStruct(
+                    (8, 4), np.float32, sharding=tree["params"]["w"].sharding
+                )
+            found = saving.load(like=like)
+            same = jax.tree.map(alike, found, tree)
+            assert jax.tree.all(same), same
+            assert found["params"]["w"].sharding == tree["params"]["w"].sharding
+        self.by_first(
+            lambda: flip(self.parent / "tree" / "3" / "state/state/params/w/c/2/0")
+        )
+        self.failure_of(lambda: saving.load(3, like=tree))
+        assert saving.load(like=tree)["count"] == 2
+
     def read_other_counts(self) -> None:
         """Restore checkpoints of one process, of version 0.1, and a damaged one."""
         for name in ("one_process", "golden_one", "golden_two"):
@@ -268,6 +293,23 @@ class Run:
             self.failure_of(lambda to=damaged: Checkpointer(to, self.model).restore(2))
 
 
+def sharded_tree(offset: int) -> dict[str, Any]:
+    """Return a tree with rows on the devices of both processes."""
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4) + offset
+    half = jnp.arange(3.0, dtype=jnp.bfloat16) + offset
+    return {"params": {"w": on_all_devices(rows), "half": half}, "count": offset}
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Return whether the parts of two leaves on this process are equal."""
+    if not isinstance(b, jax.Array):
+        return bool(a == b)
+    return all(
+        (np.asarray(mine.data) == np.asarray(other.data)).all()
+        for mine, other in zip(a.addressable_shards, b.addressable_shards, strict=True)
+    )
+
+
 def main() -> None:
     """Go through the life of a run."""
     port, index, parent = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
@@ -282,6 +324,7 @@ def main() -> None:
     run.read_late()
     run.start_no_thread()
     run.share_no_folder()
+    run.save_a_tree()
     run.read_other_counts()
     run.say("done")
     jax.distributed.shutdown()
