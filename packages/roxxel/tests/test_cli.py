@@ -94,6 +94,23 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
         assert f"\n  {command} " in shown.err
 
 
+@pytest.mark.parametrize(
+    ("name", "commands"),
+    [("format", ("write", "info", "verify")), ("ckpt", ("ls", "verify", "export"))],
+)
+def test_the_name_of_a_group_alone_shows_its_commands(
+    name: str, commands: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([name])
+
+    shown = capsys.readouterr()
+    assert (stop.value.code, shown.out) == (2, "")
+    assert shown.err.startswith(f"usage: roxxel {name} ")
+    for command in commands:
+        assert f"\n    {command} " in shown.err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_option_shows_the_usage_of_its_command(
     command: str, capsys: pytest.CaptureFixture[str]

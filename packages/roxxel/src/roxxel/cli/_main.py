@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import sys
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _REFUSED = 1
+_INVALID = 2
 _INTERRUPTED = 130
 
 _EXIT_CODES = """\
@@ -74,6 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         more = {}
         if name == "ckpt":
             more["describe"] = import_module("roxxel.run_texts").run_texts
+        if not rest:  # As `roxxel` alone: say which commands there are.
+            with (
+                contextlib.redirect_stdout(sys.stderr),
+                contextlib.suppress(SystemExit),
+            ):
+                passed_on.main(["--help"], prog=f"roxxel {name}")
+            raise SystemExit(_INVALID)
         return passed_on.main(rest, prog=f"roxxel {name}", **more)
     if name in _COMMANDS:
         # One parser per command, so that an error shows the usage of the command.
@@ -86,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     if not arguments:
         parser.print_help(sys.stderr)
-        parser.exit(2)
+        parser.exit(_INVALID)
     if not name.startswith("-"):
         known = {**_COMMANDS, **_PASSED_ON}
         near = difflib.get_close_matches(name, known, n=1)
