@@ -224,3 +224,32 @@ def test_a_read_only_folder_restores_and_refuses_in_one_sentence() -> None:
             "give checkpoint_path a folder that this process may write to"
         )
         assert checkpointer(folder).steps() == [1]
+
+
+# Orbax has a commit for JAX's arrays and one for numpy's, and each writes all of its
+# arrays at the same time.
+FULL_DISK = """
+import resource, sys
+import jax, numpy
+from roxxel_ckpt import Checkpointer, CheckpointWriteError
+
+random = numpy.random.default_rng(0)
+arrays = {f"numpy{i}": random.normal(size=4096) for i in range(12)}
+checkpointer = Checkpointer("checkpoints")
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    checkpointer.save(1, state=arrays | {f"jax{i}": jax.numpy.asarray(array)
+                                         for i, array in enumerate(arrays.values())})
+    checkpointer.wait()
+except CheckpointWriteError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_save_on_a_full_disk_prints_nothing_but_its_error(tmp_path: Path) -> None:
+    ended = run_program(FULL_DISK, tmp_path)
+
+    assert ended.returncode == 1
+    [said] = ended.stderr.splitlines()
+    assert "File too large" in said
+    assert list((tmp_path / "checkpoints").iterdir()) == []

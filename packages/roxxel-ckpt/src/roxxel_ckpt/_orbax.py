@@ -33,7 +33,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Awaitable, Callable, Generator, Mapping
     from pathlib import Path
 
 # If an array has at least this size, each of its replicas writes a part. For smaller
@@ -47,30 +47,99 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
     `directory` must be empty. The arrays may be donated once this function returns. The
     returned function waits until the files are written, and raises any write error.
     """
-    arrays_of_jax = type_handlers.ArrayHandler(
+    commits: list[Any] = []
+    arrays_of_jax = _Arrays(
         array_metadata_store=None,
         enable_write_sharding_file=False,
         min_slice_bytes_for_replica_parallel=_REPLICA_PARALLEL_BYTES,
     )
+    arrays_of_numpy = _NumpyArrays()
+    arrays_of_jax.commits = arrays_of_numpy.commits = commits
     handler = ocp.PyTreeCheckpointHandler(
         use_ocdbt=False,
         use_zarr3=True,
         type_handler_registry=type_handlers.create_type_handler_registry(
-            (np.ndarray, type_handlers.NumpyHandler()),
+            (np.ndarray, arrays_of_numpy),
             (jax.Array, arrays_of_jax),
         ),
     )
-    with _quiet():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
+        stack.enter_context(contextlib.closing(handler))
+        stack.callback(_await_all, commits)
         futures: Any = asyncio.run(
             handler.async_save(epath.Path(directory), args=ocp.args.PyTreeSave(arrays))
         )
+        ended = stack.pop_all()
 
     def wait() -> None:
-        with _quiet(), contextlib.closing(handler):
+        with ended:
             for future in futures or ():
                 future.result()
 
     return wait
+
+
+class _Arrays(type_handlers.ArrayHandler):
+    """Orbax's handler of `jax.Array`, whose writes end together."""
+
+    commits: list[Any]
+
+    async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
+        started = await super().serialize(values, _ending_together(infos), args)
+        self.commits += started
+        return started
+
+
+class _NumpyArrays(type_handlers.NumpyHandler):
+    """Orbax's handler of numpy arrays, whose writes end together."""
+
+    commits: list[Any]
+
+    async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
+        started = await super().serialize(values, _ending_together(infos), args)
+        self.commits += started
+        return started
+
+
+def _await_all(commits: list[Any]) -> None:
+    """Wait until every commit has ended; Orbax's future of them raises their errors.
+
+    That future ends at the first error, and the other commits would go on.
+    """
+    for commit in commits:
+        with contextlib.suppress(Exception):
+            commit.result()
+
+
+def _ending_together(infos: Any) -> Any:
+    """Keep the event loop that writes these arrays open until all writes have ended.
+
+    Orbax closes the loop at the first error. Other writes then go on while their files
+    are removed, and at their end each prints a traceback about the closed loop.
+    """
+    for info in infos[:1]:
+        # Orbax awaits this method in that loop, and before any write.
+        create: Any = getattr(info, "await_path_creation", None)
+        info.await_path_creation = functools.partial(_stay_open, create)
+    return infos
+
+
+async def _stay_open(create: Callable[[], Awaitable[Any]]) -> Any:
+    """Call `create`, and let the running loop wait for its tasks before it closes."""
+    loop: Any = asyncio.get_running_loop()
+    close = loop.close
+
+    async def wait() -> None:
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def wait_and_close() -> None:
+        loop.run_until_complete(wait())
+        close()
+
+    loop.close = wait_and_close
+    return await create()
 
 
 def read_arrays(
