@@ -25,7 +25,12 @@ REPOSITORY = {
     ("origin", "installer", "is_uv_run", "command"),
     [
         (CHECKOUT, "uv", True, "uv run --extra zip ..."),
-        (CHECKOUT, "uv", False, "uv sync --inexact --extra zip"),
+        (
+            CHECKOUT,
+            "uv",
+            False,
+            "uv sync --project '/a b/packages/roxxel-some' --inexact --extra zip",
+        ),
         (CHECKOUT, "pip", False, 'pip install "/a b/packages/roxxel-some[zip]"'),
         (FOLDER, "pip", False, 'pip install "/a/packages/roxxel-some[zip]"'),
         (FOLDER, "uv", False, 'uv pip install "/a/packages/roxxel-some[zip]"'),

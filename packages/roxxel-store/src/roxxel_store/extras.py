@@ -61,7 +61,9 @@ def _command(package: str, extra: str) -> str:
         # A member of the workspace: uv knows the extras of all members by their names.
         if is_uv_run:
             return f"uv run --extra {extra} ..."
-        return f"uv sync --inexact --extra {extra}"
+        # The program may run in any folder, `uv sync` alone only in the checkout.
+        folder = shlex.quote(_path(origin))
+        return f"uv sync --project {folder} --inexact --extra {extra}"
     wanted = _requirement(package, extra, origin)
     if is_uv_run:
         return f"uv run --with {shlex.quote(wanted)} ..."
@@ -70,13 +72,18 @@ def _command(package: str, extra: str) -> str:
 
 def _requirement(package: str, extra: str, origin: dict[str, Any]) -> str:
     """Return the requirement that names the place from which a package came."""
-    from urllib.parse import unquote, urlsplit
-
     url: str = origin.get("url", "")
     if url.startswith("file:"):
-        return f"{unquote(urlsplit(url).path)}[{extra}]"
+        return f"{_path(origin)}[{extra}]"
     if "vcs_info" in origin:
         subdirectory = origin.get("subdirectory")
         place = f"#subdirectory={subdirectory}" if subdirectory else ""
         return f"{package}[{extra}] @ {origin['vcs_info']['vcs']}+{url}{place}"
     return f"{package}[{extra}]"
+
+
+def _path(origin: dict[str, Any]) -> str:
+    """Return the folder from which a package came."""
+    from urllib.parse import unquote, urlsplit
+
+    return unquote(urlsplit(origin["url"]).path)
