@@ -6,6 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import jax
 import pytest
 from roxxel_ckpt import Checkpointer
 from roxxel_ckpt.cli import main
@@ -53,6 +54,14 @@ def test_record_names_the_seed_the_data_and_the_versions(begun: Path) -> None:
     assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
         record["versions"]
     )
+
+
+def test_record_names_the_command_and_the_devices(begun: Path) -> None:
+    record = json.loads((begun / "run.json").read_text())
+
+    assert record["command"] == sys.argv
+    assert record["devices"] == {jax.devices()[0].device_kind: 1}
+    assert record["processes"] == 1
 
 
 def test_paths_mean_what_they_meant_when_they_were_given(

@@ -8,6 +8,7 @@ use: the table has half of these figures (`/ 2`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,6 +27,9 @@ class Machine:
     2020; Chowdhery et al., PaLM, 2022, appendix B). The default leaves out attention
     scores (12 x layers x width x sequence length in PaLM's count), and counts all
     embeddings and all experts of a mixture.
+
+    Attributes:
+        kinds: Number of devices of each kind.
     """
 
     def __init__(
@@ -43,7 +47,8 @@ class Machine:
                 f"got {flops_per_token}; omit the argument for 6 x parameters"
             )
         devices = list(devices)
-        kinds = {device.device_kind for device in devices}
+        self.kinds = Counter(str(device.device_kind) for device in devices)
+        kinds = set(self.kinds)
         peak = peak_flops_per_s(kinds.pop()) if len(kinds) == 1 else None
         self._flops_per_token = flops_per_token
         self._peak_flops_per_s = None if peak is None else peak * len(devices)

@@ -105,7 +105,7 @@ class Session:
             # the stack closes, which may wait for a failed process.
             with self.processes.failing_together():
                 self.processes.check_same(self._settings())
-                stack.enter_context(state.run_lock())
+                stack.enter_context(state.run_lock(self.machine.kinds))
                 stack.enter_context(log)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))

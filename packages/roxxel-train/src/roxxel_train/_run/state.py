@@ -5,6 +5,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -197,8 +198,11 @@ class RunState:
         self.sampler = self.sampler.with_damaged(blocks)
         self._write_data()
 
-    def run_lock(self) -> AbstractContextManager[None]:
-        """Return a context in which process 0 holds `RunFolder.run_lock`."""
+    def run_lock(self, devices: Mapping[str, int]) -> AbstractContextManager[None]:
+        """Return a context in which process 0 holds `RunFolder.run_lock`.
+
+        `devices` counts the devices of the run by kind.
+        """
         if self.folder is None:
             return nullcontext()
         if jax.process_index() != 0:
@@ -214,6 +218,9 @@ class RunState:
             held_out=self.held_out.record,
             init_from=self._origin_record("init_from"),
             branch_from=self._origin_record("branch_from"),
+            command=sys.argv,
+            devices=devices,
+            processes=jax.process_count(),
         )
 
     def record_data(self) -> None:
