@@ -38,8 +38,9 @@ MAY_DEPEND_ON = {
         "roxxel-store",
     },
     "roxxel": {
-        *("flax", "jax", "numpy", "optax", "roxxel-ckpt", "roxxel-curriculum"),
-        *("roxxel-format", "roxxel-loader", "roxxel-store", "roxxel-train"),
+        *("flax", "jax", "numpy", "optax", "plotly", "roxxel-ckpt"),
+        *("roxxel-curriculum", "roxxel-format", "roxxel-loader", "roxxel-store"),
+        "roxxel-train",
     },
 }
 
@@ -218,6 +219,11 @@ def test_no_extra_brings_a_package_that_stands_above(package: str) -> None:
     members = extras(package) & set(MAY_DEPEND_ON)
 
     assert members <= MAY_DEPEND_ON[package]
+
+
+def test_only_the_report_imports_plotly() -> None:
+    assert imports("roxxel")["plotly"].startswith("roxxel/src/roxxel/report/")
+    assert "plotly" not in {name for name, _ in imported_at_once("roxxel")}
 
 
 def test_members_are_required_by_a_compatible_range() -> None:

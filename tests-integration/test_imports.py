@@ -29,7 +29,8 @@ LOADS: dict[str, set[str]] = {
 # Extras, and the command. (JAX and Flax load rich and zstandard themselves.)
 NEVER = {
     *("pyarrow", "polars", "datasets", "tokenizers", "hypothesis", "obstore", "ray"),
-    *("matplotlib", "tqdm", "tensorboardX", "wandb", "roxxel.cli", "roxxel.quickstart"),
+    *("matplotlib", "plotly", "tqdm", "tensorboardX", "wandb"),
+    *("roxxel.cli", "roxxel.quickstart"),
 }
 
 PROGRAM = """

@@ -1,12 +1,14 @@
 """Draws the pictures of the documentation: `python docs/pictures/draw.py [FOLDER]`.
 
 The package itself computes what they show. `report.png` and `tutorial.png` are the tops
-of pages of `roxxel report` in a browser, 900 pixels wide, with at most 256 colours.
+of pages of `roxxel report` in a Chromium without a window, which draws one page with
+`python docs/pictures/draw.py report.html report.png`.
 `tests-integration/tools/imports.py` draws those of architecture.md.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -215,7 +217,26 @@ def draw_batch(axes: plt.Axes, run: Sampler, step: int, paper: str) -> None:
     axes.tick_params(length=0)
 
 
+def report(page: Path, picture: Path) -> None:
+    """Draw the top of a report, 1280 pixels wide, with at most 256 colours."""
+    from PIL import Image
+
+    subprocess.run(  # noqa: S603 - the browser of this machine
+        [
+            *("chromium-headless-shell", "--no-sandbox", "--hide-scrollbars"),
+            *("--window-size=1280,1400", "--timeout=20000"),
+            *(f"--screenshot={picture.resolve()}", page.resolve().as_uri()),
+        ],
+        check=True,
+    )
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(256).save(picture, optimize=True)
+
+
 if __name__ == "__main__":
+    if sys.argv[2:]:
+        report(*map(Path, sys.argv[1:]))
+        sys.exit()
     spans()
     shuffle()
     blend()

@@ -142,4 +142,4 @@ def test_the_report_shows_the_parent(config: Path) -> None:
     assert "branch of" in html
     assert "weights of" in html
     assert runs[1].rate == pytest.approx(2 * 16 / runs[1].seconds)
-    assert runs[1].shares["self"].x == [5, 6]
+    assert runs[1].shares["self"].steps == [5, 6]

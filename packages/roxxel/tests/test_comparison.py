@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel.cli import main
 
-from .pages import checked, figure, numbers_of, train_row, write_run
+from .pages import checked, drawn_of, numbers_of, train_row, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,36 +68,26 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return write_run(tmp_path / "a", short), write_run(tmp_path / "b <2>", long)
 
 
-def test_losses_are_drawn_by_step_and_by_tokens(
+def test_losses_are_drawn_together_each_with_its_own_clock(
     pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
     html = drawn(tmp_path, *pair)
 
     numbers = numbers_of(html)
-    assert numbers["loss-by-step"] == {
+    assert numbers["loss"] == {
         "a": {"x": list(range(1, 9)), "y": [6.25 - s / 4 for s in range(1, 9)]},
         "b <2>": {"x": [2, 4, 6], "y": [5.75, 5.25, 4.75]},
     }
-    by_tokens = numbers["loss-by-tokens"]
-    assert by_tokens["a"]["x"] == [16 * step for step in range(1, 9)]
-    assert by_tokens["b <2>"]["x"] == [64, 128, 192]
-    assert by_tokens["b <2>"]["y"] == [5.75, 5.25, 4.75]
-    assert numbers["eval-eval_loss/code-by-tokens"]["a"] == {"x": [48], "y": [4.0]}
-    assert ">tokens</text>" in figure(html, "loss-by-tokens")
-    assert "b &lt;2&gt;</span>" in figure(html, "loss-by-step")
-    assert html.count('<figure id="loss-by-tokens"') == 1
+    assert numbers["eval-eval_loss/code"] == {"a": {"x": [3], "y": [4.0]}}
+    of_page = drawn_of(html)
+    lines = of_page["charts"]["loss"]["lines"]
+    assert [(line["clock"], line["color"]) for line in lines] == [(0, 0), (1, 1)]
+    first, second = (clock["tokens"] for clock in of_page["clocks"])
+    assert first == [16 * step for step in range(9)]
+    assert second == [0, 64, 128, 192]
     assert ["tokens", "128", "192"] in cells(html, "Runs")
-
-
-def test_tokens_between_two_rows_are_interpolated(
-    pair: tuple[Path, Path], tmp_path: Path
-) -> None:
-    rows = [train_row(step) for step in (4, 8)]
-    rows.append({"kind": "eval", "step": 5, "eval_loss": 4.0})
-
-    html = drawn(tmp_path, pair[0], write_run(tmp_path / "c", rows))
-
-    assert numbers_of(html)["eval-eval_loss-by-tokens"]["c"]["x"] == [80]
+    command = "roxxel train &#x27;a b.toml&#x27;"
+    assert ["command", command, command] in cells(html, "Runs")
 
 
 def test_differences_of_the_configs_are_a_table(
@@ -148,7 +138,7 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
 
     html = drawn(tmp_path, *paths)
 
-    assert list(numbers_of(html)["loss-by-step"]) == list(map(str, paths))
+    assert list(numbers_of(html)["loss"]) == list(map(str, paths))
 
 
 def test_page_of_several_runs_is_written_here(

@@ -3,18 +3,18 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
-from roxxel.report import page, read_facts
+from roxxel.report import page, read_facts, write_comparison, write_report
 
 from .helpers import run_python
 from .pages import (
     checked,
+    drawn_of,
     facts_and_page,
     figure,
     numbers_of,
@@ -59,13 +59,15 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     assert numbers["loss"]["eval_loss (held out)"] == {"x": [4, 8], "y": [5.1, 4.1]}
     assert numbers["throughput"]["tokens/s"]["y"] == [32.0 + s for s in range(1, 9)]
     assert numbers["waiting"]["waiting"]["y"] == [s / 100 for s in range(1, 9)]
-    assert numbers["tokens"]["code <x>"]["y"] == [4 * step for step in range(1, 9)]
+    assert numbers["tokens"]["code <x>"]["y"] == [4 * step for step in range(9)]
     assert numbers["train-grad_norm"]["grad_norm"]["y"] == [
         1.5 * s for s in range(1, 9)
     ]
     assert "128 (128)" in html
     assert "10 %" in html
     assert "jax 9.8.7" in html
+    assert "8 x TPU &lt;v4&gt; in 2 processes" in html
+    assert "roxxel train &#x27;a b.toml&#x27;" in html.replace("<wbr/>", "")
     assert "<title>fine: complete" in html
     assert "code &lt;x&gt;" in html
 
@@ -86,10 +88,7 @@ def test_every_line_stands_out_from_the_page(finished: Path, theme: str) -> None
     _, html = facts_and_page(finished)
     roots = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
     names = dict(re.findall(r"--(\w+): (#\w{6})", roots[theme == "dark"]))
-    of_lines = re.findall(r"(\.(?:line|faint)[^{]*\{[^}]*\})", html)
 
-    assert of_lines
-    assert not any("opacity" in rule for rule in of_lines)
     for index in range(8):
         lights = [luminance(names[name]) + 0.05 for name in ("back", f"c{index}")]
         assert max(lights) / min(lights) >= 3
@@ -154,8 +153,9 @@ def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -
     assert numbers["shares"]["self"]["y"] == pytest.approx([12 / 17, 10 / 15] * 4)
     assert numbers["shares"]["code <x> as planned"]["y"] == [0.25] * 8
     for key in ("loss-by-source", "shares", "tokens"):
-        assert "var(--c1)" in figure(html, key)
-        assert "var(--c2)" not in figure(html, key)
+        lines = drawn_of(html)["charts"][key]["lines"]
+        of = {(line["of"], line["color"]) for line in lines}
+        assert of == {("self", 0), ("code <x>", 1)}
     assert not any(name.startswith("loss/") for name in facts.other_fields)
 
 
@@ -193,13 +193,6 @@ def test_run_of_one_source_has_no_charts_by_source(tmp_path: Path) -> None:
     assert "loss-by-source" not in numbers_of(html)  # it is the chart of the loss
 
 
-def test_script_shows_shares_as_the_axis_does(finished: Path) -> None:
-    _, html = facts_and_page(finished)
-
-    assert figure(html, "waiting").count(" data-share>") == 2
-    assert " data-share>" not in figure(html, "loss")
-
-
 @pytest.fixture
 def branch(finished: Path) -> Path:
     """Return a branch of step 5 of the run, in the second phase."""
@@ -224,7 +217,7 @@ def test_a_branch_counts_what_it_has_read_itself(branch: Path) -> None:
     (phase,) = facts.phases
     assert (phase.index, phase.start) == (1, 5)
     assert phase.tokens == {"self": 36, "code <x>": 12}
-    assert facts.shares["self"].x == [6, 7, 8]
+    assert facts.shares["self"].steps == [6, 7, 8]
     assert numbers_of(html)["tokens"]["self"] == {
         "x": [5, 6, 7, 8],
         "y": [60, 72, 84, 96],
@@ -243,27 +236,26 @@ def test_a_branch_without_a_record_of_its_tokens_counts_from_its_first_row(
 
     (phase,) = facts.phases
     assert phase.tokens == {"self": 24, "code <x>": 8}
-    assert facts.shares["self"].x == [7, 8]
+    assert facts.shares["self"].steps == [7, 8]
 
 
 def test_charts_of_a_branch_begin_at_its_first_step(branch: Path) -> None:
     _, html = facts_and_page(branch)
 
-    drawn = figure(html, "tokens")
-    assert 'data-low="5.0" data-high="8.0"' in drawn
-    assert re.findall(r'points="([\d.]+),', drawn)[0] == "58.0"
-    name, first = (
-        float(re.findall(rf'x="([\d.]+)" y="[\d.]+">{text}</text>', drawn)[0])
-        for text in ("step", "5")
-    )
-    assert name < first - 3  # the name ends left of the first number
+    drawn = drawn_of(html)
+    assert drawn["clocks"] == [
+        {"step": [5, 6, 7, 8], "tokens": [80, 96, 112, 128], "time": [0, 0.5, 1, 1.5]}
+    ]
+    assert [step for step, _ in drawn["phases"]] == [5]
 
 
 @pytest.mark.parametrize("field", ["learning_rate", "loss_weight", "read_s"])
 def test_axis_of_a_rate_begins_at_zero(tmp_path: Path, field: str) -> None:
     rows = [train_row(step, **{field: 100.0 + step}) for step in range(1, 9)]
 
-    assert ticks_of(write_run(tmp_path / "run", rows), f"train-{field}")[0] == "0"
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert drawn_of(html)["charts"][f"train-{field}"]["axis"] == "zero"
 
 
 def test_perplexity_that_falls_far_has_a_logarithmic_axis(tmp_path: Path) -> None:
@@ -273,19 +265,13 @@ def test_perplexity_that_falls_far_has_a_logarithmic_axis(tmp_path: Path) -> Non
 
     title = "perplexity: e to the power of the mean loss (logarithmic)"
     assert f"<figcaption>{title}</figcaption>" in html
+    assert drawn_of(html)["charts"]["train-perplexity"]["axis"] == "log"
 
 
 def test_times_of_one_day_name_the_day_once(finished: Path) -> None:
     _, html = facts_and_page(finished)
 
     assert "<dd>2026-11-21 12:00:01 to 12:00:08 UTC</dd>" in html
-
-
-def test_axis_of_the_steps_is_named(finished: Path) -> None:
-    _, html = facts_and_page(finished)
-
-    figures = html.split("<figure")[1:]
-    assert all(">step</text>" in figure for figure in figures)
 
 
 def test_the_best_checkpoint_is_judged_by_the_held_out_loss(finished: Path) -> None:
@@ -443,7 +429,7 @@ def test_a_run_whose_rows_name_no_phase_is_drawn(tmp_path: Path, num_rows: int) 
 
     _, html = facts_and_page(write_run(tmp_path / "run", rows))
 
-    assert '<figure id="loss">' in html
+    assert figure(html, "loss")
 
 
 def test_lines_that_are_no_rows_are_counted(tmp_path: Path) -> None:
@@ -521,7 +507,51 @@ def test_a_source_s_name_cannot_end_the_script(tmp_path: Path) -> None:
 
     _, html = facts_and_page(write_run(tmp_path / "run", [row]))
 
-    assert numbers_of(html)["tokens"] == {"</script>": {"x": [1], "y": [3.0]}}
+    assert numbers_of(html)["tokens"] == {"</script>": {"x": [0, 1], "y": [0, 3.0]}}
+
+
+@pytest.mark.parametrize("name", ["</script><b>", 'x" onclick="y', "%{x}<i>"])
+def test_no_name_of_a_user_becomes_part_of_the_page(tmp_path: Path, name: str) -> None:
+    rows = [train_row(step, **{name: float(step)}) for step in range(1, 4)]
+    run = write_run(tmp_path / "a" / name.replace("/", ""), rows)
+    (run / "config.toml").write_text(f"# {name}")
+    out = tmp_path / "page.html"
+
+    write_report(run, out)
+    alone = checked(out.read_text())
+    write_comparison([run, write_run(tmp_path / "plain", rows)], out)
+    together = checked(out.read_text())
+
+    for parsed in (alone, together):
+        assert parsed.seen.count("script") == 3
+        assert {"b", "i"}.isdisjoint(parsed.seen)
+        assert not any(given.startswith("on") for given in parsed.given)
+
+
+def test_page_may_load_nothing(finished: Path) -> None:
+    _, html = facts_and_page(finished)
+
+    [policy] = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    assert policy.startswith("default-src 'none'; img-src data: blob:;")
+
+
+def test_config_of_a_run_stands_on_its_page(finished: Path) -> None:
+    (finished / "config.toml").write_text('name = "<x>"\n')
+
+    _, html = facts_and_page(finished)
+
+    assert "<pre>name = &quot;&lt;x&gt;&quot;\n</pre>" in html
+
+
+def test_evaluations_phases_and_spikes_are_marked(finished: Path) -> None:
+    _, html = facts_and_page(finished)
+
+    drawn = drawn_of(html)
+    assert drawn["evaluations"] == [4, 8]
+    assert [(step, labels[-2]) for step, labels in drawn["phases"]] == [
+        (0, "phase 0"),
+        (4, "phase 1"),
+    ]
 
 
 def test_the_command_writes_the_page_into_the_folder(
@@ -543,7 +573,7 @@ def test_the_command_needs_no_jax_and_writes_where_it_is_told(
         "import sys\n"
         "from roxxel.cli import main\n"
         f"assert main(['report', {str(finished)!r}, '--out', {str(out)!r}]) == 0\n"
-        "assert not {'jax', 'matplotlib'} & set(sys.modules)\n"
+        "assert not {'jax', 'matplotlib', 'plotly.graph_objs'} & set(sys.modules)\n"
     )
 
     done = run_python("-W", "error", "-c", program)
@@ -594,7 +624,7 @@ def test_page_is_not_written_into_a_file_of_another_type(
     assert not out.exists()
 
 
-NUM_ROWS = 2000
+NUM_ROWS = 5000
 
 
 @settings(deadline=None, max_examples=20)
@@ -615,10 +645,10 @@ def test_a_long_line_keeps_its_ends_extremes_and_a_gap(
 
     thin = read_facts(run).train["x"]
 
-    assert len(thin.x) <= 800
-    assert thin.values == [values[step] for step in thin.x]
-    assert thin.x == sorted(set(thin.x))
-    assert {thin.x[0], thin.x[-1]} == {0, NUM_ROWS - 1}
+    assert len(thin.steps) <= 2000
+    assert thin.values == [values[step] for step in thin.steps]
+    assert thin.steps == sorted(set(thin.steps))
+    assert {thin.steps[0], thin.steps[-1]} == {0, NUM_ROWS - 1}
     assert (None in thin.values) == (None in values)
     if None not in values:
         finite = [value for value in values if value is not None]
@@ -638,20 +668,36 @@ def test_areas_of_a_long_run_have_the_same_steps_whatever_the_counts(
     facts, _ = facts_and_page(write_run(tmp_path / "run", rows))
 
     first, second = facts.tokens_by_source.values()
-    assert first.x == second.x
-    assert len(first.x) <= 800
+    assert first.steps == second.steps
+    assert len(first.steps) <= 2000
 
 
-def test_tokens_at_every_row_are_found_in_one_pass(tmp_path: Path) -> None:
-    """A count of calls, since a test of the time would depend on the machine."""
-    rows = [train_row(step) for step in range(1, 9)]
-    run = write_run(tmp_path / "run", rows)
+def test_a_long_clock_is_short_and_knows_where_a_phase_begins(tmp_path: Path) -> None:
+    rows = [
+        train_row(
+            step,
+            phase=int(step > 3333),
+            tokens=16 * step if step <= 3333 else 16 * 3333 + 64 * (step - 3333),
+        )
+        for step in range(1, NUM_ROWS)
+    ]
 
-    with mock.patch.object(np, "interp", wraps=np.interp) as interp:
-        facts = read_facts(run)
+    clock = read_facts(write_run(tmp_path / "run", rows)).clock
 
-    assert facts.train_by_tokens["loss"].x == [16 * step for step in range(1, 9)]
-    assert interp.call_count <= 2
+    assert len(clock.steps) <= 2000
+    for row in rows:
+        tokens = np.interp(row["step"], clock.steps, clock.tokens)
+        assert tokens == pytest.approx(row["tokens"])
+    assert clock.seconds[-1] == 0.5 * (NUM_ROWS - 1)
+
+
+def test_axes_that_the_rows_do_not_measure_cannot_be_chosen(tmp_path: Path) -> None:
+    rows = [train_row(step, tokens=None, step_s=None) for step in (1, 2)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert 'value="tokens" disabled>' in html
+    assert 'value="time" disabled>' in html
 
 
 numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
@@ -663,48 +709,16 @@ numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
     st.lists(numbers, min_size=2, max_size=9, unique=True),
     st.sampled_from(["x", "my_loss"]),
 )
-def test_every_point_and_tick_of_a_chart_is_inside_it(
+def test_only_values_in_reach_have_a_logarithmic_axis(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], field: str
 ) -> None:
-    """The axis of a field with `loss` in its name may be logarithmic."""
     rows = [train_row(step, **{field: value}) for step, value in enumerate(values, 1)]
     run = write_run(tmp_path_factory.mktemp("a") / "run", rows)
 
-    drawn = figure(page(read_facts(run)), f"train-{field}")
+    chart = drawn_of(page(read_facts(run)))["charts"][f"train-{field}"]
 
-    height = 150
-    ticks = re.findall(r'class="grid" .*? y1="(.*?)"', drawn)
-    points = re.findall(
-        r"[\d.]+,(-?[\d.]+)", " ".join(re.findall(r'points="(.*?)"', drawn))
-    )
-    points += re.findall(r'cy="(.*?)"', drawn)
-    assert points
-    assert len(ticks) <= 2 * 12
-    for y in [*ticks, *points]:
-        assert 20 <= float(y) <= height - 26
-
-
-def ticks_of(run: Path, key: str) -> list[str]:
-    """Return the texts beside the vertical axis of a chart."""
-    wide = figure(page(read_facts(run)), key).split("</svg>", maxsplit=1)[0]
-    return re.findall(r'<text class="y"[^>]*>([^<]*)</text>', wide)[:-1]
-
-
-@pytest.mark.parametrize(
-    ("field", "values", "ticks"),
-    [
-        ("x", (5.0, 100.0), ["0", "25", "50", "75", "100"]),
-        ("my_loss", (2.1, 10.0), ["2", "3", "4", "5", "6", "8", "10"]),
-        ("x", (500.0, 1500.0), ["500", "750", "1 k", "1.25 k", "1.5 k"]),
-        ("x", (0.0, 25e6), ["0", "10 M", "20 M"]),
-    ],
-)
-def test_ticks_are_round_and_their_texts_short(
-    tmp_path: Path, field: str, values: tuple[float, float], ticks: list[str]
-) -> None:
-    rows = [train_row(step, **{field: value}) for step, value in enumerate(values, 1)]
-
-    assert ticks_of(write_run(tmp_path / "run", rows), f"train-{field}") == ticks
+    far = max(values) > 2.5 * min(values) > 1e-99
+    assert (chart["axis"] == "log") == (field == "my_loss" and far)
 
 
 @pytest.mark.parametrize(

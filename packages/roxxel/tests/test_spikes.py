@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel.report import RunFacts, page, read_facts
 
-from .pages import checked, facts_and_page, figure, write_run
+from .pages import checked, drawn_of, facts_and_page, write_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,8 @@ def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
         f"roxxel show &#x27;{tmp_path}/my run&#x27; <span class=option>--step</span> 71"
     )
     assert f"<td class=left><code>{command}</code></td>" in html
-    assert "<title>step 72: loss 5, usually 3.02</title>" in figure(html, "loss")
+    [spot] = drawn_of(html)["charts"]["loss"]["spots"]
+    assert spot == [72, 5.0, "step 72: loss 5, usually 3.02"]
     assert "exceeds the median of the 64 rows before by more than 8 times" in html
 
 

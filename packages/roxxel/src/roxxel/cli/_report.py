@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Write one HTML page about a run: loss, throughput, waiting time and tokens of
-each source over the steps, spikes of the loss, checkpoints and warnings. For
-several runs, write one page that compares them: their losses by step and by
-tokens, and how their configs differ. The page needs no network. A run may still
-be training, or may have crashed. The command changes nothing in a run's folder
-except the page.
+each source over steps, tokens or time, spikes of the loss, checkpoints and
+warnings. For several runs, write one page that compares them: their losses, and
+how their configs differ. The page needs no network; its charts need JavaScript.
+A run may still be training, or may have crashed. The command changes nothing in
+a run's folder except the page.
 """
 
 

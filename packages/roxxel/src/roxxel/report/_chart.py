@@ -1,31 +1,25 @@
-"""Charts as inline SVG: lines or stacked areas, with marks for phases and spikes.
+"""What a chart shows: its lines, their colours and its axis. Plotly draws it.
 
-Colours are CSS variables, which the page sets for light and dark themes. Each figure
-has a wide and a narrow SVG, because scaling an SVG also scales its text.
-
-pygal would not suffice: version 3.1 joins lines across a gap, stacks areas only at
-equal distances, cannot mark phases, and adds 8 kB of styles and a script per chart.
+The page's script makes Plotly's traces from this description, because the axis of the
+steps, the theme and the hidden sources change while the page is open.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from roxxel.report._axis import Axis, axis_over
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from roxxel.report._series import Series
+    from roxxel.report._series import Clock, Series
 
-_LETTER = 6.4
-"""Width of a letter in a chart, in pixels."""
+_LOG_FROM = 2.5
+"""An axis is logarithmic if maximum / minimum of its values exceeds this ratio."""
 
-_COLORS = 8
-"""Number of colours; the page defines them as `--c0` to `--c7`."""
+_LEAST_IN_LOG = 1e-100
+"""Values outside 1e-100 to 1e100 get a linear axis: their ratio may overflow."""
 
 
 def short(value: float) -> str:
@@ -36,22 +30,39 @@ def short(value: float) -> str:
     return f"{value:.4g}"
 
 
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
 @dataclass(frozen=True)
 class Line:
-    """One series of a chart, with its name in the legend."""
+    """One series of a chart, with its name in the legend.
+
+    Attributes:
+        name: Name in the legend.
+        series: The values.
+        color: Index of the colour; the page defines eight.
+        of: What the line belongs to, such as a source. The legend hides and shows all
+            lines of the page with the same `of` together. Default: `name`.
+        is_faint: Whether the line is thin.
+        has_dots: Whether every point has a dot; for short series.
+        clock: Index of the run's clock.
+    """
 
     name: str
     series: Series
+    color: int = 0
+    of: str = ""
     is_faint: bool = False
-    has_dots: bool = False  # draw a dot at every point; for short series
-    color: int | None = None  # index of the colour; None: index of the line
+    has_dots: bool = False
+    clock: int = 0
 
 
 @dataclass(frozen=True)
 class Spot:
-    """A highlighted point of a chart, such as a spike, with its tooltip."""
+    """A highlighted point of a chart, such as a spike, with its text."""
 
-    x: int
+    step: int
     value: float
     words: str
 
@@ -70,13 +81,12 @@ class Chart:
 
     key: str  # id of the figure in the page
     title: str
-    lines: Sequence[Line]  # not empty; the lines of a stack have the same `x`
+    lines: Sequence[Line]  # not empty; the lines of a stack have the same steps
     is_stack: bool = False
     from_zero: bool = True
     may_be_log: bool = False
-    shown: Callable[[float], str] = field(default=short)  # returns the text of a value
-    height: int = 220  # pixels
-    x_name: str = "step"
+    is_share: bool = False  # show the values in percent
+    is_wide: bool = False  # twice as wide as the others
     spots: Sequence[Spot] = ()
 
     @property
@@ -84,179 +94,108 @@ class Chart:
         """Whether every line is constant."""
         return all(line.series.is_constant for line in self.lines)
 
-    def html(self, last_x: int, marks: Sequence[Mark] = (), first_x: int = 0) -> str:
-        """Return the figure from `first_x` to `last_x`."""
-        x = Axis(float(first_x), float(max(first_x + 1, last_x)))
-        y = self._values_axis()
-        keys = "".join(
-            f'<span><i style="background:{_color(line, index)}"'
-            f"{' class=faint' if line.is_faint else ''}></i>{escape(line.name)}</span>"
-            for index, line in enumerate(self.lines)
-        )
-        if self.spots:
-            keys += '<span><i class="spot"></i>spike</span>'
-        has_legend = len(self.lines) > 1 or self.is_stack or bool(self.spots)
-        legend = f'<p class="legend">{keys}</p>' if has_legend else ""
-        drawn = "".join(
-            _Drawing(self, x, y, width, name).svg(marks)
-            for width, name in ((860, "wide"), (380, "narrow"))
-        )
-        scale = " (logarithmic)" if y.is_log else ""
+    def shown(self, value: float) -> str:
+        """Return the text of a value."""
+        return percent(value) if self.is_share else short(value)
+
+    @property
+    def axis(self) -> str:
+        """The axis of the values: `log`, `zero` if it begins at 0, or `free`."""
+        values = [value for line in self.lines for value in line.series.finite]
+        low, high = min(values, default=0.0), max(values, default=0.0)
+        in_reach = low > _LEAST_IN_LOG and high < 1 / _LEAST_IN_LOG
+        if self.may_be_log and in_reach and high / low > _LOG_FROM:
+            return "log"
+        return "zero" if self.is_stack or (self.from_zero and low >= 0) else "free"
+
+    @property
+    def html(self) -> str:
+        """The figure, in which the page's script draws the chart."""
+        scale = " (logarithmic)" if self.axis == "log" else ""
+        title, kind = escape(self.title), " class=wide" if self.is_wide else ""
         return (
-            f'<figure id="{self.key}"><figcaption>{escape(self.title)}{scale}'
-            f"</figcaption>{legend}{drawn}</figure>"
+            f'<figure id="{escape(self.key)}"{kind}><figcaption>{title}{scale}'
+            f'</figcaption><div class="plot" role="img" aria-label="{title}"></div>'
+            "</figure>"
         )
 
+    @property
     def data(self) -> dict[str, Any]:
-        """Return the numbers of the chart, for the page's script."""
+        """The chart as JSON values, for the page's script."""
         return {
-            line.name: {"x": line.series.x, "y": line.series.values}
-            for line in self.lines
+            "axis": self.axis,
+            "stack": self.is_stack,
+            "share": self.is_share,
+            "lines": [
+                {
+                    "name": line.name,
+                    "of": line.of or line.name,
+                    "color": line.color,
+                    "faint": line.is_faint,
+                    "dots": line.has_dots,
+                    "clock": line.clock,
+                    "x": line.series.steps,
+                    "y": line.series.values,
+                }
+                for line in self.lines
+            ],
+            "spots": [[spot.step, spot.value, spot.words] for spot in self.spots],
         }
 
-    def _values_axis(self) -> Axis:
-        if self.is_stack:
-            rows = zip(*(line.series.values for line in self.lines), strict=True)
-            tops = [sum(value or 0.0 for value in row) for row in rows]
-            return axis_over(tops, from_zero=True)
-        values = [value for line in self.lines for value in line.series.finite]
-        return axis_over(values, from_zero=self.from_zero, may_be_log=self.may_be_log)
 
+@dataclass(frozen=True)
+class Drawn:
+    """All charts of a page, and what is marked in each of them.
 
-class _Drawing:
-    """Draws a chart at one width, in pixels."""
+    Attributes:
+        charts: The charts, in order.
+        clocks: Tokens and time over the steps, of each run on the page.
+        phases: Where phases begin.
+        evaluations: Steps of the evaluations.
+    """
 
-    def __init__(self, chart: Chart, x: Axis, y: Axis, width: int, name: str) -> None:
-        self.chart, self.x, self.y = chart, x, y
-        self.width, self.height, self.name = width, chart.height, name
-        self.left, self.right = 58, width - 12
-        self.top, self.bottom = 20, chart.height - 26
+    charts: Sequence[Chart]
+    clocks: Sequence[Clock]
+    phases: Sequence[Mark] = ()
+    evaluations: Sequence[int] = ()
 
-    def svg(self, marks: Sequence[Mark]) -> str:
-        parts = [*self._grid(), *self._marks(marks)]
-        parts += self._areas() if self.chart.is_stack else self._lines()
-        parts += self._spots()
-        parts.append(
-            f'<line class="cross" y1="{self.top}" y2="{self.bottom}" x1="-9" x2="-9"/>'
+    @property
+    def html(self) -> str:
+        """The grid of the charts, below a choice of the horizontal axis."""
+        if not self.charts:
+            return ""
+        axes = {
+            "step": "steps",
+            "tokens": "tokens",
+            "time": "training time",
+        }
+        missing = {
+            "tokens": not all(clock.tokens for clock in self.clocks),
+            "time": not all(clock.seconds for clock in self.clocks),
+        }
+        choices = "".join(
+            f'<label><input type="radio" name="axis" value="{axis}"'
+            f"{' checked' if axis == 'step' else ''}"
+            f"{' disabled' if missing.get(axis) else ''}> {words}</label>"
+            for axis, words in axes.items()
         )
-        share = " data-share" if self.chart.shown(1.0).endswith("%") else ""
+        figures = "\n".join(chart.html for chart in self.charts)
         return (
-            f'<svg class="{self.name}" viewBox="0 0 {self.width} {self.height}" '
-            f'role="img" aria-label="{escape(self.chart.title)}" '
-            f'data-left="{self.left}" data-right="{self.right}" '
-            f'data-low="{self.x.low}" data-high="{self.x.high}" '
-            f'data-name="{escape(self.chart.x_name)}"{share}>'
-            + "".join(parts)
-            + "</svg>"
+            f'<form id="axes"><span>Over</span>{choices}'
+            '<button type="button" id="whole" hidden>Show the whole run</button></form>'
+            "<noscript><p>The charts need JavaScript; the numbers and tables do not."
+            f'</p></noscript>\n<div class="charts">\n{figures}\n</div>'
         )
 
-    def _at_x(self, x: float) -> float:
-        return round(self.left + self.x.position(x) * (self.right - self.left), 1)
-
-    def _at_y(self, value: float) -> float:
-        return round(self.bottom - self.y.position(value) * (self.bottom - self.top), 1)
-
-    def _grid(self) -> list[str]:
-        parts: list[str] = []
-        for tick in self.y.ticks(5):
-            at = self._at_y(tick)
-            parts.append(
-                f'<line class="grid" x1="{self.left}" x2="{self.right}" y1="{at}" '
-                f'y2="{at}"/><text class="y" x="{self.left - 7}" y="{at + 4}">'
-                f"{escape(self.chart.shown(tick))}</text>"
-            )
-        found = self.x.ticks(8 if self.width > 500 else 4)
-        ticks = [(self._at_x(t), short(t)) for t in found if t == int(t)]
-        parts += [
-            f'<text class="x" x="{at}" y="{self.bottom + 18}">{text}</text>'
-            for at, text in ticks
-        ]
-        # Align the name to the right, before the axis and the label of the first tick.
-        edges = [at - len(text) * _LETTER / 2 - 6 for at, text in ticks[:1]]
-        name_at = round(min([self.left - 7.0, *edges]), 1)
-        parts.append(
-            f'<text class="y" x="{name_at:g}" y="{self.bottom + 18}">'
-            f"{escape(self.chart.x_name)}</text>"
-        )
-        return parts
-
-    def _marks(self, marks: Sequence[Mark]) -> list[str]:
-        parts: list[str] = []
-        starts = [self._at_x(mark.step) for mark in marks]
-        stops = [*starts, self.right + 10][1:]
-        for mark, at, stop in zip(marks, starts, stops, strict=True):
-            if mark.step > self.x.low:
-                parts.append(
-                    f'<line class="mark" x1="{at}" x2="{at}" y1="{self.top - 12}" '
-                    f'y2="{self.bottom}"/>'
-                )
-            fitting = (
-                text for text in mark.labels if at + _LETTER * len(text) + 8 <= stop
-            )
-            parts += [
-                f'<text class="label" x="{at + 4}" y="{self.top - 7}">'
-                f"{escape(label)}</text>"
-                for label in islice(fitting, 1)
-            ]
-        return parts
-
-    def _spots(self) -> list[str]:
-        return [
-            f'<circle class="spot" cx="{self._at_x(spot.x)}" '
-            f'cy="{self._at_y(spot.value)}" r="6"><title>{escape(spot.words)}</title>'
-            "</circle>"
-            for spot in self.chart.spots
-        ]
-
-    def _lines(self) -> list[str]:
-        return [
-            part
-            for index, line in enumerate(self.chart.lines)
-            for part in self._line(line, _color(line, index))
-        ]
-
-    def _line(self, line: Line, color: str) -> list[str]:
-        pieces: list[list[str]] = [[]]
-        for x, value in zip(line.series.x, line.series.values, strict=True):
-            if value is None:
-                pieces.append([])
-            else:
-                pieces[-1].append(f"{self._at_x(x)},{self._at_y(value)}")
-        faint = " faint" if line.is_faint else ""
-        drawn = [
-            f'<polyline class="line{faint}" stroke="{color}" points="{" ".join(p)}"/>'
-            for p in pieces
-            if len(p) > 1
-        ]
-        points = [point.split(",") for piece in pieces for point in piece]
-        # A polyline of one point is invisible, so draw a dot.
-        if line.has_dots or len(points) == 1:
-            drawn += [
-                f'<circle cx="{x}" cy="{y}" r="3" fill="{color}"/>' for x, y in points
-            ]
-        return drawn
-
-    def _areas(self) -> list[str]:
-        all_x = self.chart.lines[0].series.x
-        below = [0.0] * len(all_x)
-        parts: list[str] = []
-        for index, line in enumerate(self.chart.lines):
-            color = _color(line, index)
-            above = [
-                base + (value or 0.0)
-                for base, value in zip(below, line.series.values, strict=True)
-            ]
-            edge = zip(all_x, above, strict=True)
-            back = [*zip(all_x, below, strict=True)][::-1]
-            # Before step 0 the run has read no tokens, so each area starts at (0, 0).
-            # A branch starts where the series begin.
-            origin = [] if self.x.low else [(0, 0.0)]
-            points = [*origin, *edge, *back]
-            text = " ".join(f"{self._at_x(x)},{self._at_y(v)}" for x, v in points)
-            parts.append(f'<polygon fill="{color}" points="{text}"/>')
-            below = above
-        return parts
-
-
-def _color(line: Line, index: int) -> str:
-    return f"var(--c{(index if line.color is None else line.color) % _COLORS})"
+    @property
+    def data(self) -> dict[str, Any]:
+        """Everything that the page's script draws, as JSON values."""
+        return {
+            "clocks": [
+                {"step": c.steps, "tokens": c.tokens, "time": c.seconds}
+                for c in self.clocks
+            ],
+            "phases": [[mark.step, mark.labels] for mark in self.phases],
+            "evaluations": self.evaluations,
+            "charts": {chart.key: chart.data for chart in self.charts},
+        }

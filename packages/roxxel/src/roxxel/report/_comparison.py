@@ -5,13 +5,13 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from roxxel.report._chart import Chart, Line, short
+from roxxel.report._chart import Chart, Drawn, Line, short
 from roxxel.report._configs import differences
 from roxxel.report._html import document, duration, table
 from roxxel.report._run_charts import is_loss
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel.report._facts import RunFacts
     from roxxel.report._series import Series
@@ -22,28 +22,15 @@ def comparison(
 ) -> str:
     """Return the HTML of a page about several runs, each with its config's values."""
     names = _names(runs)
-    charts = list(_charts(runs, names))
-    last = {
-        "step": max(run.step for run in runs),
-        "tokens": max(run.tokens for run in runs),
-    }
-    first = {
-        "step": min(run.first_step for run in runs),
-        "tokens": min(run.first_tokens for run in runs),
-    }
-    title = f"{len(runs)} runs: {', '.join(names)}"
+    drawn = Drawn(list(_charts(runs, names)), [run.clock for run in runs])
     body = [
         f"<header><h1>{escape(', '.join(names))}</h1></header>",
         _runs(runs, names),
-        *(
-            chart.html(last[chart.x_name], first_x=first[chart.x_name])
-            for chart in charts
-        ),
-        "" if charts else "<p>The runs have not written a training row yet.</p>",
+        drawn.html or "<p>The runs have not written a training row yet.</p>",
         _differences(names, configs),
         _versions(runs, names),
     ]
-    return document(title, body, charts)
+    return document(f"{len(runs)} runs: {', '.join(names)}", body, drawn)
 
 
 def _names(runs: Sequence[RunFacts]) -> list[str]:
@@ -54,54 +41,46 @@ def _names(runs: Sequence[RunFacts]) -> list[str]:
 
 
 def _charts(runs: Sequence[RunFacts], names: Sequence[str]) -> Iterator[Chart]:
-    """Yield each loss over the steps and over the tokens, then the throughput."""
-    fields = [
-        name
-        for run in runs
-        for name, series in run.evaluations.items()
-        if is_loss(name) and series.finite
-    ]
+    """Yield each loss, then the throughput, with a line for each run."""
+
+    def lines(columns: str, field: str, *, has_dots: bool = False) -> list[Line]:
+        found = [getattr(run, columns).get(field) for run in runs]
+        return [
+            Line(name, series, index, has_dots=has_dots, clock=index)
+            for index, (name, series) in enumerate(zip(names, found, strict=True))
+            if series is not None and series.finite
+        ]
+
     is_mean = all("loss_mean" in run.train for run in runs if "loss" in run.train)
-    loss = "loss_mean" if is_mean else "loss"
-    title = "Mean loss" if is_mean else "Loss"
-    wanted: list[tuple[str, str, Callable[[RunFacts], Series | None]]] = [
-        ("loss", title, lambda run: run.train.get(loss)),
-        ("loss", title, lambda run: run.train_by_tokens.get(loss)),
-    ]
-    for name in dict.fromkeys(fields):
-        shown = f"{name} (held out)"
-        wanted += [
-            (f"eval-{name}", shown, lambda run, n=name: run.evaluations.get(n)),
-            (
-                f"eval-{name}",
-                shown,
-                lambda run, n=name: run.evaluations_by_tokens.get(n),
-            ),
-        ]
-    for index, (key, title, series_of) in enumerate(wanted):
-        x_name = "tokens" if index % 2 else "step"
-        lines = [
-            Line(name, series, has_dots=key != "loss", color=color)
-            for color, (name, run) in enumerate(zip(names, runs, strict=True))
-            if (series := series_of(run)) is not None and series.finite
-        ]
-        if lines:
+    held_out = dict.fromkeys(
+        name for run in runs for name in run.evaluations if is_loss(name)
+    )
+    losses = {
+        "loss": (
+            "Mean loss" if is_mean else "Loss",
+            lines("train", "loss_mean" if is_mean else "loss"),
+        ),
+        **{
+            f"eval-{name}": (
+                f"{name} (held out)",
+                lines("evaluations", name, has_dots=True),
+            )
+            for name in held_out
+        },
+    }
+    for key, (title, found) in losses.items():
+        if found:
             yield Chart(
-                f"{key}-by-{x_name}",
-                f"{title} by {x_name}",
-                lines,
+                key,
+                title,
+                found,
                 from_zero=False,
                 may_be_log=True,
-                height=300 if key == "loss" else 220,
-                x_name=x_name,
+                is_wide=key == "loss",
             )
-    rates = [
-        Line(name, run.train["tokens_per_s"], color=color)
-        for color, (name, run) in enumerate(zip(names, runs, strict=True))
-        if "tokens_per_s" in run.train and run.train["tokens_per_s"].finite
-    ]
+    rates = lines("train", "tokens_per_s")
     if rates:
-        yield Chart("throughput", "Throughput in tokens a second", rates, height=180)
+        yield Chart("throughput", "Throughput in tokens a second", rates)
 
 
 def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
@@ -121,6 +100,8 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
         ("tokens/s on average", *(_rate(run) for run in runs)),
         ("branch of", *(_parent(run, is_branch=True) for run in runs)),
         ("weights of", *(_parent(run, is_branch=False) for run in runs)),
+        ("command", *(run.command for run in runs)),
+        ("devices", *(run.devices for run in runs)),
         ("seed", *("" if run.seed is None else str(run.seed) for run in runs)),
     ]
     given = [row for row in rows if any(row[1:])]

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
 from roxxel_ckpt import best_rule
 
 from roxxel.report._phases import PhaseFacts, trained_phases
-from roxxel.report._series import Series, at, points_to_draw, thinned
+from roxxel.report._series import (
+    Clock,
+    Series,
+    at,
+    clock_of,
+    points_to_draw,
+    thinned,
+)
 from roxxel.report._spikes import Spike, find_spikes
 from roxxel.run_files import (
     CHECKPOINTS,
@@ -72,11 +80,14 @@ class RunFacts:
         seed: Seed of the data order; None without `run.json`.
         parent: The checkpoint of another run from which the run started, if any.
         versions: Versions of the libraries that the run began with.
+        command: Command line that began the run; empty if not recorded.
+        devices: Devices on which the run began; empty if not recorded.
+        config: Text of the config that the run used last; empty without a config.
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
         evaluations: Values over the steps, by field of the evaluation rows.
-        train_by_tokens: The values of `train` over the tokens read.
-        evaluations_by_tokens: The values of `evaluations` over the tokens read.
+        clock: Tokens and training time over the steps.
+        evaluated_steps: Steps of the evaluations, ascending.
         tokens_by_source: Tokens delivered so far, by source.
         shares: Share of the tokens between one row and the next, by source.
         planned_shares: The shares that the weights prescribe, in the form of `shares`.
@@ -113,10 +124,13 @@ class RunFacts:
     seed: int | None
     parent: Parent | None
     versions: Mapping[str, str]
+    command: str
+    devices: str
+    config: str
     train: Mapping[str, Series]
     evaluations: Mapping[str, Series]
-    train_by_tokens: Mapping[str, Series]
-    evaluations_by_tokens: Mapping[str, Series]
+    clock: Clock
+    evaluated_steps: tuple[int, ...]
     tokens_by_source: Mapping[str, Series]
     shares: Mapping[str, Series]
     planned_shares: Mapping[str, Series]
@@ -196,7 +210,8 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     evaluations = [row for row in rows if row["kind"] == "eval"]
     entries = read_log(folder)
     record = read_record(folder)
-    seed, versions = ((record or {}).get(name) for name in ("seed", "versions"))
+    began = record or {}
+    seed, versions = began.get("seed"), began.get("versions")
     checkpoints, damaged_steps = read_checkpoints(folder)
     damaged = [RECORD] if record is None else []
     damaged += [f"{CHECKPOINTS}/{step}" for step in damaged_steps]
@@ -205,13 +220,12 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
     starts = [found for e in entries if (found := _START.match(e.text))]
     total_steps = _total_steps(starts)
-    seconds = waited = 0.0
     parent = read_parent(folder)
     first_step = _first_step(parent)
     before = _tokens_before(parent)
-    for row, last in zip(train, [{"step": first_step}, *train], strict=False):
-        seconds += max(row["step"] - last["step"], 1) * _number(row, "step_s")
-        waited += _number(row, "wait_s")
+    clock = clock_of(train, first_step, 0 if parent is None else parent.tokens)
+    seconds = clock.seconds[-1] if clock.seconds else 0.0
+    waited = sum(_number(row, "wait_s") for row in train)
     times = [str(row["time"]) for row in rows if "time" in row]
     texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
     return RunFacts(
@@ -231,10 +245,13 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         seed=seed if is_count(seed) else None,
         parent=parent,
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
+        command=_command(began.get("command")),
+        devices=_devices(began.get("devices"), began.get("processes")),
+        config=_config_text(folder),
         train=_columns(train),
         evaluations=_columns(evaluations),
-        train_by_tokens=_over_tokens(train, train, parent),
-        evaluations_by_tokens=_over_tokens(evaluations, train, parent),
+        clock=clock,
+        evaluated_steps=tuple(sorted({row["step"] for row in evaluations})),
         tokens_by_source=_tokens_columns(train, first_step, before),
         shares=_shares(train, "tokens_by_source", before),
         planned_shares=_shares(
@@ -313,33 +330,19 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     return {name: thinned(Series(steps[name], values[name])) for name in steps}
 
 
-def _over_tokens(rows: Rows, train: Rows, parent: Parent | None) -> dict[str, Series]:
-    """Return each numeric field of the rows as a series over tokens, not steps."""
-    counted = [row for row in train if is_count(row.get("tokens"))]
-    if not counted:
-        return {}
-    first = 0 if parent is None else parent.tokens
-    steps = [_first_step(parent), *(row["step"] for row in counted)]
-    tokens = [first, *(row["tokens"] for row in counted)]
-    # All steps of a phase read the same number of tokens, so interpolation is exact
-    # unless a phase begins between two rows.
-    found = np.interp([row["step"] for row in rows], steps, tokens)
-    pairs = zip(rows, found.tolist(), strict=True)
-    return _columns({**row, "step": round(count)} for row, count in pairs)
-
-
 def _tokens_columns(
     train: Rows, first_step: int, before: Mapping[str, int] | None
 ) -> dict[str, Series]:
     """Return the cumulative tokens by source; all series have the same steps.
 
-    The series of a branch begin with the tokens of its parent, if these are recorded.
+    The series begin with 0 tokens at step 0, and in a branch with the tokens of its
+    parent, if these are recorded.
     """
     counts: list[tuple[int, Mapping[str, int]]] = [
         (row["step"], row.get("tokens_by_source", {})) for row in train
     ]
-    if before and counts:
-        counts.insert(0, (first_step, before))
+    if counts and (before or not first_step):
+        counts.insert(0, (first_step, before or {}))
     steps = [step for step, _ in counts]
     names = dict.fromkeys(name for _, found in counts for name in found)
     total = Series(steps, [float(sum(found.values())) for _, found in counts])
@@ -399,6 +402,37 @@ def _config(folder: Path) -> RunConfig | None:
         return load_config(folder / "config.toml")
     except (OSError, ValueError):
         return None
+
+
+def _config_text(folder: Path) -> str:
+    """Return the text of the config that a run used last; empty without a config."""
+    from roxxel.config import newest_config
+
+    try:
+        path = newest_config(folder)
+        return "" if path is None else path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _command(words: Any) -> str:
+    """Return a command line as text; an installed command goes by its name alone."""
+    if not isinstance(words, list) or not words:
+        return ""
+    program, *others = map(str, cast("list[Any]", words))
+    path = PurePath(program)
+    is_installed = path.is_absolute() and path.parent.name == "bin"
+    return shlex.join([path.name if is_installed else program, *others])
+
+
+def _devices(kinds: Any, processes: Any) -> str:
+    """Return the devices of a run as text, such as `8 x TPU v4 in 2 processes`."""
+    if not isinstance(kinds, dict):
+        return ""
+    counts = cast("dict[str, Any]", kinds).items()
+    text = ", ".join(f"{count} x {kind}" for kind, count in counts if is_count(count))
+    several = is_count(processes) and processes > 1
+    return f"{text} in {processes} processes" if text and several else text
 
 
 def _plan(config: RunConfig, folder: Path) -> str:

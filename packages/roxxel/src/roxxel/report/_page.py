@@ -6,8 +6,8 @@ import shlex
 from html import escape
 from typing import TYPE_CHECKING
 
-from roxxel.report._chart import Mark, short
-from roxxel.report._html import document, duration, percent, table, when
+from roxxel.report._chart import Drawn, Mark, percent, short
+from roxxel.report._html import document, duration, table, when
 from roxxel.report._run_charts import charts_of, constants_of, is_loss
 from roxxel.report._spikes import RULE
 
@@ -22,23 +22,26 @@ _MOST_SPIKES = 12
 
 def page(facts: RunFacts) -> str:
     """Return the HTML of a run's page."""
-    charts = charts_of(facts)
-    marks = [Mark(p.start, _phase_labels(p)) for p in facts.phases]
-    drawn = [chart.html(facts.step, marks, facts.first_step) for chart in charts]
+    drawn = Drawn(
+        charts_of(facts),
+        [facts.clock],
+        [Mark(p.start, _phase_labels(p)) for p in facts.phases],
+        facts.evaluated_steps,
+    )
     body = [
         _head(facts),
         _alerts(facts),
-        *(drawn or ["<p>The run has not written a training row yet.</p>"]),
+        drawn.html or "<p>The run has not written a training row yet.</p>",
+        _spikes(facts),
         _constants(facts),
         _phases(facts),
         _checkpoints(facts),
-        _plan(facts),
         _text(facts),
-        _versions(facts),
+        _beginning(facts),
+        _plan(facts),
+        _config(facts),
     ]
-    if charts and charts[0].key == "loss":
-        body.insert(3, _spikes(facts))  # below the chart of the loss
-    return document(f"{facts.name}: {facts.headline}", body, charts)
+    return document(f"{facts.name}: {facts.headline}", body, drawn)
 
 
 def _head(facts: RunFacts) -> str:
@@ -234,9 +237,25 @@ def _text(facts: RunFacts) -> str:
     )
 
 
-def _versions(facts: RunFacts) -> str:
+def _beginning(facts: RunFacts) -> str:
+    """Return the table of how the run began: its command, devices and versions."""
     shown = ", ".join(f"{name} {text}" for name, text in facts.versions.items())
-    return f"<footer>The run began with {escape(shown)}.</footer>" if shown else ""
+    rows = [
+        ("command", facts.command),
+        ("devices", facts.devices),
+        ("versions", shown),
+    ]
+    known = [row for row in rows if row[1]]
+    return table("How the run began", ("", ""), known, left={0, 1}, kind="runs")
+
+
+def _config(facts: RunFacts) -> str:
+    if not facts.config:
+        return ""
+    return (
+        "<details><summary>Config that the run used last</summary>"
+        f"<pre>{escape(facts.config)}</pre></details>"
+    )
 
 
 def _phase_labels(phase: PhaseFacts) -> tuple[str, ...]:

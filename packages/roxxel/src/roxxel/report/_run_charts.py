@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel.report._chart import Chart, Line, Spot, short
-from roxxel.report._html import percent
+from roxxel.report._chart import Chart, Line, Spot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -69,15 +68,16 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
         # If every step has a row, the mean equals the loss. Draw only one line.
         del names["loss_mean"]
     losses = [
-        Line(words, train[name], is_faint=name == "loss" and len(names) > 1)
-        for name, words in names.items()
+        Line(words, train[name], index, is_faint=name == "loss" and len(names) > 1)
+        for index, (name, words) in enumerate(names.items())
         if name in train and train[name].finite
     ]
     held_out = {name: s for name, s in facts.evaluations.items() if s.finite}
     losses += [
-        Line(f"{name} (held out)", series, has_dots=True)
-        for name, series in held_out.items()
-        if is_loss(name)
+        Line(f"{name} (held out)", series, index, has_dots=True)
+        for index, (name, series) in enumerate(
+            ((n, s) for n, s in held_out.items() if is_loss(n)), len(losses)
+        )
     ]
     if losses:
         yield Chart(
@@ -86,7 +86,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
             losses,
             from_zero=False,
             may_be_log=True,
-            height=300,
+            is_wide=True,
             spots=[_spot(spike) for spike in facts.spikes],
         )
     others = [name for name in held_out if not is_loss(name) and _is_value(name)]
@@ -102,11 +102,11 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
     yield from _charts_by_source(facts)
     if "tokens_per_s" in train and train["tokens_per_s"].finite:
         line = Line("tokens/s", train["tokens_per_s"])
-        yield Chart("throughput", "Throughput in tokens a second", [line], height=180)
+        yield Chart("throughput", "Throughput in tokens a second", [line])
     if "wait_share" in train and train["wait_share"].finite:
         line = Line("waiting", train["wait_share"])
         title = "Share of the time spent waiting for data"
-        yield Chart("waiting", title, [line], shown=percent, height=150)
+        yield Chart("waiting", title, [line], is_share=True)
     colors = _colors(facts)
     by_source = [
         Line(name, series, color=colors[name])
@@ -125,8 +125,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
                 [line],
                 from_zero=name in _FROM_ZERO or not _is_value(name),
                 may_be_log=_may_be_log(name),
-                shown=percent if name == "mfu" else short,
-                height=150,
+                is_share=name == "mfu",
             )
 
 
@@ -145,7 +144,6 @@ def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
             losses,
             from_zero=False,
             may_be_log=True,
-            height=260,
         )
     if len(colors) < 2:
         return
@@ -155,13 +153,13 @@ def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
         if name in colors and any(series.values)
     ]
     shares += [
-        Line(f"{name} as planned", series, is_faint=True, color=colors[name])
+        Line(f"{name} as planned", series, colors[name], of=name, is_faint=True)
         for name, series in facts.planned_shares.items()
         if name in colors and any(series.values)
     ]
     if shares:
         title = "Share of the tokens since the previous row, by source"
-        yield Chart("shares", title, shares, shown=percent, height=200)
+        yield Chart("shares", title, shares, is_share=True)
 
 
 def _colors(facts: RunFacts) -> dict[str, int]:
