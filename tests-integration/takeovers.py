@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import CheckpointBucketError, Checkpointer, CheckpointError
-from roxxel_ckpt.buckets import Bucket
+from roxxel_store.client import Bucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -215,13 +215,13 @@ def gated(root: Path, name: str) -> Generator[Gate]:
     """Yield the gate of the run `name` in a bucket that serves `root`."""
     gate, call = Gate(root, name), Bucket._call  # pyright: ignore[reportPrivateUsage]
 
-    def through(bucket: Bucket, name: str, request: Any) -> Any:
+    def through(bucket: Bucket, name: str, *args: Any, **options: Any) -> Any:
         program = next(
             (each for each in gate.programs if bucket.url.startswith(each.url)), None
         )
         if program is None:
-            return call(bucket, name, request)
-        return program.request(name, lambda: call(bucket, name, request))
+            return call(bucket, name, *args, **options)
+        return program.request(name, lambda: call(bucket, name, *args, **options))
 
     with mock.patch.object(Bucket, "_call", through):
         try:

@@ -160,7 +160,7 @@ def test_gcs_reads_by_the_same_client(
 ) -> None:
     """A GCS store that reads from the server without credentials of Google."""
     import obstore.store
-    from roxxel_format._store import bucket  # the only place that makes stores
+    from roxxel_store import client  # the only place that makes stores
 
     account = {"gcs_base_url": moto, "disable_oauth": True}
     names = ("client_email", "private_key", "private_key_id")
@@ -168,7 +168,7 @@ def test_gcs_reads_by_the_same_client(
     store = obstore.store.GCSStore(
         "data", service_account_key=key, client_options={"allow_http": True}
     )
-    monkeypatch.setattr(bucket, "_store", lambda *_: store)
+    monkeypatch.setattr(client, "_store", lambda *_: store)
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", key)
     local = sampler_of(write_corpus(tmp_path))
     remote = sampler_of(Roxxel("gs://data/web_*.rox"))

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, fetch_run, open_run
 from roxxel.run_files import RunFolderError
-from roxxel_ckpt.buckets import Bucket
 from roxxel_ckpt.swap import Writer
+from roxxel_store.client import Bucket
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment

@@ -24,20 +24,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.client import checked_client, for_each
+
 from roxxel_ckpt._copies import Copies, storing, write_copy
 from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._integrity import digests_from_json, unsealed
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
 from roxxel_ckpt._step_files import StepFiles
-from roxxel_ckpt.buckets import (
-    SCHEMES,
-    Bucket,
-    checked_client,
-    checked_url,
-    for_each,
-    is_url,
-)
+from roxxel_ckpt.buckets import SCHEMES, checked_url, checkpoint_bucket, is_url
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
@@ -63,7 +58,7 @@ if TYPE_CHECKING:
 
 _DIGESTS = "digests/"
 # The files of a failed save are removed only if the bucket responds in this time.
-_DISCARD_TIMEOUT_S = 30.0
+_DISCARD_TIMEOUT_S = 15.0
 _READ_TIMEOUT_S = 60.0
 
 
@@ -86,7 +81,7 @@ class BucketFolder:
         self._url, self._timeout_s = url, timeout_s
         self._is_aside = url.endswith(f"/{ABANDONED}")
         # The manifest of the folder also lists the steps that are set aside.
-        self._bucket = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
+        self._bucket = checkpoint_bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
         self._files = StepFiles(self._bucket)
         self._copies = Copies(local)
         self._opened: set[Path] = set()
@@ -376,9 +371,8 @@ class BucketFolder:
         self._writer.drop([staging.name])
         is_listed = staging.name in self._writer.held.names()
         if self._writer.may_delete and not is_listed:
-            timeout_s = min(self._timeout_s / 8, _DISCARD_TIMEOUT_S)
             with contextlib.suppress(CheckpointBucketError):
-                remove_folder(Bucket(self._bucket.url, timeout_s), staging.name)
+                remove_folder(self._bucket.hasty(_DISCARD_TIMEOUT_S), staging.name)
 
     def _check_uploaded(self, staging: Path) -> None:
         digests: dict[str, FileDigest] = {}

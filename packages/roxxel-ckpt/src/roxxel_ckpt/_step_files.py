@@ -11,17 +11,23 @@ import contextlib
 import zlib
 from typing import TYPE_CHECKING
 
+from roxxel_store.client import for_each
+
 from roxxel_ckpt._copies import storing, write_copy
 from roxxel_ckpt._integrity import damaged_block, is_sealed, wrong_size
-from roxxel_ckpt.buckets import for_each
 from roxxel_ckpt.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from roxxel_store.client import Bucket
+
     from roxxel_ckpt._integrity import FileDigest
-    from roxxel_ckpt.buckets import Bucket
+
+# A process holds 256 MiB of files that are being uploaded: 16 threads, each with 2
+# parts of 8 MiB.
+_PARTS = 2
 
 
 class StepFiles:
@@ -52,7 +58,9 @@ class StepFiles:
 
         def upload(name: str) -> None:
             try:
-                self._bucket.write_file(f"{directory.name}/{name}", directory / name)
+                self._bucket.write_file(
+                    f"{directory.name}/{name}", directory / name, _PARTS
+                )
             except FileNotFoundError:
                 raise CheckpointWriteError(
                     f"{directory / name}: was removed before its upload; let no "

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import re
 
+from roxxel_store.errors import BucketError
+
 # Finds the operating system's reason, such as "No space left on device", in the long
 # messages of TensorStore.
 _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
@@ -21,7 +23,7 @@ class CheckpointError(Exception):
     """
 
 
-class CheckpointBucketError(CheckpointError, OSError):
+class CheckpointBucketError(CheckpointError, BucketError):
     """A bucket refused a request, failed, or did not answer in time."""
 
 

@@ -30,8 +30,11 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from roxxel_store.client import Version
+from roxxel_store.errors import BucketError
+from roxxel_store.swap import swap_object
+
 from roxxel_ckpt._integrity import is_sealed, sealed
-from roxxel_ckpt.buckets import Version
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointDamagedError,
@@ -42,7 +45,7 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
 
-    from roxxel_ckpt.buckets import Bucket
+    from roxxel_store.client import Bucket
 
 MANIFEST = "manifest.json"
 _VERSION = 1
@@ -137,7 +140,7 @@ class Writer:
         writer.collect()
 
     Example:
-        >>> from roxxel_ckpt.buckets import Bucket
+        >>> from roxxel_store.client import Bucket
         >>> Writer(Bucket("s3://my-bucket/run", timeout_s=60)).may_delete
         True
 
@@ -289,27 +292,17 @@ class Writer:
         return objects, folders
 
     def _replace(self, manifest: Manifest, version: Version | None) -> bool:
-        """Replace the manifest; return False if it is another than `version`.
-
-        The answer may be lost, so a failure is no proof: read what is there now.
-        """
-        data, failure = manifest.packed(), None
+        """Replace the manifest; return False if it is another than `version`."""
+        was_settled, self._is_settled = self._is_settled, False
         try:
-            new = self.bucket.replace(MANIFEST, data, version)
-        except CheckpointBucketError as error:
-            new, failure = None, error
+            new = swap_object(self.bucket, MANIFEST, manifest.packed(), version)
+        except BucketError as error:
+            self._is_settled = was_settled and error.is_refused
+            raise
         except FileNotFoundError:
             raise self._gone() from None
         if new is None:
-            self._is_settled = False
-            try:
-                found, new = self.bucket.hasty().read_version(MANIFEST)
-            except (CheckpointBucketError, FileNotFoundError) as error:
-                raise failure or error from None
-            if found != data:
-                if failure is not None and new == version:
-                    raise failure  # the request may still take effect
-                return False
+            return False
         self._held, self._version = manifest, new
         self._is_settled = True
         return True
@@ -350,12 +343,12 @@ class Writer:
 def _read(bucket: Bucket) -> tuple[Manifest, Version | None]:
     """Return the manifest and its version; read it twice if it arrives damaged."""
     try:
-        data, version = bucket.read_version(MANIFEST)
-        if not is_sealed(data):
-            data, version = bucket.read_version(MANIFEST)
+        found = bucket.get(MANIFEST)
+        if not is_sealed(found.data):
+            found = bucket.get(MANIFEST)
     except FileNotFoundError:
         return Manifest(), None
-    return _parsed(data, bucket), version
+    return _parsed(found.data, bucket), found.version
 
 
 def _parsed(data: bytes, bucket: Bucket) -> Manifest:

@@ -6,6 +6,8 @@ reads it as one line of tokens: all documents, one after another. The package de
 only on numpy.
 """
 
+from roxxel_store.errors import BucketError
+
 from roxxel_format._read.cached import CacheStatus
 from roxxel_format._read.shard_file import Shard
 from roxxel_format._read.verify import VerifyReport
@@ -13,7 +15,7 @@ from roxxel_format._version import __version__
 from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
-from roxxel_format.errors import BucketError, ChecksumError, ShardError
+from roxxel_format.errors import ChecksumError, ShardError
 from roxxel_format.protocol import TokenReader
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Exceptions for invalid shards, manifests and corpora, and for buckets."""
+"""Exceptions for invalid shards, manifests and corpora."""
 
 from __future__ import annotations
 
@@ -41,17 +41,6 @@ class ChangedShardError(ShardError):
 
 class ManifestError(ShardError):
     """A manifest is damaged or has an unknown version, or a file is not a manifest."""
-
-
-class BucketError(OSError):
-    """A bucket or a web server refused, failed, or did not answer in time.
-
-    The message names the URL, the bytes and the last answer, and says what to do.
-
-    Example:
-        >>> isinstance(BucketError("s3://bucket/wiki.rox: no connection"), OSError)
-        True
-    """
 
 
 class ChecksumError(ShardError):

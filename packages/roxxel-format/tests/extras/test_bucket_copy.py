@@ -225,9 +225,7 @@ def test_failures_that_pass_are_repeated(
 
 @pytest.mark.usefixtures("bucket")
 def test_large_files_are_uploaded_in_parts(corpus: Roxxel) -> None:
-    with mock.patch.multiple(
-        "roxxel_format._store.bucket", _LARGE_BYTES=1, _PART_BYTES=10_000
-    ):
+    with mock.patch.multiple("roxxel_store.client", _LARGE_BYTES=1, _PART_BYTES=10_000):
         corpus.copy_to("s3://data/web_*.rox")
 
     assert same(Roxxel("s3://data/web_*.rox"), corpus)

@@ -24,8 +24,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from roxxel_store import missing_extra
+from roxxel_store.errors import BucketError
 
-from roxxel_format.errors import BucketError
 from roxxel_format.naming import printable
 
 if TYPE_CHECKING:

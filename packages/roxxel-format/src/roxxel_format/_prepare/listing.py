@@ -20,12 +20,14 @@ from roxxel_format._store.corpus_name import (
     matches_of,
     name_in_bucket,
 )
-from roxxel_format._store.urls import ObjectVersion, is_url
+from roxxel_format._store.urls import is_url
 from roxxel_format._write.extension import print_notice
 from roxxel_format._write.input_record import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from roxxel_store.client import ObjectVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ import io
 import os
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from roxxel_format.errors import BucketError, ShardError
+from roxxel_store.errors import BucketError
+
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from roxxel_format._read.files import OpenFile

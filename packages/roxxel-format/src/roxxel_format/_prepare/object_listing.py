@@ -10,16 +10,17 @@ import glob
 import re
 from typing import TYPE_CHECKING
 
+from roxxel_store.client import Bucket, bucket_of
+from roxxel_store.errors import BucketError
+
 from roxxel_format._prepare.tables import files_of_dataset
-from roxxel_format._store.bucket import list_folder, object_version, read_object
 from roxxel_format._store.corpus_name import in_natural_order
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, checked_url
-from roxxel_format.errors import BucketError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_format._store.urls import ObjectVersion
+    from roxxel_store.client import ObjectVersion
 
 _MOST_STATE_BYTES = 64 << 20
 _SYMBOLS = re.compile(r"\[!?\]?[^]]*\]|.")
@@ -53,8 +54,7 @@ def found_objects(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
     else:
         if not is_folder:
             with contextlib.suppress(FileNotFoundError):
-                found = {url: object_version(url, DEFAULT_TIMEOUT_S)}
-                return None, _checked(found)
+                return None, _checked({url: _version(url)})
         folder, found = (url, {}) if is_web else _in_folder(url)
         what = f"{url}: there is no such object{'' if is_web else ' or folder'}"
     if not found:
@@ -104,10 +104,10 @@ def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
     listed = _listed(url, is_deep=True)
 
     def content(name: str) -> bytes | None:
-        path = f"{url}/{name}"
-        if path not in listed:
+        if f"{url}/{name}" not in listed:
             return None
-        return read_object(path, None, _MOST_STATE_BYTES, DEFAULT_TIMEOUT_S).data
+        bucket = Bucket(url, DEFAULT_TIMEOUT_S)
+        return bucket.get(name, most_bytes=_MOST_STATE_BYTES).data
 
     names = files_of_dataset(url, content)
     if names is None:
@@ -126,15 +126,19 @@ def _in_folder(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
 
 def _listed(base: str, *, is_deep: bool) -> dict[str, ObjectVersion]:
     """Return the objects below a folder in natural order, without folder markers."""
-    listed = {
-        each.url: each.version
-        for each in list_folder(base, DEFAULT_TIMEOUT_S, is_deep=is_deep)
-    }
+    bucket = Bucket(base, DEFAULT_TIMEOUT_S)
+    found = bucket.tree() if is_deep else bucket.names().objects
+    listed = {bucket.url_of(name): each.version for name, each in found.items()}
     return {
         each: listed[each]
         for each in in_natural_order(listed)
         if listed[each].size or _exists(each)
     }
+
+
+def _version(url: str) -> ObjectVersion:
+    bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
+    return bucket.version(name)
 
 
 def _exists(url: str) -> bool:
@@ -143,7 +147,7 @@ def _exists(url: str) -> bool:
     Some tools put an empty object `folder/`, which is listed as `folder`.
     """
     try:
-        object_version(url, DEFAULT_TIMEOUT_S)
+        _version(url)
     except FileNotFoundError:
         return False
     return True

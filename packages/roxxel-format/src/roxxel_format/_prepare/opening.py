@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from roxxel_store.client import bucket_of
+
 from roxxel_format._prepare.input_file import (
     InputError,
     compression_of,
@@ -16,7 +18,6 @@ from roxxel_format._prepare.input_file import (
 from roxxel_format._prepare.object_file import buffered_object
 from roxxel_format._read.foreign_files import parse_ends
 from roxxel_format._read.remote import RemoteFiles
-from roxxel_format._store.bucket import object_version
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
     import numpy as np
     import numpy.typing as npt
-
-    from roxxel_format._store.urls import ObjectVersion
+    from roxxel_store.client import ObjectVersion
 
 
 @contextlib.contextmanager
@@ -83,7 +83,8 @@ def _opened_object(
     url: str, version: ObjectVersion | None, ahead_to: int | None
 ) -> Generator[BinaryIO]:
     if version is None:
-        version = object_version(url, DEFAULT_TIMEOUT_S)
+        bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
+        version = bucket.version(name)
     files = RemoteFiles(DEFAULT_TIMEOUT_S)
     try:
         file = files.open(url, version.size, version.tag)

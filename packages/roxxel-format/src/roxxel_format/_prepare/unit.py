@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_format._store.urls import ObjectVersion
+    from roxxel_store.client import ObjectVersion
 
 Span: TypeAlias = tuple[int, int]
 """A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of

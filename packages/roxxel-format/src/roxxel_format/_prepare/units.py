@@ -25,8 +25,9 @@ from roxxel_format._prepare.unit import Part, Unit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from roxxel_store.client import ObjectVersion
+
     from roxxel_format._prepare.unit import Span
-    from roxxel_format._store.urls import ObjectVersion
     from roxxel_format._write.input_record import Inputs
 
 UNIT_BYTES = 1 << 26

@@ -22,11 +22,13 @@ from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_store.errors import BucketError
+
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._store.output import Output
-from roxxel_format.errors import BucketError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -23,14 +23,16 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.client import bucket_of
+from roxxel_store.errors import BucketError
 
-from roxxel_format._store.bucket import Answer, read_object
-from roxxel_format.errors import BucketError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
+    from roxxel_store.client import Answer
 
 MOST_BYTES_AHEAD = 256 << 20
 _MOST_AHEAD = 1 << 16
@@ -221,12 +223,20 @@ class _Request:
     def send(self) -> None:
         """Send the request, and set the outcome."""
         try:
-            self.answer = read_object(
-                self.url, self.span, self.most_bytes, self.timeout_s
-            )
+            bucket, name = bucket_of(self.url, self.timeout_s)
+            self.answer = bucket.get(name, self.span, self.most_bytes)
+            self._check_length(self.answer)
         except BaseException as error:  # noqa: BLE001 - the reader raises it
             self.error = error.with_traceback(None)
         self.done.set()
+
+    def _check_length(self, answer: Answer) -> None:
+        if self.span is not None and len(answer.data) != self.num_bytes:
+            raise BucketError(
+                f"{self.url}: bytes {self.span[0]} to {self.span[1] - 1}: the object "
+                f"has {answer.size} bytes, so it was replaced by a shorter one; open "
+                "the corpus again"
+            )
 
 
 class _Fetcher:

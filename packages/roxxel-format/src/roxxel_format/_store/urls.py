@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 SCHEMES = ("s3", "gs", "az", "https", "http")
 DEFAULT_TIMEOUT_S = 60.0
@@ -12,16 +11,6 @@ DEFAULT_TIMEOUT_S = 60.0
 _BUCKET = re.compile(r"[A-Za-z0-9._-]*")
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-
-
-class ObjectVersion(NamedTuple):
-    """One version of the object of a URL: its size in bytes, and its tag.
-
-    The tag is the ETag, or else the time of the last change.
-    """
-
-    size: int
-    tag: str
 
 
 def is_url(text: str) -> bool:

@@ -19,7 +19,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format._store.urls import ObjectVersion, is_url
+from roxxel_store.client import ObjectVersion
+
+from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

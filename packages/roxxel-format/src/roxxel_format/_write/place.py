@@ -15,16 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
+from roxxel_store.client import Bucket, bucket_of
+from roxxel_store.errors import BucketError
+from roxxel_store.swap import swap_object
+
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import DamagedRecordError
 from roxxel_format._spec.tables import sizes_of
-from roxxel_format._store.bucket import (
-    delete_object,
-    list_folder,
-    read_object,
-    replace_object,
-    write_object,
-)
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.local import names_in
 from roxxel_format._store.locks import committing, writing
@@ -44,11 +41,13 @@ from roxxel_format._write.commit import (
     unfinished_job,
     withdraw,
 )
-from roxxel_format.errors import BucketError, ManifestError, ShardError
+from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
     from contextlib import AbstractContextManager
+
+    from roxxel_store.client import Answer, Version
 
     from roxxel_format._read.files import OpenFile
     from roxxel_format._spec.tables import ColumnTable, ShardTable
@@ -223,10 +222,11 @@ class BucketPlace(Place):
         check_writable(url)
         self.url = url
         self._timeout_s = timeout_s
-        self._tag: str | None = None
+        self._version: Version | None = None
         if not url.endswith(SUFFIX) and self._is_plain(url):
             url = f"{url}_*{SUFFIX}"
         self.folder, self.name = name_in_bucket(url)
+        self._bucket = Bucket(self.folder.rstrip("/"), timeout_s)
 
     def _is_plain(self, url: str) -> bool:
         """Return whether the URL `t` means the shards `t_*.rox`, as for a reader."""
@@ -235,7 +235,8 @@ class BucketPlace(Place):
 
     def _exists(self, url: str) -> bool:
         try:
-            read_object(url, (0, 1), 1, self._timeout_s)
+            bucket, name = bucket_of(url, self._timeout_s)
+            bucket.get(name, (0, 1))
         except FileNotFoundError:
             return False
         return True
@@ -243,13 +244,12 @@ class BucketPlace(Place):
     def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
         """Return the manifest to begin from."""
         del appends
-        self._tag = None
+        self._version = None
         try:
-            data, _, self._tag = read_object(
-                self.manifest, None, MAX_MANIFEST_SIZE, self._timeout_s
-            )
+            found = self._get(self._manifest_name)
         except FileNotFoundError:
             return Committed(Manifest(), None)
+        data, self._version = found.data, found.version
         try:
             return Committed(parse_manifest(data, self.manifest), data)
         except ManifestError:
@@ -263,15 +263,13 @@ class BucketPlace(Place):
     def read(self, name: str) -> bytes | None:
         """Return the content of a small object; None if there is no such object."""
         try:
-            return read_object(
-                self.folder + name, None, MAX_MANIFEST_SIZE, self._timeout_s
-            ).data
+            return self._get(name).data
         except FileNotFoundError:
             return None
 
     def create(self, name: str, data: bytes) -> bool:
         """Put a small object; return False if there is an object of this name."""
-        return replace_object(self.folder + name, data, None, self._timeout_s)
+        return swap_object(self._bucket, name, data, None) is not None
 
     @contextlib.contextmanager
     def shards(self) -> Generator[ShardFolder]:
@@ -286,8 +284,8 @@ class BucketPlace(Place):
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every object in the folder, by name."""
-        found = list_folder(self.folder.rstrip("/"), self._timeout_s)
-        return {each.url.rpartition("/")[2]: each.size for each in found}
+        found = self._bucket.names().objects.items()
+        return {name: each.version.size for name, each in found}
 
     def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
         """Upload a copy of a file; `check` gets its path on a disk."""
@@ -305,20 +303,24 @@ class BucketPlace(Place):
 
     def upload(self, name: str, path: Path) -> None:
         """Upload a file from the disk."""
-        write_object(self.folder + name, path, self._timeout_s)
+        self._bucket.write_file(name, path)
 
     def commit(self, manifest: Manifest) -> bool:
         """Put the manifest, unless another write committed since `begin`."""
+        data = manifest.pack()
         try:
-            return replace_object(
-                self.manifest, manifest.pack(), self._tag, self._timeout_s
-            )
+            new = swap_object(self._bucket, self._manifest_name, data, self._version)
+        except FileNotFoundError:
+            return False  # another program has deleted it
         except BucketError as error:
+            if error.is_refused:
+                raise
             raise BucketError(
                 f"{error}; this commit may have taken effect: compare the corpus with "
                 "`roxxel-format info` before you write again, because an append would "
                 "add the documents twice"
             ) from None
+        return new is not None
 
     def leftovers(self, *, abandon: bool = False) -> list[str]:
         """Return the URLs of unlisted files that are at least a week old.
@@ -341,8 +343,7 @@ class BucketPlace(Place):
             return []  # Keep the shards: perhaps only the manifest is lost.
         listed = committed.manifest.file_names()
         found: list[str] = []
-        for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
-            name = each.url.rpartition("/")[2]
+        for name, each in self._bucket.names().objects.items():
             is_plan = name == self.name.plan.name
             of_job = self.name.job_of(name)
             if (job or is_unknown) and (is_plan or (of_job and job in {None, of_job})):
@@ -352,14 +353,20 @@ class BucketPlace(Place):
                 is_left = bool(is_plan or is_shard or of_job)
                 is_left &= committed.data is not None and each.age_s > _LEFTOVER_AGE_S
             if is_left and name not in listed:
-                found.append(each.url)
+                found.append(self._bucket.url_of(name))
         return sorted(found)
 
     def discard(self, names: Iterable[str]) -> None:
         """Delete objects; objects that cannot be deleted now stay."""
-        for each in names:
-            with contextlib.suppress(OSError):
-                delete_object(self.folder + each, self._timeout_s)
+        with contextlib.suppress(OSError):
+            self._bucket.delete(names)
+
+    @property
+    def _manifest_name(self) -> str:
+        return self.manifest.removeprefix(self.folder)
+
+    def _get(self, name: str) -> Answer:
+        return self._bucket.get(name, most_bytes=MAX_MANIFEST_SIZE)
 
 
 class Publication:

@@ -35,9 +35,10 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     fetch_descriptions,
 )
-from roxxel_ckpt.buckets import Bucket, checked_url, for_each
+from roxxel_ckpt.buckets import checked_url, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.swap import Writer, read_manifest, writer_of
+from roxxel_store.client import for_each
 
 from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._run.reference import CHECKPOINTS
@@ -77,7 +78,7 @@ class Mirror:
             name = f"{name[:_LONGEST_NAME]}-{digest[:16]}"
         self.folder = Path(base, "roxxel", "runs", scheme, name)
         self._timeout_s = timeout_s
-        self._bucket = Bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
+        self._bucket = checkpoint_bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
         # Pieces that this program has uploaded and perhaps not committed.
         self._fresh: set[str] = set()
 
