@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .tools import imports
+from .tools import counts, imports
 from .tools.imports import graph, imported
 
 if TYPE_CHECKING:
@@ -69,6 +69,15 @@ def test_chains_of_imports_are_short(package: Path) -> None:
 
     longest = max(level(name) for name in edges if not name.endswith("__main__"))
     assert longest <= MAX_LEVELS
+
+
+@pytest.mark.parametrize(
+    "job", ["import obstore", "fcntl.flock", "os.replace, Path.replace"]
+)
+def test_a_job_of_storage_has_one_module(job: str) -> None:
+    (place,) = counts.places(job)
+
+    assert place.startswith("roxxel-store/")
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=named)

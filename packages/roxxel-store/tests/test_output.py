@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_store import check_output, published
+from roxxel_store.output import Output, replace_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,3 +80,25 @@ def test_what_is_no_regular_file_is_refused_and_left(tmp_path: Path, kind: str) 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="its folder does not exist; make it"):
         check_output(tmp_path / "no" / "out")
+
+
+def test_a_file_is_replaced_with_a_draft_of_the_callers_name(tmp_path: Path) -> None:
+    path, draft = tmp_path / "run.json", tmp_path / "run.json.tmp"
+    path.write_text("old")
+    draft.write_text("left by a kill, longer than what is written")
+
+    replace_file(path, b"new", draft)
+
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_block_that_fails_leaves_no_draft(tmp_path: Path) -> None:
+    def write() -> None:
+        with Output(tmp_path / "a.rox") as output:
+            output.write(b"half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write()
+    assert list(tmp_path.iterdir()) == []

@@ -14,15 +14,13 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.locks import try_lock, unlock
+
 from roxxel_ckpt.errors import CheckpointWriteError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows has no `fcntl`
-    fcntl = None
 
 _PREFIX = "roxxel-ckpt-"
 
@@ -67,12 +65,12 @@ class Copies:
         Returns False if another process has locked the directory. Creates the
         directory. On a system without file locks, every claim succeeds.
         """
-        if fcntl is None or self.local is None or directory in self._claimed:
+        if self.local is None or directory in self._claimed:
             return True
         while True:
             directory.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(directory, os.O_RDONLY)
-            is_free = _lock(descriptor)
+            is_free = try_lock(descriptor)
             if is_free is False:
                 os.close(descriptor)
                 return False
@@ -85,7 +83,8 @@ class Copies:
         """Release the claim on a directory."""
         descriptor = self._claimed.pop(directory, None)
         if descriptor is not None:
-            _unlock(descriptor)
+            unlock(descriptor)
+            os.close(descriptor)
 
     def remove(self, directories: Iterable[Path]) -> None:
         """Remove directories of copies that no other process has claimed."""
@@ -128,13 +127,11 @@ def _new_temporary() -> tuple[Path, int | None]:
     """Create a temporary directory; return the descriptor that locks it, if any."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        if fcntl is None:
-            return path, None
         descriptor = None
         # Another program may mistake the directory for an orphan before it is locked.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY)
-            if _lock(descriptor) is not False and _is_open(descriptor, path):
+            if try_lock(descriptor) is not False and _is_open(descriptor, path):
                 return path, descriptor
         if descriptor is not None:
             os.close(descriptor)
@@ -142,15 +139,13 @@ def _new_temporary() -> tuple[Path, int | None]:
 
 def _remove_orphans(parent: Path) -> None:
     """Remove the temporary directories of programs that no longer run."""
-    if fcntl is None:
-        return
     for path in parent.glob(f"{_PREFIX}*"):
         # A directory of another user cannot be opened.
         with contextlib.suppress(OSError):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
             descriptor = os.open(path, flags)
             try:
-                if _lock(descriptor):
+                if try_lock(descriptor):
                     shutil.rmtree(path, ignore_errors=True)
             finally:
                 os.close(descriptor)
@@ -161,32 +156,8 @@ def _remove_temporary(path: Path, descriptor: int | None, process: int) -> None:
     if process == os.getpid():
         shutil.rmtree(path, ignore_errors=True)
         if descriptor is not None:
-            _unlock(descriptor)
-
-
-def _lock(descriptor: int) -> bool | None:
-    """Lock an open directory.
-
-    Returns False if another process holds the lock, None if the file system has no
-    locks.
-    """
-    if fcntl is None:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return None
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    if fcntl is not None:
-        # Closing alone would not release a lock that a forked child shares.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-        os.close(descriptor)
+            unlock(descriptor)
+            os.close(descriptor)
 
 
 def _is_open(descriptor: int, path: Path) -> bool:

@@ -20,6 +20,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.locks import try_lock, unlock
+
 from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._held_folder import HeldFolder
 from roxxel_ckpt._integrity import (
@@ -48,10 +50,6 @@ if TYPE_CHECKING:
     from roxxel_ckpt._integrity import FileDigest
     from roxxel_ckpt.contents import Files
 
-try:
-    import fcntl
-except ModuleNotFoundError:  # Windows has no `fcntl`
-    fcntl = None
 
 _logger = logging.getLogger("roxxel_ckpt")
 _OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
@@ -405,23 +403,12 @@ class LocalFolder:
         The operating system releases the lock when the process ends, even after a kill.
         On a file system without locks, every process succeeds.
         """
-        if fcntl is None:
-            yield True
-            return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            held = True
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                held = False
-            except OSError:
-                pass  # a file system without locks
+            held = try_lock(descriptor) is not False
             yield held
             if held:
-                # Closing alone would not release a lock that a forked child shares.
-                with contextlib.suppress(OSError):
-                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                unlock(descriptor)
         finally:
             os.close(descriptor)
 

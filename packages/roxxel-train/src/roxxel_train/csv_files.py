@@ -8,7 +8,10 @@ Example::
 from __future__ import annotations
 
 import csv
+import io
 from typing import TYPE_CHECKING, Any
+
+from roxxel_store.output import replace_file
 
 from roxxel_train._log.files import absolute
 from roxxel_train._log.values import drawn_values
@@ -154,12 +157,13 @@ class _CsvFile:
         self._file = self._path.open("a", encoding="utf-8", newline="")
 
     def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        draft = self._path.with_name(f"{self._path.name}.tmp")
-        with draft.open("w", encoding="utf-8", newline="") as file:
-            writer = self._writer(file)
-            writer.writeheader()
-            writer.writerows(rows)
-        draft.replace(self._path)
+        text = io.StringIO(newline="")
+        writer = self._writer(text)
+        writer.writeheader()
+        writer.writerows(rows)
+        path = self._path.resolve()  # The user may have linked the file elsewhere.
+        draft = path.with_name(f"{path.name}.tmp")
+        replace_file(path, text.getvalue().encode(), draft)
         self._last_step = _step(rows[-1]) if rows else -1
 
 

@@ -7,13 +7,13 @@ return the undamaged rows and checkpoints, and count or list the damaged ones.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt import read_description
+from roxxel_store.locks import try_lock
 from roxxel_train import data_state, fetch_run
 
 if TYPE_CHECKING:
@@ -321,12 +321,7 @@ def _lock(folder: Path) -> Generator[bool]:
         yield True
         return
     with path.open("rb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+        yield try_lock(lock.fileno()) is not False
 
 
 def _bytes_of(path: Path) -> bytes:

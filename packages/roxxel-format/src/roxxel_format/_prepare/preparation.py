@@ -22,6 +22,8 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.output import is_full
+
 from roxxel_format._prepare.committing import (
     PartSummary,
     commit_plan,
@@ -37,7 +39,6 @@ from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, parts_of, units_of
 from roxxel_format._store.corpus_name import absolute
-from roxxel_format._store.output import is_full
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.commit import remove_leftovers

@@ -23,11 +23,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_store.errors import BucketError
+from roxxel_store.output import Output
 
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._read.shard import LOCAL, ShardMap
-from roxxel_format._store.output import Output
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

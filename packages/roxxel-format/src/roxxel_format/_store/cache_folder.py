@@ -21,8 +21,9 @@ from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._store.flock import locked_alone, locked_shared, open_lock
-from roxxel_format._store.local import drafted_name
+from roxxel_store.files import drafted_name
+from roxxel_store.locks import locked_alone, locked_shared, open_lock
+
 from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_format._store.local import drafted_name, names_in
+from roxxel_store.files import drafted_name, names_in
+
 from roxxel_format._store.urls import SCHEMES, checked_url, is_url
 
 if TYPE_CHECKING:

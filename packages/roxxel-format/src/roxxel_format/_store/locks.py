@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 from typing import TYPE_CHECKING
 
-from roxxel_format._store.flock import held
-from roxxel_format._store.local import draft_path
+from roxxel_store.files import draft_path
+from roxxel_store.locks import held
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -16,12 +15,12 @@ if TYPE_CHECKING:
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
     """Wait for and hold the lock that protects the manifest."""
-    return held(name.commit_lock, fcntl.LOCK_EX)
+    return held(name.commit_lock)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
     """Wait for `clean`, and hold the lock that prevents it from removing new shards."""
-    return held(name.write_lock, fcntl.LOCK_SH)
+    return held(name.write_lock, is_shared=True)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
@@ -31,7 +30,6 @@ def alone(name: CorpusName) -> AbstractContextManager[None]:
     another write is in progress.
     """
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
-    operation = fcntl.LOCK_EX | fcntl.LOCK_NB
     if name.manifest is None:
-        return held(draft_path(name.single), operation, busy)
-    return held(name.write_lock, operation, busy, wait_for_exclusive=True)
+        return held(draft_path(name.single), busy=busy)
+    return held(name.write_lock, busy=busy, wait_for_exclusive=True)

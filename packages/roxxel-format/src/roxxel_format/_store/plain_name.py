@@ -13,6 +13,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import names_in
+
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     corpus_name,
@@ -21,7 +23,6 @@ from roxxel_format._store.corpus_name import (
     matching_files,
     visible,
 )
-from roxxel_format._store.local import names_in
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

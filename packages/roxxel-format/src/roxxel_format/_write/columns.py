@@ -9,15 +9,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
+from roxxel_store.files import sync_folder
+from roxxel_store.output import Output
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.dtypes import TEXTS
 from roxxel_format._spec.manifest import is_column_name
 from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._spec.texts import TextPacker
-from roxxel_format._store.local import sync_folder
 from roxxel_format._store.locks import writing
-from roxxel_format._store.output import Output
 from roxxel_format._write.casting import (
     Caster,
     InexactError,

@@ -19,6 +19,10 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.files import draft_path, drafted_name, names_in, sync_folder
+from roxxel_store.locks import is_locked
+from roxxel_store.output import replace_file
+
 from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import (
@@ -35,10 +39,7 @@ from roxxel_format._spec.tables import (
     is_of_several,
 )
 from roxxel_format._store.corpus_name import own_names, shards_of, spellings
-from roxxel_format._store.flock import is_locked
-from roxxel_format._store.local import draft_path, drafted_name, names_in, sync_folder
 from roxxel_format._store.locks import alone, committing
-from roxxel_format._store.output import replace_file
 from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ManifestError, OldShardError, ShardError
 

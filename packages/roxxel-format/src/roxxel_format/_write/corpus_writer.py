@@ -11,8 +11,9 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.files import claim, draft_path, names_in
+
 from roxxel_format._spec.manifest import Manifest
-from roxxel_format._store.local import claim, draft_path, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
     BEGUN,

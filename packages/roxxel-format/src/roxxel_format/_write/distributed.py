@@ -16,8 +16,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import claim, draft_path, drafted_name
+
 from roxxel_format._spec.tables import ColumnTable, ShardTable, sizes_of
-from roxxel_format._store.local import claim, draft_path, drafted_name
 from roxxel_format._store.urls import is_url
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.extension import (

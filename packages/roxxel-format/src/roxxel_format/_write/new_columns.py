@@ -7,10 +7,11 @@ from contextlib import ExitStack
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import sync_folder
+from roxxel_store.output import Output
+
 from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._spec.texts import TextPacker
-from roxxel_format._store.local import sync_folder
-from roxxel_format._store.output import Output
 from roxxel_format._write.fields import LOSS_MASK
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from roxxel_store.output import Output
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import (
@@ -32,7 +33,6 @@ from roxxel_format._spec.layout import (
     digests,
 )
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
-from roxxel_format._store.output import Output
 from roxxel_format._write import casting
 
 if TYPE_CHECKING:

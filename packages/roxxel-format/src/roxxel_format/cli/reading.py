@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.output import Output
 
 from roxxel_format._read.opening import open_corpus
-from roxxel_format._store.output import Output
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named, printable

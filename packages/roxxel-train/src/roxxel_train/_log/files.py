@@ -8,7 +8,6 @@ has the first error, which the next `flush` or `close` raises.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -21,6 +20,8 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from roxxel_store.locks import try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -303,15 +304,12 @@ class _LogFile:
 
     def lock(self) -> None:
         """Lock the file; raise BlockingIOError if another `Logger` has locked it."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        # On a file system without locks, a second writer is not detected.
+        if try_lock(self._file.fileno()) is False:
             raise BlockingIOError(
                 f"{self._file.name}: another Logger is open in this folder; "
                 "use that Logger (Trainer(logger=...)) or give another folder"
-            ) from error
-        except OSError:
-            pass  # The file system has no locks, so a second writer is not detected.
+            )
 
     def end_line(self) -> None:
         """Add a newline to a file whose last line has none."""
@@ -386,9 +384,8 @@ class _LogFile:
 
     def close(self) -> None:
         """Close the file; raise the first write error, unless `sync` has raised it."""
-        # Unlock explicitly: a forked child may still have the file open.
-        with suppress(OSError):
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+        if not self._file.closed:
+            unlock(self._file.fileno())
         try:
             self._file.close()
         except OSError as error:

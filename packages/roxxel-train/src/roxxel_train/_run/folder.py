@@ -22,6 +22,7 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     read_description,
 )
+from roxxel_store.output import replace_file
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
 from roxxel_train._run.data import DATA, read_data_record
@@ -181,13 +182,8 @@ class RunFolder:
             self._mirror.fetch_folder(name)
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
-        temporary = self.path / f"{name}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=2)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / name)
+        text = f"{json.dumps(content, indent=2)}\n"
+        replace_file(self.path / name, text.encode(), self.path / f"{name}.tmp")
 
     def _read(self) -> dict[str, Any] | None:
         record = _read_record(self.path / RECORD)

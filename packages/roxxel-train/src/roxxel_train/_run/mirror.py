@@ -18,14 +18,13 @@ that, commits of the other program fail.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
 import secrets
 import shutil
 import zlib
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -39,13 +38,16 @@ from roxxel_ckpt.buckets import checked_url, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.swap import Writer, read_manifest, writer_of
 from roxxel_store.client import for_each
+from roxxel_store.locks import tried
+from roxxel_store.output import Output
 
 from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._run.reference import CHECKPOINTS
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from roxxel_ckpt.contents import Files, Piece
 
@@ -240,9 +242,10 @@ class Mirror:
                 return
             path.parent.mkdir(parents=True, exist_ok=True)
             draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-            with draft.open("wb") as file:
-                file.writelines(self._read(files, name))
-            draft.replace(path)
+            with Output(path, draft) as output:
+                for data in self._read(files, name):
+                    output.write(data)
+                output.rename()
 
         for_each(fetch, [name for name in files if name.startswith(prefix)])
 
@@ -284,16 +287,9 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
     return mirror.folder
 
 
-@contextmanager
-def locked(folder: Path) -> Generator[bool]:
+def locked(folder: Path) -> AbstractContextManager[bool]:
     """Lock `run.lock` of a folder; yield False if another process holds the lock."""
-    with (folder / LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+    return tried(folder / LOCK)
 
 
 def _digest(files: Files) -> str:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_store.output import replace_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -225,6 +227,4 @@ def _write(path: Path, content: str) -> None:
     if path.is_file() and path.read_text(encoding="utf-8") == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(content, encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, content.encode(), path.with_name(path.name + ".tmp"))

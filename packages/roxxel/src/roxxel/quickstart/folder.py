@@ -8,7 +8,6 @@ incomplete, and the quickstart starts again.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from contextlib import contextmanager
@@ -16,6 +15,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum import Phase, Schedule
+from roxxel_store.locks import open_lock, try_lock
+from roxxel_store.output import replace_file
 
 from roxxel.config import (
     EvalConfig,
@@ -178,20 +179,20 @@ class QuickstartFolder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / _LOCK).open("a")
+            lock = open_lock(self.path / _LOCK)
         except OSError as error:
             raise QuickstartError(
                 f"{self.path}: cannot be written ({error.strerror}); give another --out"
             ) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+        try:
+            if try_lock(lock) is False:
                 raise QuickstartError(
                     f"{self.path}: another quickstart is running in this "
                     "folder; wait until it ends, or give another --out"
-                ) from error
+                )
             yield
+        finally:
+            os.close(lock)
 
     def check_removable(self) -> None:
         """Check that the folder holds only the files of a run.
@@ -224,12 +225,9 @@ class QuickstartFolder:
 
     def write(self, config: RunConfig) -> None:
         """Write the config of the run atomically."""
-        temporary = self.path / (_CONFIG + ".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(_HEAD + config_text(config))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path / _CONFIG)
+        text = _HEAD + config_text(config)
+        draft = self.path / (_CONFIG + ".tmp")
+        replace_file(self.path / _CONFIG, text.encode(), draft)
 
     def _names(self) -> set[str]:
         if not self.path.exists():

@@ -1,4 +1,4 @@
-"""File operations for writing on a local disk.
+"""Names, drafts and flushes of files on a local disk.
 
 A file has a hidden draft name until it is flushed to the disk, and is then renamed
 (`output`). So a visible file is complete.

@@ -1,4 +1,4 @@
-"""Locks on single files by `flock`.
+"""Locks on files and folders by `flock`.
 
 The system releases a lock when its process ends or is killed. A locked file may be
 renamed or removed: a draft when it is complete, and the lock files of a corpus if there
@@ -21,20 +21,52 @@ if TYPE_CHECKING:
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
+def try_lock(descriptor: int) -> bool | None:
+    """Lock an open file or folder exclusively, without waiting.
+
+    Returns False if another process holds a lock, None if the file system has no locks.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Release a lock that a forked child may share, which closing would not release."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def tried(path: Path) -> Generator[bool]:
+    """Hold a lock file, which is made if it does not exist, while the block runs.
+
+    Yields False if another process holds it. On a file system without locks, every
+    process succeeds.
+    """
+    descriptor = open_lock(path)
+    try:
+        yield try_lock(descriptor) is not False
+    finally:
+        os.close(descriptor)
+
+
 def locked_shared(path: Path) -> int:
     """Wait for a shared lock on a file, which is made if it does not exist.
 
     Returns a descriptor, which holds the lock until it is closed.
     """
-    return _locked(path, fcntl.LOCK_SH, "", wait_for_exclusive=False)
+    return _locked(path, fcntl.LOCK_SH)
 
 
 def locked_alone(path: Path) -> int | None:
     """Lock a file exclusively; return a descriptor, or None if it is locked already."""
     try:
-        return _locked(
-            path, fcntl.LOCK_EX | fcntl.LOCK_NB, "", wait_for_exclusive=False
-        )
+        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return None
 
@@ -79,22 +111,37 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def held(
-    path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
+    path: Path,
+    *,
+    is_shared: bool = False,
+    busy: str | None = None,
+    wait_for_exclusive: bool = False,
 ) -> Generator[None]:
-    """Hold a lock; arguments and errors are those of `_locked`."""
-    fd = _locked(path, operation, busy, wait_for_exclusive=wait_for_exclusive)
+    """Wait for a lock file, which is made if it does not exist, and hold it.
+
+    With `busy`, does not wait, but raises BlockingIOError with this text if the lock is
+    held. With `wait_for_exclusive`, still waits for an exclusive holder: only `clean`
+    holds a lock exclusively, for a short time, and writers share it for a long time.
+
+    Raises:
+        OSError: The file system has no working locks.
+    """
+    operation = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    if busy is not None:
+        operation |= fcntl.LOCK_NB
+    fd = _locked(path, operation, busy or "", wait_for_exclusive=wait_for_exclusive)
     try:
         yield
     finally:
         os.close(fd)
 
 
-def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) -> int:
+def _locked(
+    path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
+) -> int:
     """Lock a file, and return its descriptor; `operation` is the argument of `flock`.
 
-    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held. With
-    `wait_for_exclusive`, waits for an exclusive holder instead: only `clean` holds the
-    lock exclusively, for a short time. Writers share the lock for a long time.
+    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held.
     """
     while True:
         fd = open_lock(path)
@@ -106,7 +153,7 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
             is_shared = _can_share(fd)
             os.close(fd)
             if wait_for_exclusive and not is_shared:
-                with held(path, fcntl.LOCK_SH):
+                with held(path, is_shared=True):
                     continue
             raise BlockingIOError(busy) from None
         except OSError as error:
@@ -116,8 +163,8 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
             raise OSError(
                 error.errno,
                 "this file system has no working flock, so two writers would "
-                "not exclude each other; write the corpus on another disk and copy it "
-                "here",
+                "not exclude each other; write on another disk and copy the "
+                "files here",
                 str(path),
             ) from error
         except BaseException:

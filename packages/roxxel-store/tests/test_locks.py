@@ -1,0 +1,49 @@
+"""Locks: one holder, and a sentence for everybody else."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_store.locks import held, is_locked, tried, try_lock, unlock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_only_one_holder_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+
+    with tried(path) as first, tried(path) as second:
+        assert (first, second) == (True, False)
+    with tried(path) as again:
+        assert again
+
+
+def test_a_held_lock_is_an_error_that_the_caller_words(tmp_path: Path) -> None:
+    path = tmp_path / "commit.lock"
+    with held(path):
+        assert is_locked(path)
+        with (
+            pytest.raises(BlockingIOError, match="wait for it"),
+            held(path, busy="wait for it"),
+        ):
+            pass
+    assert not is_locked(path)
+
+
+def test_readers_share_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "write.lock"
+    with held(path, is_shared=True), held(path, is_shared=True):
+        assert is_locked(path) is False
+
+
+def test_a_folder_is_locked_until_it_is_unlocked(tmp_path: Path) -> None:
+    first, second = (os.open(tmp_path, os.O_RDONLY) for _ in range(2))
+    assert try_lock(first)
+    assert try_lock(second) is False
+    unlock(first)
+    assert try_lock(second)
+    os.close(first)
+    os.close(second)

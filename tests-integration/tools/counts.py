@@ -1,0 +1,108 @@
+"""Counts how many modules hold one job, such as the client of buckets.
+
+    python tests-integration/tools/counts.py
+
+prints one row for each job: how many modules do it, and which. A job with one place can
+be changed there, so `tests-integration/test_house.py` holds the numbers that were
+reached. The program reads the sources and imports none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
+
+
+def _calls(path: Path) -> Iterator[ast.Call]:
+    tree = ast.parse(path.read_text("utf-8"))
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _named(call: ast.Call) -> str:
+    return ast.unparse(call.func)
+
+
+def imports_obstore(path: Path) -> int:
+    """Return how often a module imports the client of buckets at run time."""
+    tree = ast.parse(path.read_text("utf-8"))
+    return sum(
+        isinstance(node, ast.Import)
+        and any(each.name.split(".")[0] == "obstore" for each in node.names)
+        for node in ast.walk(tree)
+    )
+
+
+def locks(path: Path) -> int:
+    """Return how often a module calls `flock`."""
+    return sum(_named(call) == "fcntl.flock" for call in _calls(path))
+
+
+def renames_files(path: Path) -> int:
+    """Return how often a module renames a file over another.
+
+    `Path.replace` has one argument, `str.replace` has two. `Bucket.replace` has more.
+    """
+    return sum(
+        _named(call) == "os.replace"
+        or (_named(call).endswith(".replace") and len(call.args) == 1)
+        for call in _calls(path)
+        if not call.keywords
+    )
+
+
+def reads_json(path: Path) -> int:
+    """Return how often a module parses JSON."""
+    return sum(_named(call) == "json.loads" for call in _calls(path))
+
+
+def asks_for_urls(path: Path) -> int:
+    """Return how often a module asks whether a path is a URL."""
+    return sum(_named(call).endswith("is_url") for call in _calls(path))
+
+
+JOBS: dict[str, Callable[[Path], int]] = {
+    "import obstore": imports_obstore,
+    "fcntl.flock": locks,
+    "os.replace, Path.replace": renames_files,
+    "json.loads": reads_json,
+    "is_url(": asks_for_urls,
+}
+
+
+def places(job: str) -> dict[str, int]:
+    """Return how often each module does a job; modules that never do are left out."""
+    counted = {
+        path.relative_to(ROOT / "packages").as_posix(): JOBS[job](path)
+        for path in SOURCES
+    }
+    return {name: number for name, number in counted.items() if number}
+
+
+def main() -> None:
+    """Print the counts of jobs, and the lines of each package."""
+    for job in JOBS:
+        found = places(job)
+        total = sum(found.values())
+        print(f"{job}: {len(found)} modules, {total} times")
+        for name, number in found.items():
+            print(f"    {name}: {number}")
+    lines: dict[str, int] = {}
+    for path in SOURCES:
+        package = path.relative_to(ROOT / "packages").parts[0]
+        number = len(path.read_text("utf-8").splitlines())
+        lines[package] = lines.get(package, 0) + number
+    print(f"lines of source: {sum(lines.values())}")
+    for package, number in lines.items():
+        print(f"    {package}: {number}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
