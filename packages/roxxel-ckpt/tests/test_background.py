@@ -17,6 +17,7 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     _orbax,
 )
+from roxxel_ckpt._local_folder import LocalFolder
 from roxxel_ckpt.errors import brief
 
 from .helpers import checkpointer, content, make, save_all, train
@@ -159,6 +160,21 @@ def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
     save_all(saving, 3)
     assert saving.steps() == [3]
     saving.close()
+
+
+def test_a_save_that_cannot_begin_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = checkpointer(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "staging", no_space)
+        # `caught` holds the error, as a caller does who reports it later.
+        with pytest.raises(CheckpointWriteError, match="step 1 cannot begin") as caught:
+            saving.save(1)
+    assert "No space left on device" in str(caught.value)
+
+    with checkpointer(tmp_path) as another:
+        assert another.save(1)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limits on processes")
@@ -305,5 +321,7 @@ def test_a_full_disk_is_reported_in_its_own_words() -> None:
         "[os_error_code='28']"
     )
     assert brief(wrapped) == "No space left on device"
+    noted = wrapped.args[0].replace("[os", "[tensorstore_spec='{\"a\": [1]}'] [os")
+    assert brief(ValueError(noted)) == "No space left on device"
     assert brief(KeyError()) == "KeyError()"
     assert len(brief(ValueError("x" * 1000))) == 200

@@ -36,8 +36,8 @@ UNREADABLE = (
 )
 LOST = (
     "CheckpointStateLostError: run/4: the arrays cannot be read ({}OSError: [Errno 5] "
-    "Input/output error) after the live arrays were deleted; make a new model and "
-    "optimizer and restore again"
+    "Input/output error) after the live arrays were deleted, so the state in memory is "
+    "lost, and the checkpoint is unchanged; remove the cause and restore again"
 )
 DIFFERENT = (
     "CheckpointError: process 0 calls save step 5 and process 1 calls {}; every "

@@ -116,6 +116,7 @@ def test_a_failed_read_says_that_the_live_state_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = state(0, 1, 1 << 16)
+    before = content(model)
     saving = Checkpointer(tmp_path, model)
     saving.save(1)
     saving.wait()
@@ -123,9 +124,18 @@ def test_a_failed_read_says_that_the_live_state_is_lost(
     def fail(*_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(_orbax, "read_arrays", fail)
-    with pytest.raises(
-        CheckpointStateLostError,
-        match=r"Input/output error\) after the live arrays were deleted; make a new",
-    ):
-        saving.restore(release=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(_orbax, "read_arrays", fail)
+        with pytest.raises(CheckpointStateLostError) as caught:
+            saving.restore(release=True)
+    for named in (str(tmp_path / "1"), "Input/output error", "the checkpoint is unch"):
+        assert named in str(caught.value)
+
+    with pytest.raises(CheckpointStateLostError, match="restore again"):
+        saving.save(2)
+    assert saving.steps() == [1]
+    # The same objects take the values once the disk can be read again.
+    assert saving.restore(release=True) == 1
+    assert content(model) == before
+    assert saving.save(2)
+    saving.close()

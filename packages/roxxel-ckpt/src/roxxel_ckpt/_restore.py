@@ -166,8 +166,9 @@ class Restorer:
             if release:
                 raise CheckpointStateLostError(
                     f"{candidate.location}: the arrays cannot be read "
-                    f"({brief(error)}) after the live arrays were deleted; make a new "
-                    "model and optimizer and restore again"
+                    f"({brief(error)}) after the live arrays were deleted, so the "
+                    "state in memory is lost, and the checkpoint is unchanged; remove "
+                    "the cause and restore again"
                 ) from error
             raise CheckpointError(
                 f"{candidate.location}: the arrays cannot be read ({brief(error)}); "

@@ -186,9 +186,8 @@ class Save:
 
     `attempt` is a name that only this save has, so that a late process does not write
     into the next save. No other save uses `channel`. Steps after `base` are set aside.
-    If `files` raises an error on process 0, the save fails. When the save ends, it
-    closes `held`, which releases the folder's lock. `was_raised` is True once the error
-    of this save was raised.
+    If `files` raises an error on process 0, the save fails. `was_raised` is True once
+    the error of this save was raised.
     """
 
     def __init__(
@@ -199,7 +198,6 @@ class Save:
         attempt: str,
         retention: Retention,
         timeout_s: float,
-        held: contextlib.ExitStack,
         base: int,
         files: Callable[[], Files],
     ) -> None:
@@ -207,20 +205,27 @@ class Save:
         self.channel = Channel(f"save/{attempt}")
         self.was_raised = False
         self._description, self._specs = description, specs
-        self._staging = folder.staging(self.step, attempt, process_index())
-        self._retention, self._timeout_s, self._held = retention, timeout_s, held
+        try:
+            self._staging = folder.staging(self.step, attempt, process_index())
+        except OSError as error:
+            raise _cannot_begin(folder, self.step, error) from error
+        self._retention, self._timeout_s = retention, timeout_s
+        self._held = contextlib.ExitStack()
         self._base, self._files = base, files
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
         self._copied: Future[None] = Future()
         self._done: Future[None] = Future()
 
-    def start(self, arrays: dict[str, Any], started_at: float) -> None:
+    def start(
+        self, arrays: dict[str, Any], started_at: float, held: contextlib.ExitStack
+    ) -> None:
         """Start the thread; return when the arrays may be donated.
 
-        `started_at` is the value of `time.perf_counter()` when `save` was called.
+        `started_at` is the value of `time.perf_counter()` when `save` was called. When
+        the save ends, it closes `held`, which releases the folder's lock.
         """
-        self._started_at = started_at
+        self._started_at, self._held = started_at, held
         _install_exit_hook()
         _in_flight.add(self)
         # The thread also copies the arrays, because Orbax starts an event loop and the

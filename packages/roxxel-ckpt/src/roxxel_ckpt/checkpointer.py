@@ -27,7 +27,11 @@ from roxxel_ckpt._restore import Restorer
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt._save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_index
-from roxxel_ckpt.errors import CheckpointError, CheckpointNotFoundError
+from roxxel_ckpt.errors import (
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointStateLostError,
+)
 
 if TYPE_CHECKING:
     import os
@@ -166,6 +170,7 @@ class Checkpointer:
         self._awaited: Save | None = None  # The last save that `wait` saw complete.
         # The step last saved or restored; None before the first save or restore.
         self._position: int | None = None
+        self._is_lost = False
         self._extra: dict[str, Any] | None = None
         self._report: RestoreReport | None = None
 
@@ -209,6 +214,7 @@ class Checkpointer:
                 the background.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
+            CheckpointStateLostError: `restore(release=True)` failed to read the state.
             CheckpointError: An array was donated to a computation, the processes save
                 different steps, or the checkpointer is read-only.
             TypeError: The step is not an integer, `metrics_dict` has values that are
@@ -220,6 +226,11 @@ class Checkpointer:
             raise CheckpointError(
                 f"{self._folder}: was opened with read_only=True, so nothing is saved "
                 "here; make another Checkpointer to save"
+            )
+        if self._is_lost:
+            raise CheckpointStateLostError(
+                f"{self._folder}: the state in memory was lost when a restore failed, "
+                "so there is nothing to save; restore again"
             )
         self._check_form("save", state=state)
         started_at = time.perf_counter()
@@ -252,11 +263,10 @@ class Checkpointer:
                 attempt,
                 self._retention,
                 self._timeout_s,
-                held.pop_all(),
                 base,
                 files,
             )
-            self._last.start(arrays, started_at)
+            self._last.start(arrays, started_at, held.pop_all())
             self._position = number
             return True
 
@@ -322,8 +332,9 @@ class Checkpointer:
             CheckpointUnreadableError: The newest checkpoint, or the requested one, may
                 be sound but cannot be read here; no older one is used instead.
             CheckpointMismatchError: The checkpoint does not fit the live objects.
-            CheckpointStateLostError: Reading failed after the live arrays were
-                deleted; make a new model.
+            CheckpointStateLostError: With `release=True`, reading failed after the live
+                arrays were deleted. The checkpoint is unchanged. `save` raises this
+                error too, until a `restore` succeeds; these objects may be used for it.
             CheckpointWriteError: The previous save failed in the background, or the
                 local disk cannot store the files downloaded from a bucket.
             CheckpointTimeoutError: The previous save, or another process, needs more
@@ -341,7 +352,13 @@ class Checkpointer:
             )
             if chosen is None:
                 return 0
-            self._objects.update(self._restorer.read(chosen, release=release))
+            try:
+                roots = self._restorer.read(chosen, release=release)
+            except CheckpointStateLostError:
+                self._is_lost = True
+                raise
+            self._objects.update(roots)
+            self._is_lost = False
             return self._follow(chosen)
 
     def load(

@@ -8,8 +8,8 @@ import re
 from roxxel_store.errors import BucketError
 
 # Finds the operating system's reason, such as "No space left on device", in the long
-# messages of TensorStore.
-_OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
+# messages of TensorStore. The code is one of several notes in brackets, in any order.
+_OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[.*?os_error_code=", re.DOTALL)
 _OS_CODE = re.compile(r"\[os_error_code=\D*(\d+)")
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 

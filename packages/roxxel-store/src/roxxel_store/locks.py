@@ -79,9 +79,12 @@ def open_lock(path: Path) -> int:
     """
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except PermissionError:
+    except PermissionError as error:
         # Another user made the file; a lock needs no more than a descriptor.
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise error from None
     mode = os.fstat(fd).st_mode
     may_write = path.parent.stat().st_mode & 0o022
     missing = (may_write | may_write << 1) & ~mode
