@@ -47,3 +47,21 @@ def test_a_folder_is_locked_until_it_is_unlocked(tmp_path: Path) -> None:
     assert try_lock(second)
     os.close(first)
     os.close(second)
+
+
+def test_a_lock_file_that_may_not_be_made_names_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plain = tmp_path / "commit.lock", os.open
+
+    def refuse(name: Path, flags: int, *mode: int) -> int:
+        if flags & os.O_CREAT:
+            raise PermissionError(13, "Permission denied", str(name))
+        return plain(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    with (
+        pytest.raises(PermissionError, match=r"Permission denied.*commit\.lock"),
+        held(path),
+    ):
+        pass
