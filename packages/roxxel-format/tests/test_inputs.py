@@ -319,6 +319,24 @@ def test_an_input_that_cannot_be_read_is_named(
     assert capsys.readouterr().err == f"roxxel-format: {path}: Input/output error\n"
 
 
+def test_a_folder_that_may_not_be_read_is_no_empty_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, scan = tmp_path / "in", os.scandir
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "lines.jsonl").write_bytes(b'"document"\n')
+
+    def refuse(path: Any = ".") -> Any:
+        if str(path) == str(folder / "b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert main(["write", f"{tmp_path}/c_*.rox", str(folder)]) == 1
+    assert f"{folder / 'b'}: Permission denied" in capsys.readouterr().err
+
+
 def test_an_input_folder_without_files_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
