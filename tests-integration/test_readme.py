@@ -47,6 +47,20 @@ def test_first_program_prints_what_the_picture_shows(
     assert lines[-1] == "[40, 43, 56, 73, 302, 362, 372]"
 
 
+def test_first_commands_need_no_pip_of_the_system() -> None:
+    text = README.read_text()
+    [commands] = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    bare = re.compile(r"(?:^|[\s`])pip install uv", re.MULTILINE)
+    pages = [README, *README.parent.glob("docs/**/*.md")]
+    pages += README.parent.glob("packages/*/README.md")
+
+    # Debian and Ubuntu refuse a pip outside of an environment.
+    for line in commands.splitlines():
+        assert line.startswith("python3 -m venv ~/uv && ~/uv/bin/pip install uv && ")
+    assert [page.name for page in pages if bare.search(page.read_text())] == []
+    assert 'uv run --with "jax[cuda13]" roxxel quickstart' in text
+
+
 def test_every_file_that_the_readme_links_to_exists() -> None:
     links = re.findall(r"\]\((?!https://)([^)#]+)", README.read_text())
     links += re.findall(r"(?:src|srcset)=\"(.*?)\"", README.read_text())

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -70,6 +71,11 @@ def test_groups_in_one_process_say_what_to_do() -> None:
         "more processes, or use a preset without groups such as "
         "make_fsdp_sharding_config()"
     )
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,16 @@ def test_a_local_batch_goes_where_the_sharding_says() -> None:
     back = global_to_host_array(placed)
     assert isinstance(back["x"], np.ndarray)
     assert np.array_equal(back["x"], batch["x"])
+
+
+def test_a_local_batch_keeps_the_type_of_its_tree() -> None:
+    batch = Pair(np.arange(8.0), OrderedDict(ids=np.arange(8)))
+
+    placed = host_to_global_device_array(batch, sharded((8,), "a"))
+
+    assert isinstance(placed, Pair)
+    assert isinstance(placed.second, OrderedDict)
+    assert np.array_equal(np.asarray(placed.second["ids"]), np.arange(8))
 
 
 def test_a_mesh_may_hold_some_of_the_devices() -> None:

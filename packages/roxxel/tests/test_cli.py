@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel.cli import main
 from roxxel.quickstart.folder import QuickstartError
+from roxxel_store import missing_extra
 
 from .helpers import run_python
 
@@ -211,10 +212,16 @@ def test_our_errors_are_sentences(
 ) -> None:
     assert ending(QuickstartError("that\ndoes not go")) == 1
     assert ending(OSError(28, "No space left on device")) == 1
+    assert ending(missing_extra("log_to", "wandb", "not-installed", "wandb")) == 1
 
-    assert capsys.readouterr().err == (
-        "roxxel: that does not go\nroxxel: [Errno 28] No space left on device\n"
-    )
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        "roxxel: that does not go",
+        "roxxel: [Errno 28] No space left on device",
+    ]
+    assert lines[2:] == [
+        'roxxel: log_to needs wandb; install it: pip install "not-installed[wandb]"'
+    ]
 
 
 def test_our_faults_keep_their_traceback(ending: Ending) -> None:

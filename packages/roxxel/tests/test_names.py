@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
+from importlib import metadata
 
 import pytest
 import roxxel
@@ -129,3 +131,16 @@ def test_the_models_bring_neither_the_trainer_nor_an_extra() -> None:
     done = run_python("-W", "error", "-c", program)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_extra_has_its_plain_name_and_all_brings_them() -> None:
+    found = {*(metadata.metadata("roxxel").get_all("Provides-Extra") or [])}
+    brought: dict[str, set[str]] = {}
+    for requirement in metadata.requires("roxxel") or []:
+        wanted, _, marker = requirement.partition(";")
+        for extra in re.findall(r"extra == ['\"](.+?)['\"]", marker):
+            brought.setdefault(extra, set()).add(wanted)
+
+    plain = {"tokenizers", "parquet", "zstd", "ray", "bucket", "hf", "plot"}
+    assert plain | {"tensorboard", "wandb", "all"} <= found
+    assert brought["all"] == set[str]().union(*brought.values())
