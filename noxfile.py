@@ -103,9 +103,9 @@ DRILLS = (
     ),
     ("tests-integration/test_drill.py", "test", {"ROXXEL_DRILL": "60"}),
     (
-        "packages/roxxel-train/tests/test_disk_faults.py",
+        "tests-integration/test_disk_faults.py",
         "test",
-        {"ROXXEL_DISK_FAULTS": "200"},
+        {"ROXXEL_DISK_FAULTS": "all"},
     ),
 )
 
