@@ -220,6 +220,26 @@ def test_charts_follow_the_theme(opened_page: Page) -> None:
     assert tab.errors == []
 
 
+def test_a_phone_shows_values_zooms_and_hides_by_taps(
+    tab: Page, run: Path, tmp_path: Path
+) -> None:
+    write_report(run, tmp_path / "page.html")
+    tab.errors.clear()
+    tab.open(tmp_path / "page.html", 390, is_phone=True)
+    tab.wait("document.querySelectorAll('.plot .legend').length >= 2")
+
+    tab.tap(*middle(tab, LOSS))
+    tab.wait("document.querySelectorAll('.hoverlayer .legend').length >= 2")
+    tab.tap(*middle(tab, "#loss .modebar-btn"))
+    tab.wait("!document.getElementById('whole').hidden")
+    tab.tap(*middle(tab, "#loss .legendtoggle"))
+    tab.wait("document.querySelector('#loss .plot').data[0].visible === 'legendonly'")
+
+    ranges = drawn(tab, "box.layout.xaxis.range.map(Math.round)")
+    assert all(found == ranges[0] != [0, STEPS] for found in ranges)
+    assert tab.errors == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_runs_are_compared_over_their_own_tokens(
     tab: Page, run: Path, tmp_path: Path, width: int

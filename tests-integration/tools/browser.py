@@ -61,14 +61,17 @@ class Page:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
                 return answer["result"]
 
-    def open(self, path: Path, width: int, height: int = 900) -> None:
+    def open(
+        self, path: Path, width: int, height: int = 900, *, is_phone: bool = False
+    ) -> None:
         """Open a file in a window of this size, and wait until it is loaded."""
+        self.call("Emulation.setTouchEmulationEnabled", enabled=is_phone)
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
             height=height,
             deviceScaleFactor=1,
-            mobile=False,
+            mobile=is_phone,
         )
         self.call("Page.navigate", url=path.resolve().as_uri())
         self.wait("document.readyState === 'complete'")
@@ -105,6 +108,11 @@ class Page:
         self.mouse("mouseMoved", x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self.mouse(kind, x, y, button="left", clickCount=1)
+
+    def tap(self, x: float, y: float) -> None:
+        """Touch the screen for a moment; the page must be open with `is_phone`."""
+        for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
+            self.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
 
     def drag(self, start: tuple[float, float], stop: tuple[float, float]) -> None:
         """Press the left button at `start`, and release it at `stop`."""

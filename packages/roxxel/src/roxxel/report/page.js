@@ -198,14 +198,20 @@ function listen(box, id) {
     zoom(range.map(Number), "yaxis.range[0]" in change ? id : null);
   });
   box.on("plotly_doubleclick", () => zoom(null));
-  const others = () => [...inView].filter((other) => other !== id && !stale.has(other))
+  const boxes = () => [...inView].filter((other) => !stale.has(other))
     .map((other) => figures.get(other).querySelector(".plot"));
-  box.on("plotly_hover", ({xvals, points}) => {
-    if (isMirroring) return;
+  const others = () => boxes().filter((other) => other !== box);
+  const point = (targets, xval) => {
     isMirroring = true;
-    const xval = xvals?.[0] ?? points[0].x;
-    for (const other of others()) Plotly.Fx.hover(other, {xval}, "xy");
+    for (const target of targets) Plotly.Fx.hover(target, {xval}, "xy");
     isMirroring = false;
+  };
+  box.on("plotly_hover", ({xvals, points}) => {
+    if (!isMirroring) point(others(), xvals?.[0] ?? points[0].x);
+  });
+  box.on("plotly_click", ({points}) => {
+    // A finger has no pointer that stays: show the values after the tap has ended.
+    if (touch.matches) setTimeout(() => point(boxes(), points[0].x), 50);
   });
   box.on("plotly_unhover", () => {
     for (const other of others()) Plotly.Fx.unhover(other);
