@@ -217,7 +217,7 @@ def test_our_errors_are_sentences(
     lines = capsys.readouterr().err.splitlines()
     assert lines[:2] == [
         "roxxel: that does not go",
-        "roxxel: [Errno 28] No space left on device",
+        "roxxel: No space left on device",
     ]
     assert lines[2:] == [
         'roxxel: log_to needs wandb; install it: pip install "not-installed[wandb]"'

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store import check_output
-from roxxel_store.streams import drop_output, prepare_streams
+from roxxel_store.command import prepare_streams, run_command
 
 from roxxel_ckpt._arguments import parser
 from roxxel_ckpt._compare import plan_restore
@@ -78,22 +78,12 @@ def main(
     options.describe = describe
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
-    try:
-        return _COMMANDS[options.command](options)
-    except BrokenPipeError:
-        # A program such as `head` closed the pipe before it read all output.
-        drop_output()
-        return 0
-    except (CheckpointError, ImportError, ValueError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        name = "" if error.filename is None else f"{error.filename}: "
-        print(f"{prog}: {name}{error.strerror or error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
-        return 130
+    expected = CheckpointError, ImportError, OSError, ValueError
+    return run_command(
+        prog,
+        lambda: _COMMANDS[options.command](options),
+        lambda error: isinstance(error, expected),
+    )
 
 
 def _ls(options: argparse.Namespace) -> int:

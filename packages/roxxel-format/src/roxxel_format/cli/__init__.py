@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import errno
 import re
-import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from roxxel_store.streams import drop_output, prepare_streams
+from roxxel_store.command import prepare_streams, run_command
 
 from roxxel_format._prepare.committing import commit_units
 from roxxel_format._write.side import held_out_path
@@ -52,18 +51,12 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """
     prepare_streams()
     options = parser(prog).parse_args(arguments)
-    try:
-        return _COMMANDS[options.command](options)
-    except BrokenPipeError:
-        # Redirect stdout, or Python's flush at exit fails with the same error.
-        drop_output()
-        return 0
-    except _ERRORS as error:
-        print(f"{prog}: {_sentence(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(f"{prog}: interrupted", file=sys.stderr)
-        return 130
+    return run_command(
+        prog,
+        lambda: _COMMANDS[options.command](options),
+        lambda error: isinstance(error, _ERRORS),
+        _sentence,
+    )
 
 
 def _sentence(error: Exception) -> str:

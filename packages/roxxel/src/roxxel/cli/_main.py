@@ -5,19 +5,16 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import os
 import sys
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from roxxel_store.streams import drop_output, prepare_streams
+from roxxel_store.command import prepare_streams, run_command, sentence_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_REFUSED = 1
 _INVALID = 2
-_INTERRUPTED = 130
 
 _EXIT_CODES = """\
 exit codes:
@@ -138,24 +135,7 @@ def _ended_well(command: Callable[[], None]) -> int:
     Print an error of Roxxel's classes or an `OSError` as one sentence. Any other error
     is a bug and propagates with its traceback.
     """
-    try:
-        command()
-    except BrokenPipeError:
-        # The reader has closed the pipe. Discard what Python flushes at exit.
-        drop_output()
-        return _REFUSED
-    except Exception as error:
-        if not _is_meant_for_users(error):
-            raise
-        return _say(_sentence(error), _REFUSED)
-    except KeyboardInterrupt:
-        return _say("interrupted", _INTERRUPTED)
-    except SystemExit as stop:
-        if type(stop) is SystemExit:
-            raise
-        # A signal ended the run: `Preempted` of the trainer is a subclass.
-        return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
-    return 0
+    return run_command("roxxel", command, _is_meant_for_users, _on_one_line)
 
 
 def _is_meant_for_users(error: Exception) -> bool:
@@ -165,23 +145,5 @@ def _is_meant_for_users(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0].startswith("roxxel")
 
 
-def _sentence(error: Exception) -> str:
-    """Return the text of an error; `path: reason` for an `OSError`."""
-    if type(error).__module__ == "builtins" and isinstance(error, OSError):
-        path = error.filename2 or error.filename
-        if path is not None and error.strerror:
-            return f"{path}: {error.strerror}"
-    return str(error)
-
-
-def _say(what: object, code: int) -> int:
-    sentence = " ".join(str(what).split())
-    try:
-        print(f"roxxel: {sentence}", file=sys.stderr, flush=True)
-    except OSError:
-        # The terminal is closed. Discard what Python flushes at exit, which would
-        # change the exit code.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
-    return code
+def _on_one_line(error: Exception) -> str:
+    return " ".join(sentence_of(error).split())

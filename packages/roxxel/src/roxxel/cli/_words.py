@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.streams import drop_output
+from roxxel_store.command import drop_output
 
 from roxxel.config import load_config
 

@@ -1,0 +1,124 @@
+"""How a command begins and ends: its streams, its exit code, one sentence per error."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REFUSED = 1
+INTERRUPTED = 130
+
+
+def sentence_of(error: Exception) -> str:
+    """Return the text of an error; `path: reason` for an error of the system.
+
+    Example:
+        >>> sentence_of(OSError(28, "No space left on device", "a.rox"))
+        'a.rox: No space left on device'
+    """
+    if type(error).__module__ == "builtins" and isinstance(error, OSError):
+        path = error.filename2 or error.filename
+        if error.strerror:
+            return error.strerror if path is None else f"{path}: {error.strerror}"
+    return str(error)
+
+
+def run_command(
+    prog: str,
+    act: Callable[[], int | None],
+    is_expected: Callable[[Exception], bool],
+    sentence: Callable[[Exception], str] = sentence_of,
+) -> int:
+    """Run a command, and print an expected error as one sentence.
+
+    Call `prepare_streams` first. If the reader of the standard output has closed it, as
+    `head` does, nobody misses the rest, and the command has succeeded.
+
+    Args:
+        prog: Name of the command, which begins a sentence.
+        act: The command; returns its exit code, None for 0.
+        is_expected: Returns whether an error is meant for users. Any other error is a
+            bug and propagates with its traceback.
+        sentence: Returns the text of an error.
+
+    Returns:
+        The exit code. An exception whose class derives from SystemExit has its own.
+
+    Example:
+        >>> run_command("roxxel-format", lambda: None, lambda error: True)
+        0
+    """
+    try:
+        code = act() or 0
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _say(prog, "interrupted", INTERRUPTED)
+    except SystemExit as stop:
+        if type(stop) is SystemExit:
+            raise
+        # A signal ended a run: `Preempted` of the trainer is a subclass.
+        code = stop.code if isinstance(stop.code, int) else REFUSED
+        return _say(prog, str(stop), code)
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_unread():
+            drop_output()  # or Python's flush at exit fails with the same error
+            return 0
+        if not is_expected(error):
+            raise
+        return _say(prog, sentence(error), REFUSED)
+    return code
+
+
+def prepare_streams() -> None:
+    """Make both streams usable; call this function first in a command.
+
+    A daemon may start a program without standard output (`>&-`): the text then goes
+    nowhere, and no file that the program opens takes the place of the stream. A
+    character that the encoding of a stream lacks is printed as its escape.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # `open` returns the lowest free descriptor, which is this one.
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the program ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Send what is still written to standard output nowhere, after an error of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_unread() -> bool:
+    """Return whether the standard output is a pipe without a reader."""
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLOUT)
+        return any(event & select.POLLERR for _, event in poll.poll(0))
+    except (OSError, ValueError):  # not a descriptor
+        return False
+
+
+def _say(prog: str, sentence: str, code: int) -> int:
+    try:
+        sys.stderr.write(f"{prog}: {sentence}\n")
+        sys.stderr.flush()
+    except OSError:
+        # The terminal is closed. Discard what Python flushes at exit, which would
+        # change the exit code.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(nowhere, stream.fileno())
+    return code

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import os, sys
+from roxxel_store.command import prepare_streams
+prepare_streams()
+opened = os.open("/dev/zero", os.O_RDONLY)
+print("caf\\u00e9", flush=True)
+print(opened > 2, file=sys.stderr)
+"""
+
+
+def run(redirection: str, encoding: str = "utf-8") -> tuple[int, bytes, bytes]:
+    script = f'PYTHONIOENCODING={encoding} exec "$0" -c "$1" {redirection}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, sys.executable, PROGRAM],
+        capture_output=True,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_no_file_takes_the_place_of_a_closed_standard_output() -> None:
+    assert run(">&-") == (0, b"", b"True\n")
+
+
+def test_all_streams_may_be_closed() -> None:
+    assert run("<&- >&- 2>&-") == (0, b"", b"")
+
+
+def test_a_character_that_the_encoding_lacks_is_escaped() -> None:
+    assert run("", "ascii") == (0, b"caf\\xe9\n", b"True\n")
+
+
+ENDING = """
+import sys
+from roxxel_store.command import prepare_streams, run_command
+class Stop(SystemExit): pass
+def act():
+    print("x" * 100_000)
+    if len(sys.argv) > 1:
+        raise eval(sys.argv[1])
+prepare_streams()
+sys.exit(run_command("tool", act, lambda error: isinstance(error, OSError)))
+"""
+
+
+def ended(*arguments: str, output: str = "/dev/null") -> tuple[int, str]:
+    script = f'exec "$0" -c "$@" {output}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, sys.executable, ENDING, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        ("OSError(28, 'No space left', 'a.rox')", 1, "tool: a.rox: No space left\n"),
+        ("BrokenPipeError('of a socket')", 1, "tool: of a socket\n"),
+        ("KeyboardInterrupt()", 130, "tool: interrupted\n"),
+        ("Stop(75)", 75, "tool: 75\n"),
+    ],
+)
+def test_an_end_has_a_code_and_a_sentence(error: str, code: int, text: str) -> None:
+    assert ended(error, output=">/dev/null") == (code, text)
+
+
+def test_an_unexpected_error_has_its_traceback() -> None:
+    code, text = ended("KeyError('bug')", output=">/dev/null")
+
+    assert code == 1
+    assert "Traceback" in text
+
+
+def test_a_reader_that_has_gone_is_no_error() -> None:
+    assert ended(output="| true") == (0, "")
+
+
+def test_an_output_without_room_is_an_error() -> None:
+    code, text = ended(output=">/dev/full")
+
+    assert (code, text.count("\n")) == (1, 1)
+    assert text.startswith("tool: ")
