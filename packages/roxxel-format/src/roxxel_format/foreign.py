@@ -236,8 +236,8 @@ class FlatTokens(MappedTokens):
 
     nanoGPT writes raw `.bin`, OLMo raw tokens with the ending `.npy`, llm.c a header of
     1024 bytes before the tokens. The first bytes of a file say which it is, so you name
-    only the type of raw tokens. The header of llm.c has a count but no type: the size of
-    the file decides between uint16 and uint32.
+    only the type of raw tokens. The header of llm.c has a count but no type: the file's
+    size decides between uint16 and uint32.
 
     Args:
         filepath: A file, a glob pattern, or a list of these. The files of a pattern are
