@@ -22,10 +22,13 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
+    _orbax,
+    _save,
 )
+from roxxel_ckpt._local_folder import LocalFolder
 from roxxel_ckpt.cli import main
 
-from .helpers import checkpointer, content, flip, make, save_all, train
+from .helpers import checkpointer, content, few, flip, make, save_all, train
 
 LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
 
@@ -534,6 +537,41 @@ def test_step_in_the_place_of_its_folder_is_named(
             f"{step}: is a checkpoint, but its name is not the number of a step; "
             f"{rename}give {tmp_path}"
         )
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [(_orbax, "start_writing"), (_save, "digest_files"), (LocalFolder, "commit")],
+)
+def test_a_folder_that_is_renamed_during_a_save_loses_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: tuple[Any, str]
+) -> None:
+    old, new = tmp_path / "run" / "checkpoints", tmp_path / "moved" / "checkpoints"
+    saving = checkpointer(old, seed=1)
+    save_all(saving, 1)
+    act = getattr(*moment)
+
+    def rename(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        old.parent.rename(new.parent)
+        return act(*arguments, **options)
+
+    monkeypatch.setattr(*moment, rename)
+    saving.save(2)
+    try:
+        saving.wait()
+    except CheckpointWriteError as error:
+        assert f"was renamed to {new}" in str(error)  # noqa: PT017 - or it succeeds
+        assert "save again" in str(error)  # noqa: PT017
+        assert saving.steps() == [1]
+    else:
+        assert saving.steps() == [1, 2]
+
+    again = checkpointer(new)
+    assert again.restore(strict=True) == saving.latest_step
+    assert content(again.model) == content(few(1))
+    save_all(again, 3)
+    assert {path.name for path in new.iterdir()} <= {"1", "2", "3"}
 
 
 def test_a_folder_that_is_renamed_is_followed(

@@ -209,6 +209,7 @@ class Save:
             self._staging = folder.staging(self.step, attempt, process_index())
         except OSError as error:
             raise _cannot_begin(folder, self.step, error) from error
+        self._place = str(folder)
         self._retention, self._timeout_s = retention, timeout_s
         self._held = contextlib.ExitStack()
         self._base, self._files = base, files
@@ -275,6 +276,12 @@ class Save:
         self.was_raised = True
         if isinstance(error, TimeoutError):
             raise self._too_slow(brief(error)) from error
+        if str(self.folder) != self._place:
+            raise CheckpointWriteError(
+                f"{self._place}: was renamed to {self.folder} during the save of step "
+                f"{self.step}, which failed ({brief(error)}); earlier checkpoints are "
+                "unchanged; save again, and give the new path when you start again"
+            ) from error
         raise CheckpointWriteError(
             f"{self.folder}: the save of step {self.step} failed ({brief(error)}); "
             f"earlier checkpoints are unchanged{_remedy(self.folder, error)}"
