@@ -337,6 +337,63 @@ def test_a_step_brought_back_is_exchanged_for_the_newer_ones(tmp_path: Path) -> 
     assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20.1", "30"]
 
 
+@pytest.mark.parametrize("renames", [1, 2, 3])
+def test_a_step_is_brought_back_again_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20, metrics_dict={"loss": 1.0})
+        saving.restore(10)
+        save_all(saving, 20, 30, metrics_dict={"loss": 2.0})
+    rename, calls = Path.rename, iter(range(renames))
+
+    def killed(path: Path, target: Path) -> Path:
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", killed)
+    assert main(["bring-back", f"{tmp_path}@20"]) == 130
+    monkeypatch.undo()
+
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+    assert saving.metrics(20) == {"loss": 1.0}
+    assert saving.steps() == [10, 20]
+    assert checkpointer(tmp_path / "abandoned").steps() == [20, 30]
+
+
+def test_nothing_moves_if_a_step_cannot_be_brought_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+        saving.restore(10)
+        save_all(saving, 30)
+    (tmp_path / "20").write_text("")
+    (tmp_path / "40").mkdir()  # of another program
+
+    assert main(["bring-back", f"{tmp_path}@20"]) == 1
+    assert f"{tmp_path / '20'}: exists" in capsys.readouterr().err
+    assert saving.steps() == [10, 30]
+    (tmp_path / "20").unlink()
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+    assert (saving.steps(), (tmp_path / "40").is_dir()) == ([10, 20], True)
+
+
+def test_a_step_that_is_a_link_is_dropped_and_its_target_stays(tmp_path: Path) -> None:
+    with checkpointer(tmp_path / "other") as saving:
+        save_all(saving, 10)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "10").symlink_to(tmp_path / "other" / "10")
+
+    with checkpointer(tmp_path / "run", max_to_keep=1) as saving:
+        assert saving.restore() == 10
+        save_all(saving, 20, 30)
+
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {"30"}
+    assert checkpointer(tmp_path / "other").restore() == 10
+
+
 def test_a_program_whose_step_was_exchanged_saves_no_more(tmp_path: Path) -> None:
     with checkpointer(tmp_path) as first:
         save_all(first, 10, 20)

@@ -324,13 +324,24 @@ class LocalFolder:
         Raises:
             CheckpointNotFoundError: No step with this number is set aside.
         """
-        aside = self.aside()
+        aside, target = self.aside(), self._numbered_path(step)
         if step not in aside.numbered():
             raise not_set_aside(self, step, aside.steps())
-        back = aside.step_path(step)
-        newer = [number for number in self.numbered() if number >= step]
+        ours = [number for number in self.numbered() if self.is_checkpoint(number)]
+        if mode_of(target) is not None and step not in ours:
+            raise CheckpointWriteError(
+                f"{target}: exists and is not a checkpoint of roxxel-ckpt; move it away"
+            )
+        last, wanted = max(aside._copies(step))  # noqa: SLF001 - a folder of this class
+        # If this process is killed midway, the next call takes the same copy again.
+        back = wanted.rename(aside.path / f"{step}.{last + 2}")
+        newer = [number for number in ours if number > step]
         self._set_aside(newer)
-        back.rename(self._numbered_path(step))
+        if step in ours:
+            self.step_path(step).rename(aside.path / f"{step}.{last + 1}")
+            newer = [step, *newer]
+        back.rename(target)
+        sync_directory(aside.path)
         sync_directory(self.path)
         return newer
 
@@ -464,7 +475,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _remove_tree(path: Path) -> None:
-    if path.is_dir():
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
