@@ -18,6 +18,7 @@ from roxxel_ckpt import (
     CheckpointUnreadableError,
     _integrity,
 )
+from roxxel_ckpt.cli import main
 
 from .helpers import (
     checkpointer,
@@ -275,6 +276,51 @@ def test_a_step_is_saved_beside_one_that_cannot_be_read_and_none_is_deleted(
     assert saving.steps() == [10, 20]
     assert str(tmp_path / "10") in caplog.text
     assert "no old checkpoint was deleted" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json"])
+def test_json_that_nests_too_deep_is_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    (tmp_path / "2" / name).write_text("[" * 100_000)
+
+    assert main(["ls", str(tmp_path)]) == 0
+    assert main(["verify", f"{tmp_path}@2"]) == 1
+    assert f"{name} is damaged" in capsys.readouterr().out
+    assert checkpointer(tmp_path).restore() == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"step": "2"}, {"step": -1}, {"saved_at": "x"}, {"versions": [3]}, {"extra": 5}],
+)
+def test_a_description_with_wrong_values_is_damage(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    commit = tmp_path / "2" / "checkpoint.json"
+    body = json.loads(commit.read_text())["body"]
+    commit.write_text(_integrity.sealed({**body, **values}))
+
+    assert main(["ls", str(tmp_path)]) == 0
+    assert main(["show", f"{tmp_path}@2"]) == 1
+    assert checkpointer(tmp_path).restore() == 1
+
+
+def test_a_time_that_no_calendar_has_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+    commit = tmp_path / "1" / "checkpoint.json"
+    body = json.loads(commit.read_text())["body"]
+    commit.write_text(_integrity.sealed({**body, "saved_at": 1e308}))
+
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["saved_at"] == "-"
 
 
 def test_a_checkpoint_of_a_later_format_is_not_guessed_at(

@@ -285,11 +285,11 @@ def read_description(directory: Path) -> Description:
             saved_at = (directory / V1_META_FILE).stat().st_mtime
         best = body.get("best")
         return Description(
-            step=body["step"],
+            step=checked_step(body["step"]),
             metrics={name: float(value) for name, value in body["metrics"].items()},
-            extra=body["extra"],
-            versions=body.get("versions", {}),
-            saved_at=saved_at,
+            extra=None if body["extra"] is None else {**body["extra"]},
+            versions={**body.get("versions", {})},
+            saved_at=float(saved_at),
             format=found,
             digests=tuple(body.get("digests", ())),
             best=None if best is None else BestRule(best["metric"], best["mode"]),
@@ -361,7 +361,13 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
         return unsealed(directory, COMMIT_FILE)
     try:
         return dict(json.loads(text_of(directory / v1_name)))
-    except (ValueError, TypeError, FileNotFoundError, NotADirectoryError) as error:
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+        FileNotFoundError,
+        NotADirectoryError,
+    ) as error:
         raise CheckpointDamagedError(
             f"{directory}: {v1_name} cannot be read ({error}); restore another step"
         ) from error
@@ -452,7 +458,7 @@ def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return `extra` after a round trip through JSON."""
     try:
         return json.loads(json.dumps(extra))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"extra must be a dict that JSON can hold ({error}); "
             "put arrays into a Variable of the model instead"

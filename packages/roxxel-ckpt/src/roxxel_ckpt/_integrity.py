@@ -96,7 +96,7 @@ def is_sealed(text: bytes) -> bool:
     try:
         record = json.loads(text)
         return record["crc32"] == crc_of(record["body"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
 
 
@@ -144,7 +144,7 @@ def unsealed(path: Path, name: str) -> Any:
         ) from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnreadableError.because(path, error) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointDamagedError(
             f"{path}: {name} is damaged; restore another step"
         ) from error

@@ -101,7 +101,14 @@ def read_layout(
         files = chunks.get(f"{STATE}/{name}/c", [])
         layout = Layout(shape, _regular_chunk(body), files)
         inner = _num_inner(body["codecs"], layout.chunk)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise _damaged(directory, f"{file} is no layout of an array") from error
     words = shape[-1:] if spec.is_key else ()
     if (

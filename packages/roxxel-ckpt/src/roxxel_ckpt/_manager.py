@@ -165,7 +165,7 @@ def _json(directory: Path, name: str) -> dict[str, Any]:
         ) from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnreadableError.because(directory, error) from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged(directory, name) from error
 
 

@@ -433,7 +433,10 @@ def _known(spec: LeafSpec) -> int:
 def _local_time(description: Description) -> str:
     if not math.isfinite(description.saved_at):
         return "-"
-    moment = dt.datetime.fromtimestamp(description.saved_at).astimezone()
+    try:
+        moment = dt.datetime.fromtimestamp(description.saved_at).astimezone()
+    except (OverflowError, ValueError, OSError):  # no calendar has this time
+        return "-"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
