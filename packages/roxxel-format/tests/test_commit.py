@@ -45,32 +45,6 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def version_1_corpus(
-    folder: Path,
-    shards: list[list[int]],
-    *,
-    last: bool = True,
-    dtypes: tuple[str, ...] = (),
-) -> None:
-    """Write shards as version 1 of the package did: without a manifest."""
-    arguments = {
-        "separator": None,
-        "block_size": 512,
-        "max_shard_bytes": 12_000,
-        "dtype": None,
-        "vocab_size": None,
-        "tokenizer": None,
-    }
-    for number, tokens in enumerate(shards):
-        is_last = last and number == len(shards) - 1
-        write = {"arguments": arguments, "first": 0, "position": number}
-        metadata: dict[str, Any] = {"separator": [], "write": write | {"last": is_last}}
-        path = folder / f"c_{number:05d}.rox"
-        dtype = dtypes[number] if dtypes else "uint16"
-        with ShardWriter(path, dtype, block_size=512, metadata=metadata) as writer:
-            writer.append(np.array(tokens))
-
-
 def test_manifest_lists_what_the_feet_of_the_shards_say(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(*[1000] * 40), separator=b"\1")
 
@@ -258,10 +232,9 @@ def test_clean_removes_an_interrupted_first_write_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("written", "cleaned"), [("*.rox", ""), ("", "*.rox")])
-def test_clean_by_another_spelling_leaves_an_interrupted_write_marked(
+def test_a_folder_and_the_pattern_of_all_shards_in_it_are_one_corpus(
     tmp_path: Path, written: str, cleaned: str
 ) -> None:
-    """The folder `d` and `d/*.rox` have one manifest, and shards of other names."""
 
     def killed() -> Iterator[object]:
         yield from documents_of(*[3000] * 4)
@@ -274,12 +247,10 @@ def test_clean_by_another_spelling_leaves_an_interrupted_write_marked(
 
     assert fork(write) == -signal.SIGKILL
 
-    Roxxel(tmp_path / cleaned).remove_leftovers()
-
     for spelling in (written, cleaned):
         with pytest.raises(ShardError, match="no version is committed"):
             _ = Roxxel(tmp_path / spelling).num_tokens
-    assert Roxxel(tmp_path / written).remove_leftovers()
+    assert Roxxel(tmp_path / cleaned).remove_leftovers()
     assert names_in(tmp_path) == []
 
 
@@ -608,97 +579,6 @@ def test_a_file_that_is_not_a_manifest_is_never_replaced(tmp_path: Path) -> None
     assert path.read_text() == '{"name": "a web app"}'
 
 
-def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
-    tmp_path: Path,
-) -> None:
-    version_1_corpus(tmp_path, [[1, 2], [3]])
-    before = Roxxel(sorted(tmp_path.glob("*.rox"))).fingerprint
-
-    assert corpus_of(tmp_path, untouchable()).num_tokens == 3
-    assert not (tmp_path / "c_manifest.json").exists()
-    corpus_of(tmp_path, [[4]], exist="append")
-
-    assert tokens_of(tmp_path) == [1, 2, 3, 4]
-    first, second = listed(tmp_path)["versions"]
-    assert (first["num_shards"], first["fingerprint"]) == (2, before)
-    assert first["arguments"]["max_shard_bytes"] == 12_000
-    assert second["num_shards"] == 3
-
-
-@pytest.mark.parametrize(
-    ("left", "message"),
-    [
-        (".c_%.rox.replacing", "so its shards belong to two corpora"),
-        (".c_%.rox.lock", "a write of its 2 shards was interrupted"),
-        (None, "a write of its 2 shards was interrupted"),
-    ],
-)
-def test_interrupted_write_of_version_1_is_not_read(
-    tmp_path: Path, left: str | None, message: str
-) -> None:
-    version_1_corpus(tmp_path, [[1, 2], [3], [4]])
-    shards = sorted(tmp_path.glob("*.rox"))
-    # With a lock file a gap is an error too; without one, only a missing end.
-    (shards[2] if left is None else shards[1]).unlink()
-    if left is not None:
-        (tmp_path / left).touch()
-
-    for name in (tmp_path, tmp_path / "c_*.rox"):
-        with pytest.raises(ShardError, match=message):
-            _ = Roxxel(name).num_tokens
-    assert Roxxel(sorted(tmp_path.glob("*.rox"))).num_tokens == 3
-
-
-def test_shards_of_version_1_with_two_dtypes_get_no_manifest(tmp_path: Path) -> None:
-    version_1_corpus(tmp_path, [[1, 2], [3]], dtypes=("uint16", "uint32"))
-
-    with pytest.raises(ShardError, match=r"c_00001\.rox: holds uint32, but"):
-        corpus_of(tmp_path, [[4]], exist="append")
-    assert not (tmp_path / "c_manifest.json").exists()
-
-
-def test_shards_of_version_1_are_replaced(tmp_path: Path) -> None:
-    version_1_corpus(tmp_path, [[1, 2], [3]])
-
-    with pytest.raises(FileExistsError, match="the corpus exists already; use"):
-        corpus_of(tmp_path, [[4]], exist="error")
-    corpus_of(tmp_path, [[4]], exist="replace")
-
-    assert tokens_of(tmp_path) == [4]
-    assert names_in(tmp_path) == ["c_00002.rox", "c_manifest.json"]
-
-
-@pytest.mark.parametrize("cause", ["last", "replacing"])
-def test_interrupted_write_of_version_1_is_written_again(
-    cause: str, tmp_path: Path
-) -> None:
-    version_1_corpus(tmp_path, [[1, 2], [3]], last=cause != "last")
-    if cause == "replacing":
-        (tmp_path / ".c_%.rox.replacing").touch()
-
-    with pytest.raises(
-        ShardError, match="a write of its shards was interrupted; write"
-    ):
-        corpus_of(tmp_path, [[4]], exist="append")
-    corpus_of(tmp_path, [[4]])
-
-    assert tokens_of(tmp_path) == [4]
-
-
-def test_shards_that_say_nothing_of_their_write_are_appended_to(
-    tmp_path: Path,
-) -> None:
-    for number in range(2):
-        with ShardWriter(tmp_path / f"c_{number:05}.rox", "uint8") as writer:
-            writer.append(np.array([number]))
-
-    with pytest.raises(FileExistsError, match=r"other arguments \(not recorded\)"):
-        corpus_of(tmp_path, [[2]])
-    corpus_of(tmp_path, [[2]], exist="append")
-
-    assert tokens_of(tmp_path) == [0, 1, 2]
-
-
 def test_single_file_records_its_arguments(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "a.rox")
     corpus.write([[1]], vocab_size=9)
@@ -708,18 +588,6 @@ def test_single_file_records_its_arguments(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="vocab_size=9 in the corpus, 8 given"):
         corpus.write(untouchable(), vocab_size=8)
     assert names_in(tmp_path) == ["a.rox"]
-
-
-def test_single_file_of_version_1_is_kept(tmp_path: Path) -> None:
-    version_1_corpus(tmp_path, [[1, 2]])
-    (tmp_path / "c_00000.rox").rename(tmp_path / "a.rox")
-    arguments = Shard(tmp_path / "a.rox").read_metadata()["write"]["arguments"]
-
-    kept = Roxxel(tmp_path / "a.rox")
-    with pytest.raises(FileExistsError, match="block_size=512 in the corpus, 4096 g"):
-        kept.write(untouchable())
-
-    assert arguments["block_size"] == 512
 
 
 def test_killed_write_of_a_single_file_leaves_a_draft_that_the_next_takes_over(

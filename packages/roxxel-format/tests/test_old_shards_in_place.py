@@ -39,26 +39,25 @@ def check_old(folder: Path, shards: dict[str, bytes]) -> None:
     assert {name: (folder / name).read_bytes() for name in shards} == shards
 
 
-def refusal(path: Path, pattern: Path) -> str:
-    return (
-        f"{path}: is a shard of the first Roxxel (ROXXEL02), but its name is that of a "
-        f"shard of {pattern}; convert the old shards first, with `roxxel-format write "
-        '"new_*.rox" FILES --separator SEP`, or write under another name'
-    )
+@pytest.mark.parametrize("exist", ["keep", "append", "error"])
+def test_no_write_extends_old_shards(exist: Any, tmp_path: Path) -> None:
+    shards = old_corpus(tmp_path)
+
+    with pytest.raises(ShardError, match=r"first Roxxel.*convert") as caught:
+        Roxxel(tmp_path / "wiki_*.rox").write([[1, 2, 3]], exist=exist)
+
+    assert str(caught.value).startswith(f"{tmp_path / min(shards)}: ")
+    assert names_in(tmp_path) == sorted(shards)
+    check_old(tmp_path, shards)
 
 
 @pytest.mark.parametrize("star", STARS)
-@pytest.mark.parametrize("exist", ["keep", "append", "error"])
-def test_no_write_extends_old_shards(exist: Any, star: str, tmp_path: Path) -> None:
+def test_old_shards_are_no_corpus(star: str, tmp_path: Path) -> None:
     shards = old_corpus(tmp_path, star)
-    pattern = tmp_path / "wiki_*.rox"
 
-    with pytest.raises(ShardError) as caught:
-        Roxxel(pattern).write([[1, 2, 3]], exist=exist)
-
-    assert str(caught.value) == refusal(tmp_path / min(shards), pattern)
-    assert names_in(tmp_path) == sorted(shards)
-    check_old(tmp_path, shards)
+    for path in (tmp_path, tmp_path / "wiki_*.rox"):
+        with pytest.raises(ShardError, match=rf"{min(shards)}: .*first Roxxel"):
+            Roxxel(path).num_tokens  # noqa: B018 - opens the corpus
 
 
 @pytest.mark.parametrize("exist", ["keep", "error"])
@@ -72,11 +71,8 @@ def test_a_write_onto_one_old_shard_says_how_to_convert_it(
         Roxxel(path).write([[1, 2, 3]], exist=exist)
 
     if exist == "keep":
-        assert str(caught.value) == (
-            f"{path}: is a shard of the first Roxxel (ROXXEL02); convert the old "
-            'shards first, with `roxxel-format write "new_*.rox" FILES --separator '
-            "SEP`, or write under another name"
-        )
+        assert str(caught.value).startswith(f"{path}: is a shard of the first Roxxel")
+        assert "roxxel-format write" in str(caught.value)
     assert path.read_bytes() == shard_of([TEXT])
 
 
@@ -96,7 +92,7 @@ def test_a_replacement_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("num_shards", [0, 1, 2])
 def test_after_a_killed_replacement_old_shards_are_as_safe_as_before(
-    num_shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    num_shards: int, tmp_path: Path
 ) -> None:
     shards = old_corpus(tmp_path)
     other = tmp_path / "wiki_00077.rox"
@@ -115,11 +111,6 @@ def test_after_a_killed_replacement_old_shards_are_as_safe_as_before(
     left = set(names_in(tmp_path)) - set(shards) - {other.name}
     assert len(left) >= 2
 
-    for exist in ("keep", "append", "error"):
-        with pytest.raises(ShardError) as caught:
-            Roxxel(pattern).write([[1, 2, 3]], exist=exist, **limits)
-        assert str(caught.value) == refusal(tmp_path / min(shards), pattern)
-    assert capsys.readouterr().err == ""
     assert main(["clean", str(pattern)]) == 0
 
     assert names_in(tmp_path) == sorted([*shards, other.name])

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, ShardError, ShardWriter
+from roxxel_format import Roxxel, ShardError
 from roxxel_format.cli import main
-from roxxel_format.foreign import Roxxel02Tokens
 
 from .helpers import documents_of, names_in
-from .test_roxxel02 import shard_of, write_old
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,7 +99,7 @@ WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [
     ((), "t/", {}, ["t/shard_00000.rox"]),
     ((), "t/", {"max_shard_bytes": LIMIT}, ["t/shard_00000.rox"]),
     ((), "t.rox/", {}, ["t.rox/shard_00000.rox"]),
-    ((), "t/*.rox", {}, ["t/00000.rox"]),
+    ((), "t/*.rox", {}, ["t/shard_00000.rox"]),
     (("t/",), "t", {"exist": "append"}, ["t/shard_00000.rox", "t/shard_00001.rox"]),
     (("t.rox",), "t/", {}, ["t/shard_00000.rox"]),
     (("t_*.rox",), "t.rox", {"max_shard_bytes": LIMIT}, SHARDS),  # kept
@@ -205,17 +202,6 @@ def test_the_command_takes_plain_names(
     assert "t.rox" not in names
 
 
-def test_old_shards_are_found_by_a_plain_name(tmp_path: Path) -> None:
-    write_old(tmp_path, [b"text"] * 99, b"\n")
-    for path in tmp_path.glob("old_*"):
-        path.rename(path.with_name(path.name.replace("old_", "t_base_")))
-
-    for name in ("t", "t.rox"):
-        assert Roxxel02Tokens(tmp_path / name).num_tokens == 512
-        with pytest.raises(ShardError, match="is a shard of the first Roxxel"):
-            Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -246,29 +232,6 @@ def test_a_file_with_a_number_does_not_turn_a_write_into_shards(
     Roxxel(tmp_path / "t.rox").write(OTHER)
 
     assert names_in(tmp_path) == sorted(["t.rox", other])
-
-
-def test_a_damaged_shard_of_a_plain_name_is_an_error_that_names_it(
-    tmp_path: Path,
-) -> None:
-    with ShardWriter(tmp_path / "t_00000.rox", "uint8") as writer:
-        writer.append(np.array([1]))
-    assert Roxxel(tmp_path / "t").tokens[:].tolist() == [1]
-    os.truncate(tmp_path / "t_00000.rox", 5000)
-
-    with pytest.raises(ShardError, match=r"t_00000\.rox: "):
-        Roxxel(tmp_path / "t").num_tokens  # noqa: B018 - opens the corpus
-
-
-def test_old_shards_of_a_plain_name_are_those_with_numbers(tmp_path: Path) -> None:
-    others = ["t_more_0000.rox", "t_base_more_0000.rox", "t_base.rox", "t_0001.rox.bak"]
-    for name in ["t_0001.rox", "t_0000.rox", "t_base_0002.rox", *others]:
-        (tmp_path / name).write_bytes(shard_of([name.encode()]))
-
-    for name in ("t", "t.rox"):
-        tokens = Roxxel02Tokens(tmp_path / name).tokens[:]
-        assert bytes(tokens) == b"t_0000.roxt_0001.roxt_base_0002.rox"
-    assert bytes(Roxxel02Tokens(tmp_path / "t_more").tokens[:]) == b"t_more_0000.rox"
 
 
 @pytest.mark.parametrize("name", ["one.rox", "one", "many_*.rox", "folder/"])

@@ -335,29 +335,6 @@ def test_a_file_a_folder_a_pattern_and_a_list_name_the_same_corpus(
     assert reordered.fingerprint != corpus.fingerprint
 
 
-def test_shards_are_in_natural_order(tmp_path: Path) -> None:
-    for number in (99999, 100000, 2):
-        Roxxel(tmp_path / f"s_{number}.rox").write([[number]])
-
-    assert Roxxel(tmp_path).tokens[:].tolist() == [2, 99999, 100000]
-
-
-def test_a_folder_is_all_of_its_shards(tmp_path: Path) -> None:
-    Roxxel(tmp_path / "a.rox").write([[1]])
-    Roxxel(tmp_path / "b.rox").write([[2]])
-
-    assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2]
-    assert Roxxel(tmp_path / "*.rox").tokens[:].tolist() == [1, 2]
-
-
-def test_shards_of_different_types_are_no_corpus(tmp_path: Path) -> None:
-    Roxxel(tmp_path / "a.rox").write([[1]])
-    Roxxel(tmp_path / "b.rox").write([b"1"])
-
-    with pytest.raises(ShardError, match=r"b\.rox: holds uint8, but .*a\.rox holds u"):
-        _ = Roxxel(tmp_path).num_tokens
-
-
 def test_a_pickled_corpus_opens_the_same_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -527,15 +504,6 @@ def write_shard(path: Path, tokens: list[int], dtype: str = "uint16") -> Path:
     with ShardWriter(path, dtype) as writer:
         writer.append(np.array(tokens))
     return path
-
-
-def test_pattern_that_matches_another_corpus_is_an_error(tmp_path: Path) -> None:
-    write_shard(tmp_path / "c_00000.rox", [1])
-    write_shard(tmp_path / "c_en_00000.rox", [2])
-
-    with pytest.raises(ShardError, match=r"1 other shards \(such as c_en_00000"):
-        _ = Roxxel(tmp_path / "c_*.rox").num_tokens
-    assert Roxxel(tmp_path / "c_[0-9]*.rox").tokens[:].tolist() == [1]
 
 
 def test_list_of_shards_with_two_dtypes_is_an_error(tmp_path: Path) -> None:

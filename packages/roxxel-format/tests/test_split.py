@@ -53,8 +53,6 @@ def folder(tmp_path: Path) -> Path:
         ("many/a_*.rox", "many"),
         ("many/a_00000.rox", "many/a_*.rox"),
         ("many/a_*.rox", "many/a_00000.rox"),
-        ("many/a_0000?.rox", "many/a_00000.rox"),
-        ("many/a_0000?.rox", "many"),
     ],
 )
 def test_output_that_is_the_source_is_refused_before_anything_is_written(

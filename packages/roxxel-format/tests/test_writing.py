@@ -143,15 +143,6 @@ def test_a_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_some_shards_of_a_corpus_are_read_by_their_numbers(tmp_path: Path) -> None:
-    documents = documents_of(*[1000] * 40)
-    assert corpus_of(tmp_path, documents).num_shards > 4
-
-    some = Roxxel(tmp_path / "c_0000[0-1].rox")
-
-    assert np.array_equal(some.tokens[:1000], documents[0])
-
-
 DTYPES: list[tuple[dict[str, Any], list[Any], str]] = [
     ({}, [[1, 2]], "uint32"),
     ({}, [np.array([1], np.int16)], "int16"),

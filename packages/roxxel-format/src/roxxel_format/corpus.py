@@ -18,6 +18,7 @@ from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._write.adopt import adopt
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
@@ -48,18 +49,17 @@ class Roxxel:
     """A corpus: the tokens of all shards at a path, one after another.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
-    (without a manifest, the head and foot of every shard), and fixes the version. The
+    (for a list of files, the head and foot of each), and fixes the version. The
     object, its copies and its pickles then read only this version. They ignore shards
     that are appended later, and raise ShardError if the corpus was replaced. Each shard
     is opened and mapped at its first read. All methods may be called from many threads.
 
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
-            the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). `t` and
-            `t.rox` mean the numbered shards `t_*.rox` if no file has exactly this name.
-            With a manifest, a folder or a pattern means the shards in the manifest.
-            Without a manifest, it means the matching `*.rox` files in natural order of
-            their names; opening raises if a write of these files was interrupted.
+            the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). A folder or
+            a pattern means the shards in its manifest; shards without a manifest are
+            an error, see `adopt`. `t` and `t.rox` mean the shards `t_*.rox` if these
+            have a manifest, and no file has exactly this name.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only the head, the foot and
             the document index of each shard; `verify()` checks the tokens.
@@ -612,6 +612,42 @@ class Roxxel:
         path = absolute(target)
         assert isinstance(path, str)  # noqa: S101 - one path gives one path
         return copy_corpus(lazy.filepath, path, exist, lazy.timeout_s, progress)
+
+    def adopt(
+        self, *, progress: Callable[[int, int], None] | None = None
+    ) -> VerifyReport:
+        """Make shards without a manifest a corpus, after verifying every byte of them.
+
+        Call this if the manifest was lost, or if you wrote the shards yourself with
+        `ShardWriter`. The corpus is a folder or a pattern on a disk, and its shards are
+        in natural order of their names: 2 comes before 10. A shard that the manifest of
+        another corpus in the folder lists is left out.
+
+        Args:
+            progress: Called with the bytes verified so far, and all bytes.
+
+        Returns:
+            The number and the size of the shards.
+
+        Raises:
+            FileExistsError: The corpus has a manifest.
+            FileNotFoundError: There is no shard without a manifest.
+            ShardError: A shard is damaged or missing, or the shards differ in dtype,
+                block size, separator or tokenizer. No manifest is written.
+            ValueError: The corpus is one file, or in a bucket.
+
+        Example:
+            >>> for number in range(2):
+            ...     with ShardWriter(f"mine_{number:05d}.rox", "uint16") as writer:
+            ...         writer.extend([np.array([5, 6, 7])])
+            >>> Roxxel("mine_*.rox").adopt().num_shards
+            2
+            >>> Roxxel("mine_*.rox").num_documents
+            2
+        """
+        report = adopt(self._lazy.filepath, progress)
+        self._use_current_version()
+        return report
 
     def leftovers(self) -> list[str]:
         """Return the uncommitted files of interrupted writes of this corpus.

@@ -53,8 +53,7 @@ from roxxel_format._read.separators import (
 )
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute
-from roxxel_format._store.plain_name import old_shards
+from roxxel_format._store.corpus_name import absolute, matching_files
 from roxxel_format._store.reading import read_file
 from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
@@ -446,7 +445,7 @@ class Roxxel02Tokens(MappedTokens):
     ) -> None:
         filepath = absolute(filepath)
         named = (filepath,) if isinstance(filepath, str) else filepath
-        paths = [path for each in named for path in old_shards(each)]
+        paths = [path for each in named for path in matching_files(each)]
         if not paths:
             raise FileNotFoundError("the list of shards is empty; pass at least one")
 
@@ -524,7 +523,7 @@ def foreign_format(filepath: Filepath) -> str | None:
         return "datatrove"
     if path.suffix == ".rox" or not path.suffix:
         with contextlib.suppress(FileNotFoundError, ShardError, IsADirectoryError):
-            return "roxxel02" if ends_as_roxxel02(old_shards(first)[0]) else None
+            return "roxxel02" if ends_as_roxxel02(matching_files(first)[0]) else None
     return None
 
 

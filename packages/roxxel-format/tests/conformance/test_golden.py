@@ -40,7 +40,9 @@ def expected(name: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden_corpora_read_as_they_were_written(name: str) -> None:
-    corpus = Roxxel(GOLDEN / f"{name}.rox", check="blocks")
+    # The golden shards have no manifest, so they are named one by one.
+    paths = sorted(GOLDEN.glob(f"{name}.rox"))
+    corpus = Roxxel(paths, check="blocks")
 
     assert corpus.verify().ok
     assert [as_bits(each).tolist() for each in corpus.documents] == [

@@ -42,7 +42,7 @@ from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.commit import remove_leftovers
-from roxxel_format._write.corpus_writer import kept_on_disk, or_replace, write_corpus
+from roxxel_format._write.corpus_writer import kept_on_disk, write_corpus
 from roxxel_format._write.extension import (
     Extension,
     check_arguments,
@@ -234,8 +234,7 @@ class _Preparation:
             check_arguments(self._options, name, self._exist, self._documents)
             name.folder.mkdir(parents=True, exist_ok=True)
         if name is not None and self._exist == "keep":
-            with or_replace(name):
-                kept = kept_on_disk(name, self._options, self._arguments, self._started)
+            kept = kept_on_disk(name, self._options, self._arguments, self._started)
             if kept is not None:
                 say_kept(self._corpus, *kept, self._options)
                 return kept[0]
@@ -259,14 +258,9 @@ class _Preparation:
         part: tuple[int, int] | None,
         progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
-        appends, replaces = self._exist == "append", self._exist == "replace"
         if isinstance(self._target, str):
             check_arguments(self._options, place.name, self._exist, self._documents)
-            begun = place.begin(replaces=replaces)
-        else:
-            with or_replace(self._target):
-                begun = place.begin(replaces=replaces, appends=appends)
-        found = begun.manifest
+        found = place.begin(replaces=self._exist == "replace").manifest
         if self._exist == "keep" and found.versions:
             return self._kept(place, found)
         units = units_of(self._inputs, self._unit_bytes)

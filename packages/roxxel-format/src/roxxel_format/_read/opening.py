@@ -1,29 +1,27 @@
 """Open a corpus where it is: on a disk, in a bucket, or on a web server.
 
-In a bucket, a pattern or a folder means the shards that its manifest lists. Objects are
-never listed: a web server cannot list them, and objects without a manifest may be only
-a part of a corpus. One shard, or a list of shards, needs no manifest.
+A pattern or a folder means the shards that its manifest lists, because files without a
+manifest may be only a part of a corpus. One shard, or a list of shards, needs no
+manifest. Objects in a bucket are never listed: a web server cannot list them.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._read.contents import contents_of, joined, listed_contents
-from roxxel_format._read.finding import (
-    check_only_corpus,
-    check_writes,
-    find_shards,
-    read_manifest,
-    resolved_to_read,
-)
+from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
 from roxxel_format._read.shard import ShardMap, layouts_of
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
-from roxxel_format._store.corpus_name import SUFFIX, corpus_name, manifest_urls
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    manifest_urls,
+    matching_files,
+    meant,
+)
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
@@ -64,23 +62,15 @@ def open_corpus(
 
 
 def _open_on_disk(filepath: str, version: str | None) -> Contents:
-    filepath = resolved_to_read(filepath)
-    found = read_manifest(filepath)
+    filepath = meant(filepath)
+    found = find_manifest(filepath)
     if found is None:
-        paths = find_shards(filepath)
-        layouts = layouts_of(paths)
-        check_writes(filepath, paths)
-        # A first write commits its manifest before its first shard. So if a manifest
-        # exists now, the files may be part of a new corpus.
-        if read_manifest(filepath) is not None:
-            return _open_on_disk(filepath, version)
-        return contents_of(filepath, paths, layouts)
+        paths = matching_files(filepath)
+        return contents_of(filepath, paths, layouts_of(paths))
     path, data = found
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
     folder = str(path.with_name("_"))[:-1]
     contents = listed_contents(filepath, data, str(path), folder, version)
-    if Path(filepath).is_dir() and contents.manifest is not None:
-        check_only_corpus(corpus_name(filepath), contents.manifest.shards.names)
     for number, num_tokens in enumerate(contents.shards.num_tokens):
         if not num_tokens:  # Opening verifies; no read will open this empty shard.
             contents.open_shard(number)

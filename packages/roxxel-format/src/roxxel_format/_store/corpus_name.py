@@ -3,9 +3,9 @@
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the only
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is a corpus of one file,
-without a manifest. So is `dir/corpus` if no file or folder has this name; `dir/corpus/`
-is always a folder.
+the shards `shard_00000.rox` and so on; `dir/*.rox` names it too. `dir/corpus.rox` is a
+corpus of one file, without a manifest. So is `dir/corpus` if no file or folder has this
+name; `dir/corpus/` is always a folder. `meant` says when such a path means shards.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store.files import drafted_name, names_in
 
 from roxxel_format._store.urls import SCHEMES, checked_url, is_url
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -62,6 +63,11 @@ class CorpusName:
         return str(self.folder / f"{self.prefix}{star}{self.suffix}")
 
     @property
+    def is_folder(self) -> bool:
+        """Whether the path of the folder names this corpus, if it is the only one."""
+        return self.manifest is not None and self.prefix == _FOLDER_PREFIX
+
+    @property
     def single(self) -> Path:
         """Path of the file of a corpus without a manifest."""
         return self.folder / f"{self.prefix}{self.suffix}"
@@ -75,11 +81,6 @@ class CorpusName:
     def write_lock(self) -> Path:
         """Path of the lock file: writes share its lock, and `clean` holds it alone."""
         return self._beside("writers")
-
-    @property
-    def replacement_marker(self) -> Path:
-        """Path of the file by which older versions marked a replacement."""
-        return self.folder / f".{self.prefix}%{self.suffix}.replacing"
 
     @property
     def plan(self) -> Path:
@@ -134,13 +135,6 @@ class CorpusName:
             return None
         return int(digits) if self.shard(int(digits)).name == name else None
 
-    def is_numbered(self, name: str) -> bool:
-        """Return whether this is the name of a shard with a number of any length.
-
-        The first Roxxel wrote `wiki_0000.rox` or `wiki_base_0000.rox`.
-        """
-        return re.fullmatch("(base_)?[0-9]+", self._starred(name) or "") is not None
-
     def _starred(self, name: str) -> str | None:
         """Return the text in place of the star; None for names that do not match."""
         if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
@@ -169,14 +163,41 @@ def corpus_name(filepath: str) -> CorpusName:
         match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
         if is_pattern(str(path.parent)) or match is None:
             raise ValueError(
-                f"{filepath}: a path to write may have one *, in its last part; use a "
-                'pattern such as "wiki_*.rox"'
+                f"{filepath}: the path of a corpus may have one *, in its last part; "
+                'use a pattern such as "wiki_*.rox", or a list of paths to read'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
     is_new = not os.path.lexists(path)
     if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
     return _of_folder(path)
+
+
+def meant(filepath: str, *, sharded: bool = False) -> str:
+    """Return the path or pattern that the path of a corpus means.
+
+    A pattern, a file or folder that exists, and a path that ends with a slash mean
+    themselves. So does any other path, except that `t` and `t.rox` mean the shards
+    `t_*.rox` if their manifest exists or the write is `sharded`, and that `t` means
+    the file `t.rox` if it exists.
+
+    Raises:
+        ShardError: The file and the manifest exist.
+    """
+    path = Path(filepath)
+    if is_pattern(filepath) or is_folder(filepath) or os.path.lexists(path):
+        return filepath
+    single = path.with_name(path.name.removesuffix(SUFFIX) + SUFFIX)
+    several = _numbered(path.parent, f"{single.stem}_", SUFFIX)
+    has_several = several.manifest is not None and several.manifest.exists()
+    if not single.exists():
+        return several.pattern if has_several or sharded else filepath
+    if has_several:
+        raise ShardError(
+            f'{filepath}: may mean the file "{single.name}" or the shards '
+            f'"{Path(several.pattern).name}"; pass one of these names'
+        )
+    return str(single)
 
 
 def is_pattern(filepath: str) -> bool:
@@ -214,7 +235,8 @@ def is_folder(filepath: str) -> bool:
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
     ending = suffix.removesuffix(SUFFIX) + _MANIFEST_SUFFIX
-    # The folder and the pattern `shard_*.rox` in it name the same corpus.
+    # A folder, and `*.rox` and `shard_*.rox` in it, name the same corpus.
+    prefix = prefix or _FOLDER_PREFIX
     start = "" if prefix == _FOLDER_PREFIX else prefix
     return CorpusName(folder, prefix, suffix, folder / f"{start}{_MANIFEST}{ending}")
 
@@ -228,7 +250,7 @@ def _of_folder(folder: Path) -> CorpusName:
             'pattern of one corpus, such as "wiki_*.rox"'
         )
     if not found:
-        return _numbered(folder, _FOLDER_PREFIX, SUFFIX)
+        return _numbered(folder, "", SUFFIX)
     return _of_manifest(found[0])
 
 
@@ -279,7 +301,7 @@ def name_in_bucket(url: str) -> tuple[str, CorpusName]:
         )
     folder, _, _ = manifest_urls(url)[0].rpartition("/")
     match = _PATTERN.fullmatch(url.rpartition("/")[2])
-    prefix, suffix = (match[1], match[2]) if match else (_FOLDER_PREFIX, SUFFIX)
+    prefix, suffix = (match[1], match[2]) if match else ("", SUFFIX)
     return f"{folder}/", _numbered(Path(), prefix, suffix)
 
 
@@ -314,48 +336,21 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
-    """Return the names under which a corpus has shards, `name` first.
-
-    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
-    manifest `manifest.json`. `listed` are the files in the manifest. If one of
-    them is a shard of the other pattern, all shards of that pattern belong to the
-    corpus.
-    """
-    if name.prefix not in {"", _FOLDER_PREFIX}:
-        return [name]
-    other = replace(name, prefix="" if name.prefix else _FOLDER_PREFIX)
-    # `startswith` excludes most names without the slower `is_own`.
-    candidates = (
-        each for each in listed if each.startswith(_FOLDER_PREFIX) == bool(other.prefix)
-    )
-    return [name, other] if any(map(other.is_own, candidates)) else [name]
-
-
-def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
+def own_names(name: CorpusName) -> list[str]:
     """Return the names of a corpus's shards, columns and their drafts, sorted.
 
     `wiki_202400000.rox` matches `wiki_*.rox` and `wiki_2024*.rox`. The shard belongs to
-    the corpus with the longer name, if this corpus has a manifest. `listed` are the
-    files in the manifest of `name`.
+    the corpus with the longer name, if this corpus has a manifest.
     """
-    others = corpora_in(name.folder)
-    owned: set[str] = set()
-    for own in spellings(name, listed):
-        size = len(own.prefix) + len(own.suffix)
-        longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
-        for each in names_in(name.folder):
-            file_name = drafted_name(each) or each
-            is_own = own.is_own(file_name)
-            if is_own and not any(other.is_own(file_name) for other in longer):
-                owned.add(each)
-    return sorted(owned)
+    size = len(name.prefix) + len(name.suffix)
+    others = map(_of_manifest, manifests_in(name.folder))
+    longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
 
+    def is_own(each: str) -> bool:
+        file_name = drafted_name(each) or each
+        return name.is_own(file_name) and not any(o.is_own(file_name) for o in longer)
 
-def corpora_in(folder: Path) -> list[CorpusName]:
-    """Return the corpora with a manifest in a folder, longest name first."""
-    found = [_of_manifest(path) for path in manifests_in(folder)]
-    return sorted(found, key=lambda each: -len(each.prefix) - len(each.suffix))
+    return [*filter(is_own, names_in(name.folder))]
 
 
 def manifests_in(folder: Path) -> list[Path]:

@@ -202,7 +202,7 @@ class _Files:
 
 
 def _committed(name: CorpusName) -> Committed:
-    found = find_committed(name, appends=True)
+    found = find_committed(name)
     if found.manifest.versions:
         return found
     if found.data is None:

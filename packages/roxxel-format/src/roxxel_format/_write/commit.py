@@ -4,9 +4,6 @@ A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the 
 lock while it compares and replaces the manifest. If two writes began from the same
 manifest, the first commits, and `commit` returns False to the second.
 
-Older versions wrote numbered shards without a manifest. The `write` field in a shard's
-metadata says whether its write was interrupted (section 10.6).
-
 A name does not make a file part of a corpus: `wiki_20240101.rox` may be a corpus of one
 file. So an unlisted file is removed only in three cases: it is a draft, its metadata
 record that it was written as one of several shards, or it is a column of such a shard.
@@ -32,16 +29,16 @@ from roxxel_format._spec.manifest import (
     parse_manifest,
 )
 from roxxel_format._spec.records import parse_record
-from roxxel_format._spec.tables import (
-    are_complete,
-    as_table,
-    is_of_one_file,
-    is_of_several,
-)
-from roxxel_format._store.corpus_name import own_names, shards_of, spellings
+from roxxel_format._spec.tables import as_table
+from roxxel_format._store.corpus_name import SUFFIX, own_names, shards_of
 from roxxel_format._store.locks import alone, committing
 from roxxel_format._store.reading import read_file
-from roxxel_format.errors import ManifestError, OldShardError, ShardError
+from roxxel_format.errors import (
+    ManifestError,
+    NotAShardError,
+    OldShardError,
+    ShardError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -126,57 +123,39 @@ def withdraw(name: CorpusName) -> None:
             sync_folder(path.parent)
 
 
-def find_committed(
-    name: CorpusName, *, replaces: bool = False, appends: bool = False
-) -> Committed:
+def find_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     """Return the manifest that a write begins from.
 
-    Commits a manifest for numbered shards without a manifest. Raises ShardError for a
-    damaged corpus. Before the first version is committed, also raises ShardError for a
-    file that has the name of a shard but is not a shard of this corpus. If the write
-    `appends`, also raises ShardError for shards of an interrupted write without a
-    manifest. If the write `replaces` the corpus, ignores damage, and files that are not
-    verified shards of the corpus.
+    Raises ShardError if there is none, but a file with the name of a shard. If the
+    write `replaces` the corpus, ignores such files and a damaged manifest.
     """
     found = read_committed(name, replaces=replaces)
-    if not replaces and not found.manifest.versions:
-        _check_no_old_shards(name)
-        _numbered_shards(name)  # Raises if a file is not a shard of this corpus.
-    if found.data is not None:
-        return found
-    try:
-        manifest = _manifest_of_numbered(name, replaces=replaces)
-    except ShardError:
-        if not replaces:
-            raise
-        manifest = Manifest()
-    if manifest is None:
-        return found
-    if not manifest.versions and appends:
-        raise ShardError(
-            f"{name.pattern}: a write of its shards was interrupted; write the corpus "
-            'again with exist="replace"'
-        )
-    commit(name, found, manifest)
-    return read_committed(name, replaces=replaces)
+    if found.data is None and not replaces:
+        _check_no_shards(name)
+    return found
 
 
 def existing_manifest(name: CorpusName) -> Manifest | None:
-    """Return the manifest of a corpus; without one, make it from the shards.
+    """Return the manifest of a corpus; for one file, make it from the file.
 
     None if no corpus exists. A manifest without versions means that a write is in
     progress or was interrupted.
     """
     if name.manifest is not None:
         found = read_committed(name)
-        return _manifest_of_numbered(name) if found.data is None else found.manifest
+        return None if found.data is None else found.manifest
     if not name.single.exists():
         return None
-    metadata = open_shard(str(name.single)).metadata()
-    arguments = metadata.get("arguments")
-    if arguments is None:  # Older versions stored the arguments in `write`.
-        arguments = as_table(metadata.get("write")).get("arguments")
-    return _manifest_of([name.single], metadata, as_table(arguments))
+    try:
+        arguments = open_shard(str(name.single)).metadata().get("arguments")
+    except NotAShardError as error:
+        problem, _, remedy = str(error).partition("; ")
+        if not isinstance(error, OldShardError):
+            remedy = 'pass exist="replace" to write the corpus in its place'
+        raise type(error)(
+            f"{problem}; {remedy}, or write under another name"
+        ) from error
+    return manifest_of([name.single], as_table(arguments))
 
 
 def unfinished_job(
@@ -205,31 +184,28 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
         drafts = (each for each in names if drafted_name(each) == name.single.name)
         return [name.folder / each for each in drafts]
     found = read_committed(name)
-    own = set(own_names(name, found.manifest.shards.names))
+    own = set(own_names(name))
     of_units = {n for n in names if _is_of_units(name, drafted_name(n) or n)}
     own |= {n for n in names if (drafted_name(n) or n) == name.manifest.name}
-    if found.data is None:  # Without a manifest, the shards are a corpus.
+    if found.data is None:  # Without a manifest, nothing says whose the shards are.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
-    # Keep the manifest if `*.rox` and `shard_*.rox` both match shards: without a
-    # manifest, the shards of either pattern would be a corpus.
     folder = f"{name.folder}/"
     job = None
     if not abandon:
         job = unfinished_job(name, _read(name.plan), found.manifest, folder)
-    if found.manifest.versions or job or len(spellings(name, names)) > 1:
+    if found.manifest.versions or job:
         listed.add(name.manifest.name)
     own |= of_units
     if job is not None:
         own -= {n for n in own if n == name.plan.name or name.job_of(n) == job}
-    spelled = spellings(name, found.manifest.shards.names)
     manifest = name.manifest.name
 
     def is_ours(each: str) -> bool:
         if drafted_name(each) is not None or each == manifest or each in of_units:
             return True
         return any(
-            shard in listed or _is_verified(spelled, name.folder / shard)
+            shard in listed or _is_of_several(name.folder / shard)
             for shard in shards_of(each)
         )
 
@@ -303,80 +279,43 @@ def _columns_first(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda each: (not each.endswith(".bin"), each))
 
 
-def _is_verified(spelled: Sequence[CorpusName], path: Path) -> bool:
-    """Return whether a file is a shard that was written as one of several."""
-    numbers = (each.number(path.name) for each in spelled)
-    number = next((each for each in numbers if each is not None), None)
+def _is_of_several(path: Path) -> bool:
+    """Return whether a file is a shard that a write made as one of several.
+
+    The metadata of a corpus of one file record the arguments of its write. Those of a
+    user's `ShardWriter` do not say which release wrote them.
+    """
     try:
-        return is_of_several(open_shard(str(path)).metadata(), number)
+        metadata = open_shard(str(path)).metadata()
     except (OSError, ShardError):
         return False
+    is_written = str(metadata.get("created_by")).startswith("roxxel-format ")
+    return is_written and "arguments" not in metadata
 
 
-def _manifest_of_numbered(
-    name: CorpusName, *, replaces: bool = False
-) -> Manifest | None:
-    """Return a manifest for numbered shards; None if there are no such shards.
-
-    The manifest has one version, or none if a write of the shards was interrupted.
-    Raises ShardError like `_numbered_shards`, or if item types differ.
-    """
-    numbered = _numbered_shards(name, replaces=replaces)
-    if not numbered:
-        return None
-    numbered.sort(key=lambda entry: entry[0])
-    paths = [path for _, path, _ in numbered]
-    metadata = [each for _, _, each in numbered]
-    writes = [as_table(each.get("write")) for each in metadata]
-    is_complete = are_complete([write for write in writes if write])
-    if name.replacement_marker.exists() or not is_complete:
-        return Manifest()
-    arguments = as_table(writes[-1].get("arguments"))
-    return _manifest_of(paths, metadata[0], arguments)
-
-
-def _check_no_old_shards(name: CorpusName) -> None:
-    """Raise OldShardError for a shard of the first Roxxel, whatever its number."""
-    for each in filter(name.is_numbered, names_in(name.folder)):
-        try:
-            open_shard(str(name.folder / each))
-        except OldShardError:
-            raise
-        except (OSError, ShardError):
-            continue
-
-
-def _numbered_shards(
-    name: CorpusName, *, replaces: bool = False
-) -> list[tuple[int, Path, dict[str, Any]]]:
-    """Return number, path and metadata of numbered shards, in the order of names.
-
-    If the write `replaces` the corpus, skips files that are not verified shards.
-    Otherwise raises ShardError for a file that is not a complete shard, or that is a
-    corpus of one file.
-    """
-    numbered: list[tuple[int, Path, dict[str, Any]]] = []
+def _check_no_shards(name: CorpusName) -> None:
+    """Raise ShardError for a file that has the name of a shard, without a manifest."""
     for each in own_names(name):
-        number, path = name.number(each), name.folder / each
-        if number is None or (replaces and not _is_verified([name], path)):
+        if drafted_name(each) is not None or not each.endswith(SUFFIX):
             continue
-        metadata = open_shard(str(path)).metadata()
-        if is_of_one_file(metadata, number):
-            raise ShardError(
-                f"{path}: is a corpus of one file, but its name is that of a shard of "
-                f"{name.pattern}; move the file elsewhere, or write under another name"
-            )
-        numbered.append((number, path, metadata))
-    return numbered
+        path = name.folder / each
+        try:
+            open_shard(str(path))
+        except OldShardError:
+            raise  # Convert it: `adopt` cannot help.
+        except ShardError:
+            pass  # `adopt` says what is wrong with it.
+        raise ShardError(
+            f"{path}: has the name of a shard of {name.pattern}, but no manifest lists "
+            f'it; run `roxxel-format adopt "{name.pattern}"` if it belongs to this '
+            "corpus, else move it, or write under another name"
+        )
 
 
-def _manifest_of(
-    paths: Sequence[Path],
-    metadata: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-) -> Manifest:
+def manifest_of(paths: Sequence[Path], arguments: Mapping[str, Any]) -> Manifest:
     """Make a manifest of one version; read its entries from the ends of the shards."""
     layouts = layouts_of([str(path) for path in paths])
+    metadata = open_shard(str(paths[0])).metadata()
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head
     (fingerprint,) = table.fingerprints([len(table)])

@@ -41,10 +41,10 @@ from roxxel_format._write.intake import load_intake
 from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import NotAShardError, OldShardError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from roxxel_format._spec.tables import ShardTable
@@ -69,8 +69,7 @@ def write_corpus(
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
-        with or_replace(name):
-            kept = kept_on_disk(name, options, arguments, started)
+        kept = kept_on_disk(name, options, arguments, started)
         if kept is not None:
             say_kept(name.pattern, *kept, options, data)
             return kept[0]
@@ -86,27 +85,6 @@ def write_corpus(
         sync_s=sync_s,
         num_dropped=intake.num_dropped,
     )
-
-
-@contextlib.contextmanager
-def or_replace(name: CorpusName) -> Generator[None]:
-    """Add advice for writers to an error about a file that is not a shard."""
-    try:
-        yield
-    except NotAShardError as error:
-        problem, _, _ = str(error).partition("; ")
-        remedy = 'pass exist="replace" to write the corpus in its place'
-        if name.manifest is not None:
-            problem += f", but its name is that of a shard of {name.pattern}"
-            remedy = "move the file elsewhere"
-        if isinstance(error, OldShardError):
-            remedy = (
-                "convert the old shards first, with `roxxel-format write "
-                '"new_*.rox" FILES --separator SEP`'
-            )
-        raise type(error)(
-            f"{problem}; {remedy}, or write under another name"
-        ) from error
 
 
 def kept_on_disk(
@@ -221,8 +199,7 @@ class _Write:
     def _prepare(self, *, is_repeated: bool) -> None:
         """Find the manifest, and check that this write may change the corpus."""
         appends, replaces = self._exist == "append", self._exist == "replace"
-        with or_replace(self._name):
-            self._found = find_committed(self._name, replaces=replaces, appends=appends)
+        self._found = find_committed(self._name, replaces=replaces)
         if is_repeated:
             print_notice(
                 f"{self._name.folder}: an earlier write was interrupted; repeating or "
@@ -250,7 +227,7 @@ class _Write:
 
     def _begin(self) -> Iterator[int]:
         """Commit an empty manifest if none exists; return free shard numbers."""
-        # Commit now: readers treat numbered shards without a manifest as a corpus.
+        # Commit now: this manifest says that the shards to come are of this write.
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
             if not self._began and self._exist != "append":

@@ -89,7 +89,7 @@ class Place(ABC):
         return f"{self.folder}{self.name.prefix}*{self.name.suffix}"
 
     @abstractmethod
-    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
+    def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""
 
     @abstractmethod
@@ -150,11 +150,11 @@ class FolderPlace(Place):
         self._found = Committed(Manifest(), None)
         self._began = False
 
-    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
+    def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from; commits one if there is none."""
-        self._found = find_committed(self.name, replaces=replaces, appends=appends)
+        self._found = find_committed(self.name, replaces=replaces)
         if self._found.data is None:
-            # Readers treat shards without a manifest as a corpus.
+            # From now on, the shards in this folder are of this write.
             self._began = commit(self.name, self._found, Manifest())
             self._found = BEGUN if self._began else read_committed(self.name)
         return self._found
@@ -241,9 +241,8 @@ class BucketPlace(Place):
             return False
         return True
 
-    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
+    def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""
-        del appends
         self._version = None
         try:
             found = self._get(self._manifest_name)

@@ -1,22 +1,11 @@
-"""Find the corpus that a write changes, from the path that the user passed.
-
-A plain name is a path without a star that does not exist, such as `wiki`. A write may
-delete shards. So for a write, a plain name means numbered shards only if they have a
-manifest, or if the metadata of each shard say that it was written under its number.
-"""
+"""Find the corpus that a write changes, from the path that the user passed."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.finding import resolved_to_read
-from roxxel_format._read.shard import open_shard
-from roxxel_format._spec.tables import says_number
-from roxxel_format._store.corpus_name import corpus_name
-from roxxel_format._store.plain_name import resolved
+from roxxel_format._store.corpus_name import corpus_name, meant
 from roxxel_format._store.urls import is_url
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
@@ -39,15 +28,7 @@ def name_to_write(
             f"{filepath}: this cannot be done in a bucket; do it on a disk, then copy "
             "the corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
         )
-    read = resolved_to_read(filepath)  # Raises if the path may mean two corpora.
-    name = corpus_name(resolved(filepath, _says_number, sharded=sharded))
-    is_other_name = name.manifest is None and name.single != Path(filepath)
-    if is_other_name and read not in {filepath, str(name.single)}:
-        # After a write of the file `t.rox`, the path `t` would mean two corpora.
-        raise ShardError(
-            f'{filepath}: may mean the file "{name.single.name}" or the shards '
-            f'"{Path(read).name}"; pass one of these names'
-        )
+    name = corpus_name(meant(filepath, sharded=sharded))
     try:
         (name.prefix + name.suffix).encode()
     except UnicodeEncodeError as error:
@@ -56,12 +37,3 @@ def name_to_write(
             "other names, or a locale such as LC_ALL=C.UTF-8"
         ) from error
     return name
-
-
-def _says_number(path: Path, several: CorpusName) -> bool:
-    """Return whether a shard records that it was written under its number."""
-    try:
-        metadata = open_shard(str(path)).metadata()
-    except ShardError:
-        return False
-    return says_number(metadata, several.number(path.name))

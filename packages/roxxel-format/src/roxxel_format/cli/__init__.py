@@ -165,6 +165,7 @@ _COMMANDS = {
     "export": reading.export,
     "split": writing.split,
     "copy": writing.copy,
+    "adopt": writing.adopt,
     "repair": writing.repair,
     "clean": writing.clean,
 }

@@ -77,6 +77,16 @@ def parser(prog: str) -> ArgumentParser:
     _add_max_shard_bytes(foreign)
     copy.set_defaults(usage_error=copy.error)
     _add_repair(commands)
+    adopt = commands.add_parser(
+        "adopt",
+        help="make shards without a manifest a corpus",
+        description="Verify the shards that a pattern or a folder names, and write the "
+        "manifest that makes them a corpus. Use it if the manifest was lost, or if "
+        "you wrote the shards yourself. The shards keep their names, and natural order "
+        "decides: 2 comes before 10. Nothing is written if a shard is damaged, or if "
+        "the shards differ in dtype, block size, separator or tokenizer.",
+    )
+    adopt.add_argument("corpus", help="a folder, or a pattern such as wiki_*.rox")
     clean = commands.add_parser(
         "clean",
         help="remove files of interrupted writes",

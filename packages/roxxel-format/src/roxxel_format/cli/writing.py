@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.listing import check_fields, find_inputs
 from roxxel_format._prepare.units import units_of
-from roxxel_format._read.finding import resolved_to_read
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
     corpus_name,
+    meant,
     share_files,
 )
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
@@ -181,7 +181,7 @@ def split(options: argparse.Namespace) -> int:
                     f"this corpus with share={share}; choose another share or salt"
                 )
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
-        not_copied = {"write", "arguments", "created_by", "separator"}
+        not_copied = {"arguments", "created_by", "separator"}
         not_copied |= {"input_files", "skipped"}
         identity = f"{corpus.fingerprint} {share} {options.salt!r}"
         summaries = [
@@ -232,7 +232,7 @@ def _check_apart(
     read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
     for path in paths:
         with contextlib.suppress(ValueError):  # No corpus can be written to this path.
-            read.append(corpus_name(resolved_to_read(path)))
+            read.append(corpus_name(meant(path)))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [
         (output, name, other, source)
@@ -254,6 +254,14 @@ def clean(options: argparse.Namespace) -> int:
         print(f"removed {path}")
     if not removed:
         print(f"{options.corpus}: nothing to remove")
+    return 0
+
+
+def adopt(options: argparse.Namespace) -> int:
+    """Verify shards without a manifest, and make them a corpus."""
+    report = Roxxel(options.corpus).adopt(progress=progress("bytes"))
+    shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
+    print(f"{options.corpus}: adopted {shards}, {report.num_bytes:,} bytes, all sound")
     return 0
 
 

@@ -1,0 +1,159 @@
+"""Make shards without a manifest a corpus.
+
+A manifest can be lost in a copy, and a user's `ShardWriter` makes none. Without it,
+nothing says whether the shards are whole, all there, and in order. So `adopt` reads
+every byte before it commits one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._read.contents import contents_of
+from roxxel_format._read.shard import layouts_of, open_shard
+from roxxel_format._read.verify import verify_corpus
+from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
+from roxxel_format._store.corpus_name import SUFFIX, manifests_in, visible
+from roxxel_format._store.locks import writing
+from roxxel_format._store.reading import read_file
+from roxxel_format._write.commit import Committed, commit, manifest_of
+from roxxel_format._write.target import name_to_write
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from roxxel_format._read.verify import VerifyReport
+    from roxxel_format._store.corpus_name import CorpusName
+
+
+def adopt(
+    filepath: str | tuple[str, ...],
+    progress: Callable[[int, int], None] | None = None,
+) -> VerifyReport:
+    """Verify shards without a manifest, and commit a manifest of them.
+
+    See `Roxxel.adopt`.
+    """
+    name = name_to_write(filepath)
+    if name.manifest is None:
+        raise ValueError(
+            f"{name.single}: is one file, which needs no manifest; pass a folder, or a "
+            'pattern such as "wiki_*.rox"'
+        )
+    if name.manifest.exists():
+        raise FileExistsError(
+            f"{name.manifest}: the corpus has a manifest; open it, remove what "
+            "interrupted writes left with `roxxel-format clean`, or write the corpus "
+            "again"
+        )
+    if not name.folder.is_dir():
+        raise FileNotFoundError(f"{name.folder}: no such folder; check the path")
+    with writing(name):
+        paths = _bare_shards(name)
+        layouts = layouts_of([*map(str, paths)])
+        contents = contents_of(name.pattern, [*map(str, paths)], layouts)
+        report = verify_corpus(contents, progress=progress)
+        report.raise_if_damaged()
+        _check_whole(name, paths, contents.shards.flags)
+        _check_alike(paths)
+        if not commit(name, Committed(Manifest(), None), manifest_of(paths, {})):
+            raise FileExistsError(
+                f"{name.manifest}: a write began meanwhile, so nothing was adopted"
+            )
+    return report
+
+
+def _bare_shards(name: CorpusName) -> list[Path]:
+    """Return the shards that a path means and no manifest lists, in natural order.
+
+    Raises:
+        FileNotFoundError: There are none.
+        ShardError: Some have the name of a numbered shard, others have not.
+    """
+    listed = {
+        shard
+        for path in manifests_in(name.folder)
+        for shard in parse_manifest(
+            read_file(path, MAX_MANIFEST_SIZE), str(path)
+        ).shards.names
+    }
+    start = "" if name.is_folder else name.prefix
+    matches = visible(name.folder.glob(f"{start}*{name.suffix}"))
+    found = [name.folder / each.rpartition("/")[2] for each in matches]
+    found = [path for path in found if path.name not in listed]
+    if not found:
+        raise FileNotFoundError(
+            f"{name.pattern}: there is no {SUFFIX} file without a manifest; check the "
+            "path"
+        )
+    end = -len(name.suffix)
+    own = [
+        path
+        for path in found
+        if name.is_own(path.name) or path.name[len(start) : end].isdigit()
+    ]
+    others = [path for path in found if path not in own]
+    if own and others:
+        raise ShardError(
+            f"{name.pattern}: may mean {own[0].name} and {others[0].name}, which need "
+            f'not be of one corpus; move the one, or adopt "{_pattern_of(others[0])}" '
+            "first"
+        )
+    return found
+
+
+def _pattern_of(path: Path) -> str:
+    """Return the pattern of the corpus that a shard looks like."""
+    stem = path.name.removesuffix(SUFFIX)
+    return f"{stem.rstrip('0123456789')}*{SUFFIX}"
+
+
+def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
+    """Raise ShardError if a document begins or continues in a shard that is missing."""
+    before = 0
+    for path, flag in zip(paths, flags, strict=True):
+        if bool(flag & FIRST_IS_CONTINUED) != bool(before & LAST_CONTINUES):
+            where = "begins before it" if flag & FIRST_IS_CONTINUED else "begins in it"
+            raise ShardError(
+                f"{path}: its first document {where}, but the shard before it says "
+                f"otherwise, so a shard of {name.pattern} is missing or is named out "
+                "of order; restore it, or write the corpus again"
+            )
+        before = flag
+    numbers = [name.number(path.name) for path in paths]
+    for path, number, following in zip(paths, numbers, numbers[1:], strict=False):
+        if number is not None and following is not None and following != number + 1:
+            raise ShardError(
+                f"{path}: the next shard has the number {following}, so "
+                f"{name.shard(number + 1).name} is missing; restore it, or, if there "
+                "never was one, rename the shards after it"
+            )
+    if before & LAST_CONTINUES:
+        raise ShardError(
+            f"{paths[-1]}: its last document continues in a shard that is missing; "
+            "restore the shard, or write the corpus again"
+        )
+
+
+def _check_alike(paths: list[Path]) -> None:
+    """Raise ShardError if shards differ in what a manifest records once."""
+    first: dict[str, Any] = {}
+    for path in paths:
+        shard = open_shard(str(path))
+        metadata = shard.metadata()
+        facts = {
+            "block size": shard.layout.head.block_size,
+            "separator": metadata.get("separator"),
+            "tokenizer": metadata.get("tokenizer"),
+        }
+        first = first or facts
+        for what, value in facts.items():
+            if value != first[what]:
+                raise ShardError(
+                    f"{path}: the {what} is {value!r}, but {first[what]!r} in "
+                    f"{paths[0].name}, so they are not of one corpus; keep the shards "
+                    "of each corpus under a pattern of their own"
+                )
