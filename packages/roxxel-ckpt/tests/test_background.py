@@ -323,5 +323,8 @@ def test_a_full_disk_is_reported_in_its_own_words() -> None:
     assert brief(wrapped) == "No space left on device"
     noted = wrapped.args[0].replace("[os", "[tensorstore_spec='{\"a\": [1]}'] [os")
     assert brief(ValueError(noted)) == "No space left on device"
+    by_orbax = Exception("Encountered error while reading array index: ()")
+    by_orbax.__cause__ = wrapped
+    assert brief(by_orbax) == "No space left on device"
     assert brief(KeyError()) == "KeyError()"
     assert len(brief(ValueError("x" * 1000))) == 200

@@ -101,11 +101,15 @@ def brief(error: BaseException) -> str:
     reason = _OS_REASON.search(str(error))
     if reason:
         return reason[1]
+    is_sentence = isinstance(error, CheckpointError)
+    cause = None if is_sentence else _OS_REASON.search(str(error.__cause__))
+    if cause:
+        # Orbax wraps an error of TensorStore in one that has no reason.
+        return cause[1]
     lines = str(error).strip().splitlines()
     if not lines:
         return repr(error)
     line = lines[0].strip()
-    is_sentence = isinstance(error, CheckpointError)
     text = line if is_sentence else f"{type(error).__name__}: {line}"
     limit = 600 if is_sentence else 200
     return text if len(text) <= limit else text[: limit - 3] + "..."
