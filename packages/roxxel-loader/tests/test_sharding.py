@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from roxxel_loader import Dataloader, SimpleDataset
 from roxxel_loader.sharding import (
     ShardingConfig,
@@ -173,7 +174,7 @@ def test_a_mesh_may_hold_some_of_the_devices() -> None:
     with jax.set_mesh(mesh):
         placed = [host_to_global_device_array(batch) for batch in loader]
 
-    assert [each.sharding.mesh for each in placed] == [mesh, mesh]
+    assert [each.sharding for each in placed] == [NamedSharding(mesh, P("data"))] * 2
     assert {shard.data.shape for shard in placed[0].addressable_shards} == {(2,)}
     back = [global_to_host_array(each).tolist() for each in placed]
     assert back == [list(range(12)), list(range(12, 24))]
@@ -197,7 +198,7 @@ def test_the_mesh_of_set_mesh_is_found() -> None:
     with jax.set_mesh(mesh):
         placed = host_to_global_device_array(np.arange(8))
 
-    assert placed.sharding.mesh == mesh
+    assert placed.sharding == NamedSharding(mesh, P("data"))
     assert {shard.data.shape for shard in placed.addressable_shards} == {(1,)}
 
 
@@ -210,7 +211,7 @@ def test_the_mesh_of_with_mesh_is_found() -> None:
     with mesh:
         placed = host_to_global_device_array(np.arange(8))
 
-    assert placed.sharding.mesh == mesh
+    assert placed.sharding == NamedSharding(mesh, P("x"))
     assert {shard.data.shape for shard in placed.addressable_shards} == {(2,)}
 
 

@@ -5,12 +5,18 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from typing import Any, NamedTuple, assert_type
 
 import jax
 import numpy as np
 import numpy.typing as npt
-from roxxel_loader import Dataloader, RangeDataset, SimpleDataset, StreamingDataset
+from roxxel_loader import (
+    Dataloader,
+    RangeDataset,
+    SimpleDataset,
+    StreamingDataset,
+    host_to_global_device_array,
+)
 
 from .helpers import sharded
 
@@ -64,3 +70,37 @@ def test_a_stream_and_a_mapped_batch_keep_their_types() -> None:
     for value in Dataloader(NUMBERS.map_batch(sum, 4), 2).map_batches(first):
         assert_type(value, float)
         assert isinstance(value, float)
+
+
+class Named(NamedTuple):
+    x: npt.NDArray[Any] | jax.Array
+    y: npt.NDArray[Any] | jax.Array
+
+
+def test_batches_of_a_loader_become_global_with_their_type() -> None:
+    sharding = sharded((8,), "a")
+    halves = SimpleDataset([0.5] * 8)
+    for array in Dataloader(NUMBERS, 8):
+        placed = host_to_global_device_array(array, sharding)
+        assert_type(placed, jax.Array)
+        assert isinstance(placed, jax.Array)
+    for by_name in Dataloader(NUMBERS.map(pair), 8):
+        placed = host_to_global_device_array(by_name, sharding)
+        assert_type(placed, dict[str, jax.Array])
+        assert isinstance(placed["x"], jax.Array)
+    for several in Dataloader(NUMBERS.zip(halves), 8):
+        placed = host_to_global_device_array(several, sharding)
+        assert_type(placed, tuple[jax.Array, ...])
+        assert isinstance(placed[1], jax.Array)
+
+
+def test_another_tree_becomes_global_with_its_type() -> None:
+    sharding, rows = sharded((8,), "a"), np.arange(8)
+    named = host_to_global_device_array(Named(rows, rows), sharding)
+    nested: dict[str, Named] = {"a": Named(rows, rows)}
+    placed = host_to_global_device_array(nested, sharding)
+
+    assert_type(named, Named)
+    assert_type(placed, dict[str, Named])
+    assert isinstance(named.x, jax.Array)
+    assert isinstance(placed["a"].y, jax.Array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import jax
 import numpy as np
@@ -30,6 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_rows", "global_to_host_array", "host_to_global_device_array"]
 
+
+class _NamedTuple(Protocol):
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+_Name = TypeVar("_Name")
+_Leaf = TypeVar("_Leaf", bound="npt.NDArray[Any] | jax.Array")
+_Named = TypeVar("_Named", bound=_NamedTuple)
+_Tree = TypeVar("_Tree")
+
 BATCH_AXIS = "data"
 """Name of the mesh axis that splits rows by default."""
 
@@ -38,6 +48,26 @@ REMEDY = (
 )
 
 
+@overload
+def host_to_global_device_array(
+    local_batch: npt.NDArray[Any] | jax.Array, sharding: Sharding | None = None
+) -> jax.Array: ...
+@overload
+def host_to_global_device_array(
+    local_batch: dict[_Name, _Leaf], sharding: Sharding | None = None
+) -> dict[_Name, jax.Array]: ...
+@overload
+def host_to_global_device_array(
+    local_batch: _Named, sharding: Sharding | None = None
+) -> _Named: ...
+@overload
+def host_to_global_device_array(
+    local_batch: tuple[_Leaf, ...], sharding: Sharding | None = None
+) -> tuple[jax.Array, ...]: ...
+@overload
+def host_to_global_device_array(
+    local_batch: _Tree, sharding: Sharding | None = None
+) -> _Tree: ...
 def host_to_global_device_array(
     local_batch: Any, sharding: Sharding | None = None
 ) -> Any:
@@ -55,7 +85,9 @@ def host_to_global_device_array(
             The current mesh is set by `jax.set_mesh`, else by `with mesh:`.
 
     Returns:
-        A pytree of global arrays, which never alias `local_batch`.
+        A pytree of global arrays, which never alias `local_batch`. For a type checker,
+        an array, and the arrays of a dict or tuple, become `jax.Array`; any other tree
+        keeps its type.
 
     Raises:
         ValueError: There is neither a sharding nor a mesh, the rows do not divide over
