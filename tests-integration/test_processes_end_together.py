@@ -269,9 +269,15 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
 
 
 @pytest.mark.parametrize(
-    ("standing", "count", "where"), [(0, 2, "30"), (1, 2, "30"), (0, 4, "evaluate")]
+    ("standing", "count", "where"),
+    [
+        *((1, 2, where) for where in ("30", "compile", "evaluate", "save", "restore")),
+        (0, 2, "30"),
+        (0, 2, "save"),
+        (0, 4, "evaluate"),
+    ],
 )
-def test_process_that_stands_is_named_by_the_others_within_the_limit(
+def test_process_that_stands_is_named_in_every_log_within_the_limit(
     data: Path,
     tmp_path: Path,
     compilation_cache: Path,
@@ -279,13 +285,19 @@ def test_process_that_stands_is_named_by_the_others_within_the_limit(
     count: int,
     where: str,
 ) -> None:
-    """While process 0 stands, which runs the service, no request gets an answer."""
+    """While process 0 stands, no request of another process gets an answer."""
+    run = tmp_path / "run"
+    if where == "restore":
+        stopped = train(data, run, compilation_cache, "sigterm@20:1")
+        assert stopped.codes == [75, 75]
+
     ended = train(
         data,
-        tmp_path / "run",
+        run,
         compilation_cache,
         "hang_after_s=10.0",
         "eval_every=5",
+        "checkpoint_every=5",
         f"stand@{where}:{standing}",
         count=count,
         standing=standing,
@@ -293,14 +305,24 @@ def test_process_that_stands_is_named_by_the_others_within_the_limit(
 
     del ended.codes[standing], ended.texts[standing]
     assert ended.codes == [1] * (count - 1)
-    logs = [ended.log] if standing else []  # process 0 writes the log
-    for text in (*ended.texts, *logs):
+    for text in (*ended.texts, ended.log):
         found = re.search(
             rf"the run ends: process {standing} failed: .* for (\d+) s.* was stopped",
             text,
         )
         assert found is not None
         assert int(found[1]) < 10
+
+
+def test_process_that_holds_the_interpreter_lock_for_a_while_does_not_stand(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "eval_every=100", "busy@evaluate:1"
+    )
+
+    assert ended.codes == [0, 0]
+    assert "the run ends" not in ended.log
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
 `WHAT` happens in one process: "error", "exit", "kill", "stand" (SIGSTOP), "sigterm",
-"save", "sleep", "gil" or "nan". With "slow", every later batch is delayed. `WHERE` is
-the number of a read of a batch, or one of "before" (the construction of the trainer),
-"after" (the construction), "evaluate", "save" and "restore".
+"save", "sleep", "gil", "busy" or "nan". "gil" and "busy" hold the interpreter lock for
+a minute, and for longer than a process may be silent. With "slow", every later batch is
+delayed. `WHERE` is the number of a read of a batch, or one of "before" (the
+construction of the trainer), "after" (the construction), "compile", "evaluate", "save"
+and "restore".
 
 `NAME=VALUE` gives the trainer another argument in one process, or in all processes
 without `:PROCESS`. Some names are settings of this program:
@@ -38,6 +40,8 @@ from roxxel_train.distributed import initialize
 STEPS = 120
 TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
+
+HELD_S = {"gil": 60, "busy": 9}
 
 SIGNALS = {
     "kill": signal.SIGKILL,
@@ -85,10 +89,20 @@ class Accidents:
             trainer.save()
         elif what == "sleep":
             time.sleep(1000)
-        elif what == "gil":
-            ctypes.PyDLL(None).sleep(60)
+        elif what in HELD_S:
+            ctypes.PyDLL(None).sleep(HELD_S[what])
         else:
             raise ValueError(what)
+
+    def watch_compiler(self):
+        """Let the compilation of an update be an accident."""
+        compile_ahead = jax.stages.Lowered.compile
+
+        def watched(lowered, *arguments, **options):
+            self.at("compile")
+            return compile_ahead(lowered, *arguments, **options)
+
+        jax.stages.Lowered.compile = watched
 
     def watch_checkpoints(self, folder):
         """Let a first file that is written, and one that is read, be an accident."""
@@ -172,6 +186,7 @@ if __name__ == "__main__":
             **{"checkpoint_every": 1000, "log_every": 1, "seed": SEED, **options},
         )
         accidents.at("after")
+        accidents.watch_compiler()
         accidents.watch_checkpoints(Path(run) / "checkpoints")
         trainer.run()
     except (NonFiniteError, Preempted, ValueError) as error:

@@ -219,6 +219,19 @@ class LogFiles:
             stack.callback(self._text.close)
 
 
+def append_once(folder: Path, level: str, message: str) -> None:
+    """Append a line to the existing `system.log` of a folder, unless it has the line.
+
+    The process that writes the file may be stopped, and continue later.
+    """
+    path = folder / SYSTEM_FILE
+    if path.is_file() and not any(message in line for line in _tail(path)):
+        torn = "\n" if _torn_bytes(path) else ""
+        with path.open("ab", buffering=0) as file:
+            file.write((torn + _text_line(level, message)).encode())
+            os.fsync(file.fileno())
+
+
 def is_url(text: str) -> bool:
     """Return whether a path is a URL, or the result of `Path(URL)`, such as `gs:/x`."""
     return _URL.match(text) is not None

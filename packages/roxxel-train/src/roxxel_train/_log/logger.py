@@ -20,6 +20,7 @@ from roxxel_train._log.files import (
     METRICS_FILE,
     LogFiles,
     Worker,
+    append_once,
     check_writable,
     plain_row,
 )
@@ -152,6 +153,16 @@ class Logger:
             terminal: Also show the text on the terminal.
         """
         self._say("WARNING", message, terminal=terminal)
+
+    def append_for_first(self, message: str) -> None:
+        """Append a line to `system.log` in place of process 0, which is lost.
+
+        Only other processes than process 0 call this method. The file has the line
+        once, even if several of them append it. Nothing is written if this process does
+        not see the file.
+        """
+        if self.log_dir is not None:
+            append_once(self.log_dir, "WARNING", message)
 
     def sink_problems(self) -> list[str]:
         """Try each sink that has a method `check`; return why sinks would fail."""

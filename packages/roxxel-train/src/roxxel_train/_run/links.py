@@ -1,9 +1,14 @@
-"""Connections between processes. A closed connection shows that a process has died.
+"""Connections between processes. They show that a process has died, or is stopped.
 
-Every process holds a TCP connection to process 0. After a first line, no data is sent.
-When a process dies, the kernel closes its connections. While the process lives, its
-connections stay open, even if C code holds the interpreter lock. A closed connection is
-therefore proof that a process has ended; silence is not.
+Every process holds a TCP connection to process 0. When a process dies, the kernel
+closes its connections. A closed connection is therefore proof that a process has ended;
+silence is not.
+
+A process that is stopped (SIGSTOP, a frozen container) keeps its connections. To find
+out, process 0 sends zeros, which a thread of the other process takes in one system call
+after the other. One call takes a gigabyte and needs no interpreter lock meanwhile, so a
+process takes the zeros even if C code holds the lock. In a stopped process nothing
+takes them, and once the small buffers of the connection are full, no more can be sent.
 
 A host that loses its power or its network does not close its connections. The kernels
 of the other hosts probe idle connections, and close a connection without an answer.
@@ -13,8 +18,10 @@ from __future__ import annotations
 
 import secrets
 import selectors
+import signal
 import socket
 import sys
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -30,6 +37,18 @@ _PROBE_EVERY_S = 1
 _NUM_PROBES = 4
 """Number of probes without an answer, after which the kernel closes a connection."""
 
+_SENT_BYTES = 1 << 12
+_RECEIVED_BYTES = 1 << 15
+"""Sizes of the buffers at both ends, which kernels take for hints: small, so that a
+stopped process is found soon. With half of the second, Linux delays its answers on a
+loopback connection, whose segments are large."""
+
+_ZEROS = memoryview(bytes(1 << 16))
+_TAKEN_BYTES = 1 << 20
+"""Bytes that one buffer of a system call takes, of `_NUM_TAKEN` per call."""
+_NUM_TAKEN = 1000  # POSIX allows 1024
+
+_LOST_HOST = "its host does not answer"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
@@ -37,16 +56,19 @@ class Links:
     """The connections of this process.
 
     Process 0 is connected to every other process, and every other process only to
-    process 0. Use the object in one thread; other threads may call `wake` and `close`.
-    `keys` is the prefix of the keys in the coordination service.
+    process 0. Use the object in one thread; other threads may call `wake`. `keys` is
+    the prefix of the keys in the coordination service.
     """
 
     def __init__(self, service: CoordinationService, keys: str) -> None:
         self._service = service
         self._key = f"{keys}/{_ADDRESS}"
         self._selector = selectors.DefaultSelector()
-        self._waker, woken = socket.socketpair()
-        self._selector.register(woken, selectors.EVENT_READ)
+        self._waker, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._others: dict[int, socket.socket] = {}
+        # The thread that takes zeros writes this field, before it calls `wake`.
+        self._end_of_first = ""
         self._is_connected = service.process_index == 0
         self._listener: socket.socket | None = None
         self._token = ""
@@ -78,8 +100,31 @@ class Links:
         self._is_connected = True
         host = "127.0.0.1" if self._service.host in _LOCAL else self._service.host
         connection = socket.create_connection((host, int(port)), _CONNECT_S)
+        connection.settimeout(None)
         connection.sendall(f"{token} {self._service.process_index}\n".encode())
-        self._register(connection, 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES)
+        _probe(connection)
+        self._others[0] = connection
+        threading.Thread(
+            target=self._take, args=(connection,), name="roxxel-link", daemon=True
+        ).start()
+
+    def is_taking(self, process: int) -> bool:
+        """Return whether a process has taken bytes since the last call.
+
+        In process 0 only. The result is True for a process without a connection. After
+        a process was stopped, some calls still fill the buffers and return True.
+        """
+        connection = self._others.get(process)
+        if connection is None:
+            return True
+        try:
+            # More than the buffers hold would wait for the other process.
+            return connection.send(_ZEROS) > 0
+        except BlockingIOError:
+            return False
+        except OSError:  # `wait` reports the end of the connection
+            return True
 
     def wait(self, timeout_s: float) -> dict[int, str]:
         """Wait for an event; return how each newly dead process ended, by index.
@@ -94,18 +139,29 @@ class Links:
             assert isinstance(connection, socket.socket)  # noqa: S101 - all are
             if connection is self._listener:
                 self._accept(connection)
-            elif key.data is not None and (how := _end_of(connection)):
+            elif connection is self._woken:
+                connection.recv(64)
+            elif how := _end_of(connection):
                 self._selector.unregister(connection)
+                del self._others[key.data]
                 connection.close()
                 dead[key.data] = how
+        if self._end_of_first and 0 in self._others:
+            self._others.pop(0).close()
+            dead[0] = self._end_of_first
         return dead
 
     def wake(self) -> None:
-        """Make the current and every later `wait` return at once."""
+        """Make the current `wait`, or the next one, return at once."""
         with suppress(OSError):
             self._waker.send(b"\0")
 
     def close(self) -> None:
+        for connection in self._others.values():
+            # Closing alone would not end the call of the thread that takes zeros.
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         for key in tuple(self._selector.get_map().values()):
             assert isinstance(key.fileobj, socket.socket)  # noqa: S101 - all are
             key.fileobj.close()
@@ -119,14 +175,30 @@ class Links:
         with suppress(OSError, ValueError), connection.makefile("rb") as lines:
             token, index = lines.readline(100).decode("ascii").split()
             if secrets.compare_digest(token, self._token):
-                self._register(connection, int(index))
+                connection.setblocking(False)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BYTES)
+                _probe(connection)
+                self._others[int(index)] = connection
+                self._selector.register(connection, selectors.EVENT_READ, int(index))
                 return
         connection.close()
 
-    def _register(self, connection: socket.socket, process: int) -> None:
-        connection.setblocking(False)
-        _probe(connection)
-        self._selector.register(connection, selectors.EVENT_READ, process)
+    def _take(self, connection: socket.socket) -> None:
+        """Take the zeros of process 0, until its connection ends."""
+        # A signal would end the system call, and the next one needs the interpreter
+        # lock. Other threads handle the signals.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        room = [bytearray(_TAKEN_BYTES)] * _NUM_TAKEN
+        how = "killed or crashed"
+        try:
+            while connection.recvmsg_into(room, 0, socket.MSG_WAITALL)[0]:
+                pass
+        except ConnectionError:
+            pass
+        except OSError:  # timed out, no route
+            how = _LOST_HOST
+        self._end_of_first = how
+        self.wake()
 
 
 def _listen(host: str) -> socket.socket:
@@ -146,7 +218,7 @@ def _end_of(connection: socket.socket) -> str:
     except ConnectionError:
         return "killed or crashed"
     except OSError:  # timed out, no route
-        return "its host does not answer"
+        return _LOST_HOST
 
 
 def _probe(connection: socket.socket) -> None:

@@ -35,10 +35,10 @@ from roxxel_train._run.watcher import Progress, watcher
 from roxxel_train._signals import SAVE, URGENT, WARNINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Generator, Mapping
     from types import FrameType, TracebackType
 
-    from roxxel_train._run.watcher import Watcher
+    from roxxel_train._run.watcher import Report, Watcher
 
 _TICK_S = 0.5
 """Time between two exchanges with the service."""
@@ -72,16 +72,15 @@ class Processes:
     was installed before the block. Signals that the program ignores stay ignored, and
     except for SIGTERM and SIGINT, a handler of the program stays installed.
 
-    `report` writes a text to the log of the run and flushes the log to the disk.
-    Any thread may call `report`, after it has written the text to standard error. If
-    `hang_after_s` is None, steps have no time limit. `timeout_s` limits the waits for
-    the other processes at the start and at the end.
+    `report` is called after the text was written to standard error. If `hang_after_s`
+    is None, steps have no time limit. `timeout_s` limits the waits for the other
+    processes at the start and at the end.
     """
 
     def __init__(
         self,
         *,
-        report: Callable[[str], None],
+        report: Report,
         hang_after_s: float | None,
         timeout_s: float,
     ) -> None:

@@ -85,9 +85,12 @@ class Session:
         self._began_s = time.perf_counter()
         self._start = None
 
-        def report(text: str) -> None:
-            log.warning(text, terminal=False)
-            log.flush()
+        def report(text: str, *, for_first: bool = False) -> None:
+            if for_first:
+                log.append_for_first(text)
+            else:
+                log.warning(text, terminal=False)
+                log.flush()
 
         # `processes` and `recorder` must not refer to the session: in a reference
         # cycle the model's arrays would live until Python's garbage collector runs.

@@ -6,7 +6,7 @@ until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
 - its connection is closed (`roxxel_train._run.links`): the process has died;
-- its connection is open but its sign of life stays the same, as after SIGSTOP;
+- its sign of life stays the same and its connection takes nothing, as after SIGSTOP;
 - it runs the coordination service (process 0) and the service leaves a request
   unanswered, as after SIGSTOP of process 0 (`Watcher._time_requests`);
 - its program ends while other processes are in a trainer, or while JAX initializes
@@ -27,9 +27,10 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar
 
 import jax
 from roxxel_ckpt.coordination import (
@@ -59,12 +60,18 @@ _TICK_S = 0.5
 """Longest time between two exchanges with the coordination service."""
 
 _SILENT_S = 6.0
-"""Silence after which a process counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
-few ticks below 10 s: the README promises that all processes end within 10 s."""
+"""Silence after which process 0 counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
+few ticks below 10 s: the README promises that all processes end within 10 s. `_QUIET_S`
+and `_STILL_S` together are below `_SILENT_S`."""
 
-_PAUSED_SILENT_S = 60.0
-"""Silence after which a process outside of a step counts as stopped. A restore or a
-compilation may hold the interpreter lock for long, in C code."""
+_QUIET_S = 2.0
+"""Time without a new sign of life after which process 0 tries the connection of another
+process: C code that holds the interpreter lock, as in a compilation or a restore, keeps
+the signs back, but not the connection."""
+
+_STILL_S = 3.0
+"""Time in which the connection of such a process takes nothing, after which the process
+counts as stopped."""
 
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
@@ -78,6 +85,8 @@ _LEAVING_TICK_S = 0.02
 
 _EXIT_S = 300.0
 """Longest wait for the other processes at the end of the program, as in JAX."""
+
+_STOPPED = "the process was stopped, or its host does not answer"
 
 _START = "start"
 """Name of the pause before the first run."""
@@ -104,6 +113,25 @@ class Progress:
     pause: str | None = _START
 
 
+class Report(Protocol):
+    """Writes a text to the log of a run and flushes the log; any thread may call it.
+
+    Process 0 writes the log. With `for_first`, another process writes a text in its
+    place, because process 0 is dead or stopped.
+    """
+
+    def __call__(self, text: str, *, for_first: bool = False) -> None: ...
+
+
+@dataclass
+class _Sign:
+    """The last sign of life of a process, and the time since then."""
+
+    life: str = ""
+    quiet_s: float = 0.0
+    still_s: float = 0.0
+
+
 class Watcher:
     """Watches the other processes, and ends this process when another process fails.
 
@@ -119,14 +147,14 @@ class Watcher:
         self._is_leaving = False
         self._num_needs = 0
         self._has_run = False
-        self._report: Callable[[str], None] | None = None
+        self._report: Report | None = None
         # Only the watching thread writes these fields, until a request gets no answer.
         self._links: Links | None = None
         self._num_ticks = 0
         self._is_asking = False
-        self._neighbour = ""
-        self._silent_s = 0.0
+        self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
         self._dead: dict[int, str] = {}
+        self._stopped: dict[int, str] = {}
         self._left: dict[int, bool] = {}
 
     def start(self) -> None:
@@ -156,12 +184,10 @@ class Watcher:
                 self._num_needs -= 1
 
     @contextmanager
-    def in_run(self, report: Callable[[str], None]) -> Generator[None]:
+    def in_run(self, report: Report) -> Generator[None]:
         """Watch a run, and also write the reason of a failure to the log of the run.
 
-        `report` writes a text to the log of the run and flushes the log to the disk.
-        Any thread may call `report`. Outside of runs, the processes of a program may
-        end at different times.
+        Outside of runs, the processes of a program may end at different times.
         """
         self._report, self.progress.pause = report, None
         try:
@@ -232,7 +258,7 @@ class Watcher:
             try:
                 self._is_asking = True
                 try:
-                    self._exchange(waited_s)
+                    self._exchange(links, waited_s)
                 finally:
                     self._is_asking = False
                 self._connect(links)
@@ -261,11 +287,8 @@ class Watcher:
             # As in the watching thread, a time of suspension counts as one tick.
             silent_s = silent_s + _TICK_S if is_silent else 0.0
             if silent_s > _SILENT_S:
-                self._dead[0] = f"no answer for {silent_s:.0f} s"
-                self.end(
-                    f"process 0 failed: {self._dead[0]}; the process was stopped, or "
-                    "its host does not answer"
-                )
+                self._dead[0] = f"no answer for {silent_s:.0f} s; {_STOPPED}"
+                self.end(f"process 0 failed: {self._dead[0]}")
 
     def _has_service(self) -> bool:
         """Return whether `jax.distributed` still runs in this program."""
@@ -278,12 +301,12 @@ class Watcher:
         except OSError as error:
             print_error(
                 f"process {self.index} cannot connect to process 0 at "
-                f"{self.service.host} ({brief(error)}), so this program needs "
-                f"{_SILENT_S:g} to {_PAUSED_SILENT_S:g} s to detect a killed process; "
-                "open the ports between the hosts"
+                f"{self.service.host} ({brief(error)}), so only JAX detects that "
+                "this process is killed or stopped, after half a minute or more; open "
+                "the ports between the hosts"
             )
 
-    def _exchange(self, waited_s: float) -> None:
+    def _exchange(self, links: Links, waited_s: float) -> None:
         """Read which processes have ended, and publish a sign of life."""
         if 0 in self._dead:
             # The service has ended with process 0.
@@ -302,16 +325,19 @@ class Watcher:
         life = [self._num_ticks, self.progress.step, self.progress.pause]
         key = f"{_KEYS}/alive/{self.index}"
         self.service.set(key, json.dumps(life), overwrite=True)
-        self._watch_neighbour(waited_s)
+        if self.index == 0:
+            self._watch_others(links, waited_s)
+            self._end_without_needed()
 
     def _end_without_needed(self) -> None:
         """End this process if it needs a process that has died or left."""
         if self._is_leaving:
             return
-        for process in sorted(self._dead.keys() - self._left.keys()):
-            if self._num_needs or not self._has_run:
+        for process, how in sorted({**self._stopped, **self._dead}.items()):
+            if process not in self._left and (self._num_needs or not self._has_run):
+                what, *why = how.partition(";")
                 during = self._during(process)
-                self.end(f"process {process} failed: {self._dead[process]}{during}")
+                self.end(f"process {process} failed: {what}{during}{''.join(why)}")
         for process, had_devices in sorted(self._left.items()):
             # JAX initializes the devices of all processes together.
             if self._num_needs or (not had_devices and is_finding_devices()):
@@ -329,26 +355,24 @@ class Watcher:
             return _during(step, pause)
         return ""
 
-    def _watch_neighbour(self, waited_s: float) -> None:
-        """End this process if the process of the next index is silent for too long."""
-        neighbour = (self.index + 1) % self.service.process_count
-        if neighbour in self._left:
-            return
-        try:
-            life = self.service.get(f"{_KEYS}/alive/{neighbour}", _TICK_S)
-        except TimeoutError:
-            life = self._neighbour
-        self._silent_s = self._silent_s + waited_s if life == self._neighbour else 0.0
-        self._neighbour = life
-        if not life:
-            return
-        _, step, pause = json.loads(life)
-        if self._silent_s > (_SILENT_S if pause is None else _PAUSED_SILENT_S):
-            self.end(
-                f"process {neighbour} failed: no sign of life for "
-                f"{self._silent_s:.0f} s{_during(step, pause)}; the process was "
-                "stopped, or C code holds its interpreter lock"
-            )
+    def _watch_others(self, links: Links, waited_s: float) -> None:
+        """Find the processes that are stopped; only process 0 can."""
+        self._stopped = {}
+        lives = self.service.entries(f"{_KEYS}/alive/").items()
+        for process, life in ((int(index), life) for index, life in lives):
+            sign = self._signs[process]
+            if life != sign.life:
+                self._signs[process] = _Sign(life)
+                continue
+            sign.quiet_s += waited_s
+            if sign.quiet_s <= _QUIET_S or links.is_taking(process):
+                sign.still_s = 0.0
+                continue
+            sign.still_s += waited_s
+            if sign.still_s > _STILL_S:
+                self._stopped[process] = (
+                    f"no sign of life for {sign.quiet_s:.0f} s; {_STOPPED}"
+                )
 
     # The end
 
@@ -393,7 +417,8 @@ class Watcher:
         """Report the end; process 0 waits for the others, which need its service."""
         self.service.set(f"{_KEYS}/ended/{self.index}", "")
         deadline_s = time.monotonic() + _LEAVE_S
-        others = set(range(self.service.process_count)) - self._dead.keys()
+        others = set(range(self.service.process_count))
+        others -= self._dead.keys() | self._stopped.keys()
         while self.index == 0 and time.monotonic() < deadline_s:
             if others <= set(map(int, self.service.entries(f"{_KEYS}/ended/"))):
                 return
@@ -405,7 +430,8 @@ class Watcher:
         # The log may not be open yet, or may have failed.
         with suppress(Exception):
             if self._report is not None:
-                self._report(text)
+                is_for_first = self.index != 0 and 0 in self._dead
+                self._report(text, for_first=is_for_first)
 
 
 def watcher() -> Watcher | None:

@@ -1,0 +1,58 @@
+"""A connection shows whether the process at its other end is stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import Any, cast
+
+from roxxel_train._run.links import Links
+
+ENOUGH = 300
+"""More calls of `is_taking` than fill the buffers of a connection."""
+
+OTHER = """
+import ctypes, sys
+from types import SimpleNamespace
+from roxxel_train._run.links import Links
+
+service = SimpleNamespace(
+    process_index=1, host="127.0.0.1", get=lambda key, timeout_s: sys.argv[1]
+)
+Links(service, "keys").connect(60)
+ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+"""
+
+
+class Service:
+    """The coordination service of process 0, as far as `Links` uses it."""
+
+    process_index = 0
+    host = "127.0.0.1"
+
+    def set(self, _key: str, value: str) -> None:
+        self.value = value
+
+
+def test_process_that_is_stopped_takes_nothing_and_a_busy_one_does() -> None:
+    service = Service()
+    links = Links(cast("Any", service), "keys")
+    with subprocess.Popen([sys.executable, "-c", OTHER, service.value]) as other:
+        try:
+            assert links.wait(60) == {}  # the connection
+            num_taken = 0
+            while num_taken < ENOUGH:
+                num_taken += links.is_taking(1)
+                assert links.wait(1e-3) == {}
+
+            other.send_signal(signal.SIGSTOP)
+            os.waitpid(other.pid, os.WUNTRACED)
+            taken = [links.is_taking(1) for _ in range(ENOUGH) if not links.wait(1e-3)]
+
+            assert not any(taken[ENOUGH // 2 :])
+        finally:
+            other.kill()
+    assert links.wait(60) == {1: "killed or crashed"}
+    links.close()
