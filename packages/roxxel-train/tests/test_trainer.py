@@ -6,7 +6,7 @@ import re
 import signal
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -790,6 +790,22 @@ def test_trainer_takes_and_documents_the_arguments_of_its_config() -> None:
     assert inspect.signature(Trainer) == inspect.signature(TrainConfig)
     for argument in fields(TrainConfig):
         assert f"\n    {argument.name}: " in text
+
+
+def test_settings_that_pace_a_run_are_compared_each_under_its_own_name() -> None:
+    given: dict[str, Any] = {
+        **dict.fromkeys(("eval_every", "checkpoint_every", "log_every"), 7),
+        "max_to_keep": None,
+        "keep_every": "6h",
+        "best_metric": "acc",
+        "grad_accum_steps": 2,
+        "fields": ("tokens", "loss_mask"),
+    }
+    pacing = TrainConfig(cast("Any", None), **given).pacing()
+
+    assert given.items() <= pacing.items()
+    # One process may wait longer than another, or write a profile.
+    assert not {"timeout", "hang_after_s", "profile", "log_to"} & pacing.keys()
 
 
 def test_wrong_loss_is_found_before_anything_runs(tmp_path: Path) -> None:

@@ -1,4 +1,9 @@
-"""Every argument of a `Trainer`: its name, type, default, meaning and check."""
+"""Every setting of a run, declared once: name, type, default, meaning and check.
+
+From `TrainConfig` come the signature and the documentation of `Trainer`, the comparison
+of settings between processes, and, in the package `roxxel`, the table `[trainer]` of a
+config file. Importing this module imports no JAX, so a config file is checked without.
+"""
 
 from __future__ import annotations
 
@@ -9,57 +14,49 @@ import math
 import operator
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
-from roxxel_ckpt import Checkpointer
-from roxxel_curriculum import Curriculum
+from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
 
-from roxxel_train._log.logger import Logger
-from roxxel_train._log.sinks import check_log_to
-from roxxel_train._step.diagnose.calls import check_call
+from roxxel_train._log.sinks import LogTo, check_log_to
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
+    from dataclasses import Field as _Setting
 
     from flax import nnx
     from jax.sharding import Mesh, NamedSharding
-    from roxxel_curriculum import Field
+    from roxxel_ckpt import Checkpointer
 
-    from roxxel_train._log.sinks import LogTo
-    from roxxel_train._step.model_sharding import ModelSharding
+    from roxxel_train._log.logger import Logger
     from roxxel_train._step.step import LossFunction, ModelState, TrainStep
+
+ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
+"""Which axes of the mesh split the arrays that have no annotation.
+
+`"annotated"` means no axes. `"fsdp"` means the axes that split the rows of a batch. A
+sequence lists the axes by name.
+
+`"fsdp"` leaves out the axis `"replica"`, along which `make_hybrid_sharding_config` puts
+groups of devices. Each group holds the whole model, so the slower network between
+groups carries only gradients.
+"""
 
 _Arguments = ParamSpec("_Arguments")
 _Config = TypeVar("_Config")
 _Self = TypeVar("_Self")
 
-_COUNTS = {
-    "eval_every",
-    "checkpoint_every",
-    "log_every",
-    "max_to_keep",
-    "keep_every",
-    "grad_accum_steps",
-}
-_AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
-_FUNCTIONS = {
-    "loss_fn": "model, batch",
-    "eval_fn": "state",
-    "train_step": "model, optimizer, batch",
-}
-"""The arguments with which the trainer calls the user's functions."""
-
-_TYPES = {
-    "curriculum": Curriculum,
-    "checkpointer": Checkpointer,
-    "logger": Logger,
-}
-_PATHS = {"save_path", "init_from", "branch_from"}
-_NEVER_NONE = {"checkpoint_every", "log_every", "grad_accum_steps", "timeout"}
+# Metadata of the fields below: what the type of a setting does not say. `roxxel.config`
+# derives the table `[trainer]` of a config file from the types and this metadata.
+_COUNT = {"at_least": 1}
+_AMOUNT = {"above": 0}
+_PATH = {"is_path": True}
+_ALIKE = {"alike": True}  # must be equal in all processes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -188,51 +185,58 @@ class TrainConfig:
 
     model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]]
     optimizer: nnx.Optimizer[Any] | None = None
-    curriculum: Curriculum | None = None
-    loss_fn: LossFunction | None = None
-    save_path: str | os.PathLike[str] | None = None
-    eval_fn: Callable[[ModelState], Any] | None = None
-    eval_every: int | None = None
-    checkpoint_every: int = 1000
-    log_every: int = 10
+    curriculum: Curriculum | None = field(
+        default=None, metadata={"instance_of": "roxxel_curriculum.Curriculum"}
+    )
+    loss_fn: LossFunction | None = field(
+        default=None, metadata={"called_with": "model, batch"}
+    )
+    save_path: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
+    eval_fn: Callable[[ModelState], Any] | None = field(
+        default=None, metadata={"called_with": "state"}
+    )
+    eval_every: int | None = field(default=None, metadata=_COUNT | _ALIKE)
+    checkpoint_every: int = field(default=1000, metadata=_COUNT | _ALIKE)
+    log_every: int = field(default=10, metadata=_COUNT | _ALIKE)
     seed: int = 0
     mesh: Mesh | None = None
     data_sharding: NamedSharding | None = None
-    checkpointer: Checkpointer | None = None
-    logger: Logger | None = None
-    train_step: TrainStep | None = None
-    max_to_keep: int | None = 3
-    timeout: float = 1000
-    grad_accum_steps: int = 1
+    checkpointer: Checkpointer | None = field(
+        default=None, metadata={"instance_of": "roxxel_ckpt.Checkpointer"}
+    )
+    logger: Logger | None = field(
+        default=None, metadata={"instance_of": "roxxel_train.Logger"}
+    )
+    train_step: TrainStep | None = field(
+        default=None, metadata={"called_with": "model, optimizer, batch"}
+    )
+    max_to_keep: int | None = field(default=3, metadata=_COUNT | _ALIKE)
+    timeout: float = field(default=1000, metadata=_AMOUNT)
+    grad_accum_steps: int = field(default=1, metadata=_COUNT | _ALIKE)
     _: KW_ONLY
     strict_sharding: bool = False
-    fields: Sequence[Field] = ("tokens",)
+    fields: Sequence[Field] = field(default=("tokens",), metadata=_ALIKE)
     model_sharding: ModelSharding = "annotated"
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
-    best_metric: str | None = None
-    init_from: str | os.PathLike[str] | None = None
-    branch_from: str | os.PathLike[str] | None = None
+    best_metric: str | None = field(default=None, metadata=_ALIKE)
+    init_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
+    branch_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
     profile: tuple[int, int] | None = None
-    hang_after_s: float | None = 1800.0
-    flops_per_token: float | None = None
+    hang_after_s: float | None = field(default=1800.0, metadata=_AMOUNT)
+    flops_per_token: float | None = field(default=None, metadata=_AMOUNT)
     check: Literal["headers", "blocks"] = "headers"
-    keep_every: int | str | None = None
+    keep_every: int | str | None = field(default=None, metadata=_COUNT | _ALIKE)
     log_to: LogTo = ()
-    on_damage: Literal["raise", "mask"] = "raise"
+    on_damage: Literal["raise", "mask"] = field(default="raise", metadata=_ALIKE)
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is None and name not in _NEVER_NONE:
-                continue
-            is_duration = name == "keep_every" and isinstance(value, str)
-            if name in _COUNTS and not is_duration:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None or "None" not in str(each.type):
                 # A narrow NumPy integer, such as int8, may overflow in arithmetic.
-                object.__setattr__(self, name, _count(name, value))
-            elif name in _AMOUNTS:
-                _check_amount(name, value)
-            else:
-                _check_type(name, value)
+                object.__setattr__(self, each.name, _checked(each, value))
 
+        _check_profile(self.profile)
         self._check_on_damage()
         _check_held_out(self.eval_curriculum)
         check_log_to(self.log_to)
@@ -284,17 +288,9 @@ class TrainConfig:
         Processes with different settings would wait for each other forever.
         """
         return {
-            "eval_every": self.eval_every,
-            "checkpoint_every": self.checkpoint_every,
-            "log_every": self.log_every,
-            "max_to_keep, keep_every or best_metric": [
-                self.max_to_keep,
-                self.keep_every,
-                self.best_metric,
-            ],
-            "grad_accum_steps": self.grad_accum_steps,
-            "fields": self.fields,
-            "on_damage": self.on_damage,
+            each.name: getattr(self, each.name)
+            for each in fields(self)
+            if "alike" in each.metadata
         }
 
 
@@ -365,32 +361,65 @@ def _check_held_out(value: Any) -> None:
             )
 
 
-def _check_type(name: str, value: Any) -> None:
-    """Check that a function can be called, and that an object has the right type."""
-    if name in _FUNCTIONS:
-        if not callable(value):
-            raise TypeError(
-                f"{name} is a {type(value).__name__}, which cannot be called; "
-                "give a function"
-            )
-        check_call(name, value, _FUNCTIONS[name])
-    elif name in _TYPES and not isinstance(value, _TYPES[name]):
-        raise _wrong_type(name, value)
-    elif name in _PATHS and not isinstance(value, str | os.PathLike):
+def _checked(setting: _Setting[Any], value: Any) -> Any:
+    """Return a value that fits its metadata; a number of NumPy becomes Python's."""
+    name, rule = setting.name, setting.metadata
+    if "at_least" in rule and not (
+        isinstance(value, str) and "str" in str(setting.type)
+    ):
+        return _count(name, value)
+    if "above" in rule:
+        _check_amount(name, value)
+    elif "called_with" in rule:
+        _check_function(name, value, rule["called_with"])
+    elif "instance_of" in rule:
+        _check_object(name, value, rule["instance_of"])
+    elif "is_path" in rule and not isinstance(value, str | os.PathLike):
         raise TypeError(
             f"{name} is a {type(value).__name__}; give a path or a URL as text"
         )
+    return value
 
 
-def _wrong_type(name: str, value: Any) -> TypeError:
-    """Return the error for an object in place of one of `_TYPES`."""
-    wanted, kind = _TYPES[name], type(value).__name__
-    remedy = f"give a {wanted.__module__.partition('.')[0]}.{wanted.__name__}"
+def _check_function(name: str, value: Any, arguments: str) -> None:
+    """Check that the trainer can call a function of the user with its arguments."""
+    from roxxel_train._step.diagnose.calls import check_call
+
+    if not callable(value):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}, which cannot be called; "
+            "give a function"
+        )
+    check_call(name, value, arguments)
+
+
+def _check_object(name: str, value: Any, wanted: str) -> None:
+    """Check that a value is an instance of the class `"module.Name"`."""
+    module, _, class_name = wanted.rpartition(".")
+    if isinstance(value, getattr(import_module(module), class_name)):
+        return
+    remedy = f"give a {wanted}"
     if name == "curriculum" and isinstance(value, Roxxel):
         remedy = "give Curriculum(corpus, [Phase(steps, batch_size, seq_len)])"
     elif name == "checkpointer" and isinstance(value, str | os.PathLike):
         remedy += f", or save_path={str(value)!r}"
-    return TypeError(f"{name} is a {kind}; {remedy}")
+    raise TypeError(f"{name} is a {type(value).__name__}; {remedy}")
+
+
+def _check_profile(profile: Any) -> None:
+    """Check that a profile is two rising steps; the run checks them with its length."""
+    if profile is None:
+        return
+    try:
+        start, stop = map(operator.index, profile)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"profile must be (start, stop), two steps, got {profile!r}"
+        ) from error
+    if not 0 <= start < stop:
+        raise ValueError(
+            f"profile={(start, stop)} holds no steps; give 0 <= start < stop"
+        )
 
 
 def _count(name: str, value: Any) -> int:

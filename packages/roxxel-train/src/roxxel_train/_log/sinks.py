@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
-    LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
-    """Names of sinks, or names with the options of each sink."""
+LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
+"""Names of sinks, or names with the options of each sink."""
 
 _SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
     "csv": (

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,16 +31,7 @@ from roxxel_train._step.diagnose.objects import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
-"""Which axes of the mesh split the arrays that have no annotation.
-
-`"annotated"` means no axes. `"fsdp"` means the axes that split the rows of a batch. A
-sequence lists the axes by name.
-
-`"fsdp"` leaves out the axis `"replica"`, along which `make_hybrid_sharding_config` puts
-groups of devices. Each group holds the whole model, so the slower network between
-groups carries only gradients.
-"""
+    from roxxel_train.config import ModelSharding
 
 GROUP_AXIS = "replica"
 
