@@ -38,9 +38,9 @@ MAY_DEPEND_ON = {
         "roxxel-store",
     },
     "roxxel": {
-        *("flax", "jax", "numpy", "optax", "plotly", "roxxel-ckpt"),
-        *("roxxel-curriculum", "roxxel-format", "roxxel-loader", "roxxel-store"),
-        "roxxel-train",
+        *("flax", "jax", "msgspec", "numpy", "optax", "plotly", "tomlkit"),
+        *("roxxel-ckpt", "roxxel-curriculum", "roxxel-format", "roxxel-loader"),
+        *("roxxel-store", "roxxel-train"),
     },
 }
 

@@ -62,9 +62,10 @@ checkpoint_every = 10
 max_to_keep = 9
 fields = ["tokens", "segment_ids", "positions"]
 grad_accum_steps = 2
-log_to = ["tensorboard", "wandb"]
 
-[trainer.wandb]
+[trainer.log_to.tensorboard]
+
+[trainer.log_to.wandb]
 project = "story"
 mode = "offline"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, CurriculumError, Phase, parse_schedule
+from roxxel_curriculum import Curriculum, CurriculumError, Phase
 from roxxel_curriculum.testing import PositionReader
 
 
@@ -130,14 +130,3 @@ def test_epochs_may_be_a_number_of_numpy(given: Any, same: float) -> None:
 def test_epochs_that_are_not_a_real_number_are_refused(wrong: Any) -> None:
     with pytest.raises(TypeError, match="epochs of a phase must be a number, got "):
         Phase(batch_size=2, seq_len=9, epochs=wrong)
-
-
-@pytest.mark.parametrize("wrong", [None, 3, b"steps = 1", {}, ["x"]])
-def test_a_schedule_that_is_not_text_is_refused_as_such(wrong: Any) -> None:
-    with pytest.raises(TypeError) as info:
-        parse_schedule(wrong)
-
-    assert str(info.value) == (
-        f"a schedule is the text of a TOML file, got {type(wrong).__name__}; "
-        "read a file with load_schedule and a table with schedule_from"
-    )

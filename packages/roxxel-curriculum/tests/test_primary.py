@@ -14,9 +14,8 @@ from roxxel_curriculum import (
     CurriculumError,
     DamagedBlock,
     Phase,
+    Schedule,
     StateMismatch,
-    load_schedule,
-    parse_schedule,
     recorded_sampler,
 )
 from roxxel_curriculum.testing import PositionReader
@@ -24,8 +23,6 @@ from roxxel_curriculum.testing import PositionReader
 from .helpers import declarations, digest
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roxxel_curriculum import Sampler
 
     from .helpers import Declared
@@ -255,19 +252,11 @@ def test_a_primary_that_is_named_twice_is_an_error(
         Curriculum(WEB, phases, primary="web", **arguments)
 
 
-def test_a_schedule_in_toml_names_the_primary(tmp_path: Path) -> None:
-    text = """
-    primary = "web"
-    [[phases]]
-    steps = 5
-    batch_size = 2
-    seq_len = 9
-    weights = { web = 3, code = 1 }
-    """
-    (tmp_path / "schedule.toml").write_text(text)
+def test_a_schedule_names_the_primary() -> None:
+    phases = (Phase(5, 2, 9, {"web": 3, "code": 1}),)
 
-    schedule = load_schedule(tmp_path / "schedule.toml")
-    assert schedule == parse_schedule(text)
+    schedule = Schedule(phases, primary="web")
+
     assert schedule.curriculum(WEB, {"code": CODE}).source_names == ("web", "code")
     with pytest.raises(TypeError, match="primary must be the name of a source, got 3"):
-        parse_schedule(text.replace('"web"', "3"))
+        Schedule(phases, primary=3)  # pyright: ignore[reportArgumentType] - on purpose

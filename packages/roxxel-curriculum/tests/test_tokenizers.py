@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, CurriculumError, Phase, parse_schedule
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, Schedule
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
@@ -120,16 +120,9 @@ def test_declared_tokenizers_are_checked(
         Curriculum(*sources, tokenizers=tokenizers)
 
 
-def test_a_schedule_in_toml_declares_tokenizers(corpora: dict[str, Roxxel]) -> None:
-    text = f"""
-        tokenizers = {{ code = "{BPE}" }}
-        [[phases]]
-        steps = 2
-        batch_size = 2
-        seq_len = 9
-        weights = {{ self = 1, code = 1 }}
-    """
-    schedule = parse_schedule(text)
+def test_a_schedule_declares_tokenizers(corpora: dict[str, Roxxel]) -> None:
+    phase = Phase(2, 2, 9, {"self": 1, "code": 1})
+    schedule = Schedule((phase,), tokenizers={"code": BPE})
 
     plan = schedule.curriculum(corpora["recorded"], {"code": corpora["ids"]}).plan()
 

@@ -15,9 +15,8 @@ from roxxel_curriculum import (
     CurriculumError,
     DocumentSet,
     Phase,
+    Schedule,
     StateMismatch,
-    load_schedule,
-    parse_schedule,
     recorded_sampler,
 )
 from roxxel_curriculum.testing import PositionReader
@@ -349,24 +348,14 @@ def test_a_million_withdrawn_documents_are_a_small_state() -> None:
     assert DocumentSet.from_json(entry) == found
 
 
-def test_schedules_in_toml_withdraw_documents(tmp_path: Path) -> None:
-    text = """
-        [without]
-        web = [3, [10, 12]]
-        self = "ids.txt"
-
-        [[phases]]
-        steps = 9
-        batch_size = 4
-        seq_len = 129
-        weights = { self = 1, web = 0 }
-    """
+def test_a_schedule_withdraws_documents_of_a_file_in_its_folder(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "ids.txt").write_text("7\n")
-    (tmp_path / "schedule.toml").write_text(text)
+    phase = Phase(9, 4, 129, {"self": 1, "web": 0})
+    schedule = Schedule((phase,), without={"web": [3, [10, 12]], "self": "ids.txt"})
 
-    schedule = load_schedule(tmp_path / "schedule.toml")
+    found = schedule.relative_to(tmp_path).curriculum(reader(), {"web": reader("w")})
 
-    found = schedule.curriculum(reader(), {"web": reader("w")})
     counts = {each.source: each.documents for each in found.plan().withdrawn}
     assert counts == {"self": 1, "web": 3}
-    assert parse_schedule(text).without["web"] == [3, [10, 12]]

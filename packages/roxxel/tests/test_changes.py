@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel.cli import main
-from roxxel.config import ConfigError, RunConfig, load_config, parse_config
+from roxxel.config import (
+    ConfigError,
+    RunConfig,
+    keep_config,
+    load_config,
+    parse_config,
+)
 
 from .runs import CONFIG, kept_configs, write_project
 
@@ -106,10 +113,11 @@ def test_a_run_keeps_the_config_with_its_changes(
     run = tmp_path / "runs" / "b"
     first = (run / "config.toml").read_text()
     assert '# first.toml with --set "save_path=runs/b" --set "trainer.log' in first
+    assert "# A run to learn from." in first
     assert not (tmp_path / "run").exists()
     kept = load_config(run / "config.toml")
     assert kept.run_folder == run
-    assert kept.trainer.log_every == 2
+    assert kept.trainer["log_every"] == 2
     rows = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 4, 6]
 
@@ -117,6 +125,38 @@ def test_a_run_keeps_the_config_with_its_changes(
     assert kept_configs(run) == ["step-0.toml"]
     assert main(["train", str(run / "config.toml")]) == 0
     assert "already complete: 6 steps" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["eval.new={path='held_out.rox', steps=1, batch_size=2, seq_len=8}"],
+        ["eval.web.steps=7", "trainer.log_every=3"],
+        ["trainer.log_to.csv.log_dir=tables"],
+        ["phases.0.weights.self=0.25", "model_args.nested.a=[1, {b=2}]"],
+        ["relative_to=..", "policies.math=drop"],
+    ],
+)
+def test_a_copy_of_the_file_has_its_changes_and_its_comments(
+    tmp_path: Path, changes: list[str]
+) -> None:
+    # Tables of `eval` on both sides of another table are what editors get wrong.
+    web, code = (
+        f"[eval.{name}]  # {name}\npath = 'a'\nsteps = 1\nbatch_size = 2\nseq_len = 8\n"
+        for name in ("web", "code")
+    )
+    head, _, rest = CONFIG.partition("[eval]")[0].partition("[trainer]")
+    (tmp_path / "first.toml").write_text(f"{head}{web}\n[trainer]{rest}{code}")
+    config = load_config(tmp_path / "first.toml", changes)
+
+    keep_config(config, tmp_path / "run", 0)
+
+    copy = load_config(tmp_path / "run" / "config.toml")
+    assert config == replace(copy, file=config.file, relative_to=config.relative_to)
+    assert copy.folder.resolve() == config.folder.resolve()
+    text = (tmp_path / "run" / "config.toml").read_text()
+    for comment in ("# A run to learn from.", "# web", "# code"):
+        assert comment in text
 
 
 def test_a_plan_takes_changes(

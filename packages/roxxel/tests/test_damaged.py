@@ -99,6 +99,6 @@ def test_plan_diff_and_audit_know_the_block(
 def test_a_config_names_what_happens_on_damage(tmp_path: Path) -> None:
     loaded = load_config(config_of(tmp_path, 8))
 
-    assert loaded.trainer.given()["on_damage"] == "mask"
+    assert loaded.trainer["on_damage"] == "mask"
     with pytest.raises(ConfigError, match="on_damage"):
         load_config(config_of(tmp_path, 8, on_damage="skip"))

@@ -25,7 +25,7 @@ def test_killed_run_ends_as_the_unbroken_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = CONFIG.replace("tiny:make", "tiny:scheduled")
-    text = text.replace("hang_after_s = 600", 'log_to = ["csv"]\ncsv.log_dir = "csv"')
+    text = text.replace("hang_after_s = 600", 'log_to.csv.log_dir = "csv"')
     config = write_project(tmp_path, text)
     scheduled = """
 

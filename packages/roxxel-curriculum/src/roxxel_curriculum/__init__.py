@@ -38,12 +38,7 @@ from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
 from roxxel_curriculum.recorded import recorded_sampler
 from roxxel_curriculum.sampler import Sampler
-from roxxel_curriculum.toml import (
-    Schedule,
-    load_schedule,
-    parse_schedule,
-    schedule_from,
-)
+from roxxel_curriculum.schedule import Schedule
 
 __all__ = [
     "ARITHMETIC_VERSION",
@@ -75,11 +70,8 @@ __all__ = [
     "Windows",
     "Withdrawal",
     "WithdrawnPlan",
-    "load_schedule",
     "make_key",
-    "parse_schedule",
     "permute",
     "recorded_sampler",
     "repeat",
-    "schedule_from",
 ]

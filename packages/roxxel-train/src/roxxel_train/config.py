@@ -36,17 +36,6 @@ if TYPE_CHECKING:
     from roxxel_train._log.logger import Logger
     from roxxel_train._step.step import LossFunction, ModelState, TrainStep
 
-ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
-"""Which axes of the mesh split the arrays that have no annotation.
-
-`"annotated"` means no axes. `"fsdp"` means the axes that split the rows of a batch. A
-sequence lists the axes by name.
-
-`"fsdp"` leaves out the axis `"replica"`, along which `make_hybrid_sharding_config` puts
-groups of devices. Each group holds the whole model, so the slower network between
-groups carries only gradients.
-"""
-
 _Arguments = ParamSpec("_Arguments")
 _Config = TypeVar("_Config")
 _Self = TypeVar("_Self")
@@ -216,16 +205,24 @@ class TrainConfig:
     _: KW_ONLY
     strict_sharding: bool = False
     fields: Sequence[Field] = field(default=("tokens",), metadata=_ALIKE)
-    model_sharding: ModelSharding = "annotated"
+    model_sharding: Literal["annotated", "fsdp"] | Sequence[str] = "annotated"
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
     best_metric: str | None = field(default=None, metadata=_ALIKE)
     init_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
     branch_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
-    profile: tuple[int, int] | None = None
+    profile: tuple[int, int] | None = field(
+        default=None, metadata={"must_be": "two rising steps [start, stop]"}
+    )
     hang_after_s: float | None = field(default=1800.0, metadata=_AMOUNT)
     flops_per_token: float | None = field(default=None, metadata=_AMOUNT)
     check: Literal["headers", "blocks"] = "headers"
-    keep_every: int | str | None = field(default=None, metadata=_COUNT | _ALIKE)
+    keep_every: int | str | None = field(
+        default=None,
+        metadata={
+            **(_COUNT | _ALIKE),
+            "must_be": 'a number of steps of 1 or more, or a duration such as "6h"',
+        },
+    )
     log_to: LogTo = ()
     on_damage: Literal["raise", "mask"] = field(default="raise", metadata=_ALIKE)
 

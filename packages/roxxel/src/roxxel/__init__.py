@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from roxxel_train import *
 
     from roxxel import checkpoint, sharding
+    from roxxel.config import load_schedule, parse_schedule, schedule_from
     from roxxel.run import Run, open_run
 
 _MEMBERS = (
@@ -41,6 +42,12 @@ _MEMBERS = (
     "roxxel_loader",
 )
 """The packages in the order of search; only importing `roxxel_loader` imports JAX."""
+
+_OWN = {
+    **dict.fromkeys(("Run", "open_run"), "run"),
+    **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
+}
+"""Names that this package has itself, and the module of each name."""
 
 _LIBRARIES = {
     "ArrowDataset": "pyarrow",
@@ -190,8 +197,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("roxxel")
     if name in {"checkpoint", "sharding"}:
         return import_module(f"roxxel.{name}")
-    if name in {"Run", "open_run"}:
-        return getattr(import_module("roxxel.run"), name)
+    if name in _OWN:
+        return getattr(import_module(f"roxxel.{_OWN[name]}"), name)
     if name in _LIBRARIES:
         return getattr(import_module("roxxel_loader"), name)
     if name in __all__:

@@ -29,11 +29,14 @@ from roxxel_train._step.diagnose.objects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from roxxel_train.config import ModelSharding
+    from collections.abc import Callable, Sequence
 
 GROUP_AXIS = "replica"
+"""The axis along which `make_hybrid_sharding_config` puts groups of devices.
+
+`"fsdp"` leaves it out: each group holds the whole model, so the slower network between
+groups carries only gradients.
+"""
 
 MIN_SPLIT_SIZE = 100_000
 """Arrays with fewer elements are replicated.
@@ -57,7 +60,9 @@ class ModelLayout:
     min_split_size: int = MIN_SPLIT_SIZE
 
     @classmethod
-    def of(cls, model_sharding: ModelSharding, batch: NamedSharding) -> ModelLayout:
+    def of(
+        cls, model_sharding: str | Sequence[str], batch: NamedSharding
+    ) -> ModelLayout:
         """Return the layout for the argument `model_sharding` and a batch sharding."""
         mesh = batch.mesh
         assert isinstance(mesh, Mesh)  # noqa: S101 - batch_sharding made it

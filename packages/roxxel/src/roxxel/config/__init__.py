@@ -14,7 +14,7 @@ An example::
     code = { path = "data/code.rox", policy = 2 }
     math = { path = "math.bin", dtype = "uint16", tokenizer = "gpt2" }  # other formats
 
-    [[phases]]                      # as `roxxel_curriculum.load_schedule` reads them
+    [[phases]]                      # as `load_schedule` reads them
     steps = 1000
     batch_size = 16
     seq_len = 1025
@@ -23,7 +23,7 @@ An example::
     [model_args]                    # keywords of the function
     width = 256
 
-    [trainer]                       # keywords of `roxxel_train.Trainer`
+    [trainer]                       # settings of `roxxel_train.Trainer`
     log_every = 10
     checkpoint_every = 500
 
@@ -52,7 +52,6 @@ from roxxel.config._declaration import (
     EvalConfig,
     MeshConfig,
     RunConfig,
-    TrainerOptions,
 )
 from roxxel.config._open import (
     HeldOut,
@@ -64,6 +63,7 @@ from roxxel.config._open import (
     open_sampler,
 )
 from roxxel.config._parse import load_config, parse_config
+from roxxel.config._schedule import load_schedule, parse_schedule, schedule_from
 from roxxel.config._text import config_at, config_text, keep_config, newest_config
 from roxxel.config._trainer import make_model, make_trainer, with_total_steps
 
@@ -73,13 +73,13 @@ __all__ = [
     "HeldOut",
     "MeshConfig",
     "RunConfig",
-    "TrainerOptions",
     "begun_state",
     "compare_held_out",
     "config_at",
     "config_text",
     "keep_config",
     "load_config",
+    "load_schedule",
     "make_model",
     "make_trainer",
     "newest_config",
@@ -88,5 +88,7 @@ __all__ = [
     "open_foreign_source",
     "open_sampler",
     "parse_config",
+    "parse_schedule",
+    "schedule_from",
     "with_total_steps",
 ]

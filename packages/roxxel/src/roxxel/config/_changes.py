@@ -7,24 +7,56 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
-def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of a TOML table with these changes, made in the given order.
+def change_all(table: MutableMapping[str, Any], changes: Sequence[str]) -> None:
+    """Make these changes in a table, in the given order.
+
+    The table may be a document of tomlkit, which keeps its comments.
 
     Raises:
         ValueError: A change is not `KEY=VALUE`, or its key leads into a value that is
             neither a table nor an array, or to an entry that an array does not have.
     """
-    result = dict(table)
     for change in changes:
         keys, value = _parsed(change)
-        result = _with(result, keys, value, change)
-    return result
+        inside: Any = table
+        while len(keys) > 1:
+            if isinstance(inside, MutableMapping) and keys[0] not in inside:
+                # One assignment: tomlkit loses what is put into a new table later.
+                value = _nested(keys[1:], value)
+                break
+            inside = inside[_key(inside, keys.pop(0), change)]
+        inside[_key(inside, keys[0], change)] = value
+
+
+def _nested(keys: Sequence[str], value: Any) -> Any:
+    return {keys[0]: _nested(keys[1:], value)} if keys else value
+
+
+def _key(inside: Any, key: str, change: str) -> str | int:
+    """Return the key of a table, or the index of an array."""
+    if isinstance(inside, MutableMapping):
+        return key
+    entries: list[Any] = cast("list[Any]", inside) if isinstance(inside, list) else []
+    try:
+        return range(len(entries))[int(key)]
+    except ValueError:
+        raise ValueError(
+            f"{change!r} sets the key {key!r} of {inside!r}, which is not a table; "
+            "set the whole value"
+        ) from None
+    except IndexError:
+        raise ValueError(
+            f"{change!r} sets entry {key} of an array that has "
+            f"{f'the entries 0 to {len(entries) - 1}' if entries else 'no entries'}; "
+            "set an entry that exists"
+        ) from None
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
@@ -45,32 +77,6 @@ def _parsed(change: str) -> tuple[list[str], Any]:
     if found is None or len(found) > 1:
         return keys, text
     return keys, found["value"]
-
-
-def _with(inside: Any, keys: Sequence[str], value: Any, change: str) -> Any:
-    """Return a table or an array with a new value at a path of keys."""
-    if not keys:
-        return value
-    key, *rest = keys
-    if isinstance(inside, dict):
-        table = cast("dict[str, Any]", inside)
-        return {**table, key: _with(table.get(key, {}), rest, value, change)}
-    entries: list[Any] = list(inside) if isinstance(inside, list) else []
-    try:
-        index = range(len(entries))[int(key)]
-    except ValueError:
-        raise ValueError(
-            f"{change!r} sets the key {key!r} of {inside!r}, which is not a table; "
-            "set the whole value"
-        ) from None
-    except IndexError:
-        raise ValueError(
-            f"{change!r} sets entry {key} of an array that has "
-            f"{f'the entries 0 to {len(entries) - 1}' if entries else 'no entries'}; "
-            "set an entry that exists"
-        ) from None
-    entries[index] = _with(entries[index], rest, value, change)
-    return entries
 
 
 def _toml(text: str) -> dict[str, Any] | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping  # noqa: TC003 - `keys_of` reads the types
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from roxxel_curriculum import Schedule
 
     Sources = Mapping[str, tuple[str, ...]]
@@ -17,6 +18,26 @@ if TYPE_CHECKING:
 
     Readers = Mapping[str, Mapping[str, Any]]
     """Source names, and the keywords of `roxxel_format.foreign.open_foreign`."""
+
+
+FunctionName = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
+        description='"module:function"',
+    ),
+]
+LocalPath = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?!.*://)[\s\S]",
+        description="the path of a folder on a local disk",
+    ),
+]
+NumDevices = Annotated[
+    int,
+    Meta(ge=-1, description="a number of devices, or -1 for all remaining devices"),
+]
 
 
 class ConfigError(ValueError):
@@ -31,54 +52,6 @@ class ConfigError(ValueError):
     ...     print(error)
     first.toml: the file has no key 'sead'; did you mean 'seed'?
     """
-
-
-@dataclass(frozen=True)
-class TrainerOptions:
-    """Keywords of `roxxel_train.Trainer`, with the same meanings.
-
-    None means the trainer's default. `hang_after_s=0` turns the check for a hanging run
-    off. `eval_fn` and `train_step` are functions as `"module:function"`. `csv`,
-    `tensorboard` and `wandb` are the options of the sinks that `log_to` names.
-
-    >>> TrainerOptions(log_every=10).given()
-    {'log_every': 10}
-    """
-
-    log_every: int | None = None
-    eval_every: int | None = None
-    checkpoint_every: int | None = None
-    max_to_keep: int | None = None
-    keep_every: int | str | None = None
-    best_metric: str | None = None
-    grad_accum_steps: int | None = None
-    fields: tuple[str, ...] | None = None
-    strict_sharding: bool | None = None
-    init_from: str | None = None
-    branch_from: str | None = None
-    profile: tuple[int, int] | None = None
-    hang_after_s: float | None = None
-    check: Literal["headers", "blocks"] | None = None
-    on_damage: Literal["raise", "mask"] | None = None
-    timeout: float | None = None
-    flops_per_token: float | None = None
-    model_sharding: str | tuple[str, ...] | None = None
-    eval_fn: str | None = None
-    train_step: str | None = None
-    log_to: tuple[str, ...] | None = None
-    csv: Mapping[str, Any] | None = None
-    tensorboard: Mapping[str, Any] | None = None
-    wandb: Mapping[str, Any] | None = None
-
-    @property
-    def sinks(self) -> dict[str, dict[str, Any]]:
-        """The sinks that `log_to` names, with their options."""
-        return {name: dict(getattr(self, name) or {}) for name in self.log_to or ()}
-
-    def given(self) -> dict[str, Any]:
-        """Return the keywords that the file sets."""
-        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -99,9 +72,9 @@ class MeshConfig:
     """
 
     preset: Literal["data-parallel", "fsdp", "hybrid"] = "data-parallel"
-    axes: Mapping[str, int] = field(default_factory=dict[str, int])
+    axes: Mapping[str, NumDevices] = field(default_factory=dict[str, int])
     batch_axes: tuple[str, ...] = ()
-    groups: int | None = None
+    groups: int | None = field(default=None, metadata={"at_least": 1})
 
 
 @dataclass(frozen=True)
@@ -141,7 +114,9 @@ class RunConfig:
         save_path: Folder of the run. May be None for planning.
         relative_to: Base folder of the file's relative paths; a relative `relative_to`
             starts from the folder of the file.
-        trainer: Optional keywords of the trainer.
+        trainer: The settings of `roxxel_train.config.TrainConfig` that the file gives,
+            by name. `eval_fn` and `train_step` are functions as `"module:function"`,
+            and `hang_after_s=0` turns the check for a hanging run off.
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss, or of several by name; None if the run has no
             held-out loss.
@@ -164,15 +139,15 @@ class RunConfig:
     file: Path
     sources: Sources
     schedule: Schedule
-    model: str | None = None
+    model: FunctionName | None = None
     model_args: Mapping[str, Any] = field(default_factory=dict[str, Any])
     seed: int = 0
     save_path: str | None = None
     relative_to: str = "."
-    trainer: TrainerOptions = TrainerOptions()
+    trainer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     mesh: MeshConfig | None = None
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
-    cache: str | None = None
+    cache: LocalPath | None = None
     cache_bytes: int | None = None
     readers: Readers = field(default_factory=dict[str, "Mapping[str, Any]"])
     changes: tuple[str, ...] = field(default=(), compare=False)

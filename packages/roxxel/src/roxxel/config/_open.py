@@ -80,7 +80,7 @@ def begun_state(
             was not written by a trainer.
         CheckpointError: All checkpoints of the run are damaged.
     """
-    folder, parent = folder or config.run_folder, config.trainer.branch_from
+    folder, parent = folder or config.run_folder, config.trainer.get("branch_from")
     state = None if folder is None else newest_state(folder)
     if state is None and parent is not None:
         return data_state(config.corpus(parent), needs_checkpoint=True)
@@ -104,7 +104,7 @@ def open_sampler(config: RunConfig) -> Sampler:
     state = begun_state(config)
     curriculum = open_curriculum(config)
     try:
-        fields: Any = config.trainer.fields or ("tokens",)
+        fields: Any = config.trainer.get("fields", ("tokens",))
         return curriculum.sampler(config.seed, state, fields)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {error}") from error

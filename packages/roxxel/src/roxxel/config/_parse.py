@@ -1,136 +1,80 @@
 """Parses TOML into a `RunConfig`, without opening corpora or starting an accelerator.
 
-For each TOML table, a dict maps the keys to the checks of their values (`Kind`).
+The keys of a table and their types are those of the dataclasses that declare them:
+`RunConfig`, `TrainConfig`, `Schedule`, `Phase`, `MeshConfig`.
 """
 
 from __future__ import annotations
 
+import copy
 import os
+import re
+import sys
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
-from difflib import get_close_matches
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from roxxel_curriculum import Schedule, schedule_from
+from msgspec import Meta
+from roxxel_train.config import TrainConfig
 
-from roxxel.config._changes import changed
+from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
+    FunctionName,
     MeshConfig,
     RunConfig,
-    TrainerOptions,
 )
-from roxxel.config._kinds import (
-    ABOVE_0,
-    BOOLEAN,
-    FUNCTION,
-    INTEGER,
-    KEPT,
-    LOCAL_PATH,
-    NUM_BYTES,
-    PATHS,
-    POSITIVE,
-    SECONDS,
-    SHARDING,
-    SINK_NAMES,
-    SINKS,
-    SIZE,
-    SPAN,
-    TABLE,
-    TEXT,
-    TEXTS,
-    Expected,
-    Kind,
-    one_of,
-    unchanged,
-)
+from roxxel.config._schedule import PHASE, SCHEDULE, schedule_of
+from roxxel.config._toml import checked, dotted, given, keys_of, named, table_of
 from roxxel.run_files import PRIMARY
 
-_SCHEDULE: dict[str, Kind] = {
-    **{entry.name: unchanged for entry in fields(Schedule)},
-    "primary": TEXT,
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from roxxel_curriculum import Schedule
+
+    from roxxel.config._toml import Hints
+
+_Text = Annotated[str, Meta(min_length=1)]
+_Paths = Annotated[
+    _Text | Annotated[tuple[_Text, ...], Meta(min_length=1)],
+    Meta(description="a path, a pattern, or a list of paths and patterns"),
+]
+_Seconds = Annotated[
+    float,
+    Meta(ge=0, le=sys.float_info.max, description="a number of seconds, 0 or above"),
+]
+_NumBytes = Annotated[
+    Annotated[int, Meta(ge=1)]
+    | Annotated[str, Meta(pattern=r"\A0*[1-9][0-9]*[KMGT]?\Z")],
+    Meta(description='bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"'),
+]
+_SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
+
+_READER = {
+    "format": Literal["flat", "megatron", "datatrove", "roxxel02"],
+    "dtype": _Text,
+    "offset": int,
+    "separator": int,
 }
 
-_READER: dict[str, Kind] = {
-    "format": one_of("flat", "megatron", "datatrove", "roxxel02"),
-    "dtype": TEXT,
-    "offset": INTEGER,
-    "separator": INTEGER,
-}
+_Source = Annotated[
+    _Paths
+    | table_of(
+        "Source",
+        {"path": _Paths, "policy": Any, "tokenizer": _Text, **_READER},
+        required=["path"],
+    ),
+    Meta(description="a path, a pattern, a list of these, or a table with a path"),
+]
 
-_SOURCE: dict[str, Kind] = {
-    "path": unchanged,
-    "policy": unchanged,
-    "tokenizer": TEXT,
-    **_READER,
-}
+_FUNCTIONS = ("eval_fn", "train_step")
+"""Settings of the trainer that are `"module:function"` in a file."""
 
-_TRAINER: dict[str, Kind] = {
-    "log_every": POSITIVE,
-    "eval_every": POSITIVE,
-    "checkpoint_every": POSITIVE,
-    "max_to_keep": POSITIVE,
-    "keep_every": KEPT,
-    "best_metric": TEXT,
-    "grad_accum_steps": POSITIVE,
-    "fields": TEXTS,
-    "strict_sharding": BOOLEAN,
-    "init_from": TEXT,
-    "branch_from": TEXT,
-    "profile": SPAN,
-    "hang_after_s": SECONDS,
-    "check": one_of("headers", "blocks"),
-    "on_damage": one_of("raise", "mask"),
-    "timeout": ABOVE_0,
-    "flops_per_token": ABOVE_0,
-    "model_sharding": SHARDING,
-    "eval_fn": FUNCTION,
-    "train_step": FUNCTION,
-    "log_to": SINKS,
-    **dict.fromkeys(SINK_NAMES, TABLE),
-}
-
-_MESH: dict[str, Kind] = {
-    "preset": one_of("data-parallel", "fsdp", "hybrid"),
-    "axes": TABLE,
-    "batch_axes": TEXTS,
-    "groups": POSITIVE,
-}
-
-_EVAL: dict[str, Kind] = {"sources": TABLE, **_SCHEDULE}
-
-_EVAL_OF_ONE_CORPUS: dict[str, Kind] = {
-    "path": PATHS,
-    "steps": POSITIVE,
-    "batch_size": POSITIVE,
-    "seq_len": POSITIVE,
-}
-
-_TOP: dict[str, Kind] = {
-    "model": FUNCTION,
-    "save_path": TEXT,
-    "seed": INTEGER,
-    "relative_to": TEXT,
-    "cache": LOCAL_PATH,
-    "cache_bytes": NUM_BYTES,
-    "sources": TABLE,
-    **_SCHEDULE,
-    "model_args": TABLE,
-    "trainer": TABLE,
-    "eval": TABLE,
-    "mesh": TABLE,
-}
-
-_OF_THE_TRAINER = {
-    **dict.fromkeys(_TRAINER, "write it under [trainer]"),
-    **dict.fromkeys(_MESH, "write it under [mesh]"),
-}
-_OF_THE_TOP = dict.fromkeys(_TOP, "write it above the first [table] of the file")
 _OF_PYTHON = {
-    **_OF_THE_TOP,
+    **dict.fromkeys(("model", "save_path", "seed"), "write it above the first [table]"),
     **dict.fromkeys(("optimizer", "loss_fn"), "the function of model returns it"),
     "curriculum": "write [sources] and [[phases]]",
     "eval_curriculum": "write [eval]",
@@ -138,7 +82,51 @@ _OF_PYTHON = {
     "logger": 'write log_to = ["csv"], or start the run by a Python program',
     "checkpointer": "write save_path, or start the run by a Python program",
 }
-"""Arguments of the trainer that are not keys of `[trainer]`, and what to do instead."""
+"""Settings of the trainer that are not keys of `[trainer]`, and what to do instead."""
+
+_TRAINER = keys_of(
+    TrainConfig,
+    **dict.fromkeys(_OF_PYTHON),
+    **dict.fromkeys(_FUNCTIONS, FunctionName),
+    hang_after_s=_Seconds,
+)
+
+_EVAL = {"sources": dict[str, _Source], **SCHEDULE}
+
+_Eval = table_of("Eval", _EVAL)
+
+_ONE_CORPUS = {
+    "path": _Paths,
+    **{key: PHASE[key] for key in ("steps", "batch_size", "seq_len")},
+}
+
+_OneCorpus = table_of("OneCorpus", _ONE_CORPUS, required=list(_ONE_CORPUS))
+
+_TOP = {
+    **keys_of(
+        RunConfig,
+        **dict.fromkeys(("file", "schedule", "readers", "changes")),
+        sources=dict[str, _Source],
+        cache_bytes=_NumBytes,
+        trainer=table_of("Trainer", _TRAINER),
+        eval=dict[str, Any],
+    ),
+    **SCHEDULE,
+}
+
+_Top = table_of("Config", _TOP)
+
+_ABOVE = dict.fromkeys(_TOP, "write it above the first [table] of the file")
+_HINTS: Hints = {
+    "": {
+        **dict.fromkeys(_TRAINER, "write it under [trainer]"),
+        **dict.fromkeys(keys_of(MeshConfig), "write it under [mesh]"),
+    },
+    "trainer": {**_ABOVE, **_OF_PYTHON},
+    "mesh": _ABOVE,
+    "eval": _ABOVE,
+    "sources.*": _ABOVE,
+}
 
 
 def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> RunConfig:
@@ -216,37 +204,48 @@ def _attempt(
 ) -> tuple[RunConfig | None, Exception | None]:
     """Return the config of a table with changes, or the error."""
     try:
-        return replace(_config(changed(table, changes), file), changes=changes), None
+        edited = copy.deepcopy(dict(table))
+        change_all(edited, changes)
+        return replace(_config(edited, file), changes=changes), None
     except (TypeError, ValueError) as error:
         return None, error
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
-    given = _read(table, _TOP, elsewhere=_OF_THE_TRAINER)
-    sources, schedule, readers = _data(given)
-    if "cache_bytes" in given and "cache" not in given:
-        raise ConfigError("cache_bytes is given without cache; write cache = a folder")
-    trainer = _read(
-        given.pop("trainer", {}), _TRAINER, "[trainer]", elsewhere=_OF_PYTHON
-    )
-    for name in SINK_NAMES:
-        if name in trainer and name not in trainer.get("log_to", ()):
+    found = given(checked(table, _Top, hints=_HINTS))
+    sources, schedule, readers = _data(table)
+    if "cache_bytes" in found:
+        if "cache" not in found:
             raise ConfigError(
-                f"[trainer.{name}] has options of a sink that log_to does not name; "
-                f'write log_to = ["{name}"] under [trainer]'
+                "cache_bytes is given without cache; write cache = a folder"
             )
-    if "mesh" in given:
-        given["mesh"] = _mesh(given["mesh"])
-    if "eval" in given:
-        given["eval"] = _held_out(given["eval"], schedule.primary)
+        found["cache_bytes"] = _num_bytes(found["cache_bytes"])
+    if "mesh" in found:
+        found["mesh"] = _mesh(given(found["mesh"]))
+    if "trainer" in found:
+        found["trainer"] = _trainer(given(found["trainer"]))
+    if "eval" in found:
+        found["eval"] = _held_out(found["eval"], schedule.primary)
+    own = {name: value for name, value in found.items() if name not in _EVAL}
     return RunConfig(
-        file=file,
-        sources=sources,
-        schedule=schedule,
-        readers=readers,
-        trainer=TrainerOptions(**trainer),
-        **given,
+        file=file, sources=sources, schedule=schedule, readers=readers, **own
     )
+
+
+def _trainer(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of `[trainer]` after the trainer's own checks."""
+    plain = {name: settings[name] for name in settings if name not in _FUNCTIONS}
+    if plain.get("hang_after_s") == 0:
+        del plain["hang_after_s"]  # TOML has no null, so 0 means None
+    TrainConfig(cast("Any", None), save_path="a run", **plain)
+    return settings
+
+
+def _num_bytes(value: int | str) -> int:
+    """Return a number of bytes, given as an integer or such as "2G"."""
+    found = _SIZE_TEXT.fullmatch(str(value))
+    assert found is not None  # noqa: S101 - the type of the key has this pattern
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ")
 
 
 def _held_out(
@@ -257,88 +256,78 @@ def _held_out(
     `primary` is the name of the primary source in the training data.
     """
     if any(key in _EVAL or not isinstance(value, dict) for key, value in table.items()):
-        return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]", primary))
+        return _held_out_set(("eval",), table, primary)
     if not table:
         raise ConfigError("[eval] has no sources; write [eval.NAME] for each set")
     return {
-        name: _held_out_set(name, of_set, primary) for name, of_set in table.items()
+        name: _held_out_set(("eval", name), of_set, primary)
+        for name, of_set in table.items()
     }
 
 
-def _held_out_set(name: str, table: Mapping[str, Any], primary: str) -> EvalConfig:
-    where = f"[eval.{name}]"
-    if not name:
+def _held_out_set(
+    where: tuple[str, ...], table: Mapping[str, Any], primary: str
+) -> EvalConfig:
+    if "" in where:
         raise ConfigError('[eval] has a set named ""; give the set a name')
     if "path" not in table:
-        return EvalConfig(*_data(_read(table, _EVAL, where), where, primary))
-    given = _read(table, _EVAL_OF_ONE_CORPUS, where)
-    for key in _EVAL_OF_ONE_CORPUS:
-        if key not in given:
-            raise ConfigError(f"{where} has a path but no {key}; write {key} = ...")
-    phase = {key: given[key] for key in ("steps", "batch_size", "seq_len")}
-    return EvalConfig({"self": given["path"]}, schedule_from({"phases": [phase]}))
+        checked(table, _Eval, where, _HINTS)
+        return EvalConfig(*_data(table, where, primary))
+    of_one = given(checked(table, _OneCorpus, where))
+    paths = _paths(of_one.pop("path"))
+    return EvalConfig({"self": paths}, schedule_of({"phases": [of_one]}, where))
 
 
 def _data(
-    given: dict[str, Any], where: str = "", primary: str = PRIMARY
+    table: Mapping[str, Any], where: tuple[str, ...] = (), primary: str = PRIMARY
 ) -> tuple[dict[str, tuple[str, ...]], Schedule, dict[str, dict[str, Any]]]:
-    """Remove the sources and the schedule from a table; return them and the readers.
+    """Return the sources, the schedule and the readers that a checked table declares.
 
     If the table does not name the primary source, the argument `primary` is its name.
     """
     for name in ("sources", "phases"):
-        if not given.get(name):
-            header = "[sources]" if name == "sources" else "[[phases]]"
-            raise ConfigError(f"{where or 'the file'} has no {name}; write {header}")
-    named = "[sources]" if not where else f"sources of {where}"
-    sources, options = _sources(given.pop("sources"), named)
-    schedule = {name: given.pop(name) for name in _SCHEDULE if name in given}
+        if not table.get(name):
+            header = f"[{dotted([*where, name])}]"
+            header = f"[{header}]" if name == "phases" else header
+            raise ConfigError(f"{named(where)} has no {name}; write {header}")
+    sources, options = _sources(table["sources"])
+    in_sources = named([*where, "sources"])
+    schedule = dict(table)
     if PRIMARY not in sources:
         schedule.setdefault("primary", primary)
-    _check_primary(sources, schedule.get("primary", PRIMARY), named)
-    for key, table in (("policy", "policies"), ("tokenizer", "tokenizers")):
+    _check_primary(sources, schedule.get("primary", PRIMARY), in_sources)
+    for key, of_all in (("policy", "policies"), ("tokenizer", "tokenizers")):
         own = {name: each[key] for name, each in options.items() if key in each}
-        declared = schedule.get(table, {})
-        if not isinstance(declared, Mapping):
-            continue
         for name in own:
-            if name in declared:
+            if name in table.get(of_all, {}):
                 raise ConfigError(
-                    f"source {name!r} has a {key} in {named} and another in "
-                    f"[{table}]; keep one"
+                    f"source {name!r} has a {key} in {in_sources} and another in "
+                    f"{named([*where, of_all])}; keep one"
                 )
-        schedule[table] = {**declared, **own}
+        schedule[of_all] = {**table.get(of_all, {}), **own}
     readers = {
         name: own
         for name, each in options.items()
         if (own := {key: each[key] for key in _READER if key in each})
     }
-    try:
-        return sources, schedule_from(schedule), readers
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: {error}" if where else str(error)) from error
+    return sources, schedule_of(schedule, where), readers
 
 
 def _sources(
-    table: Mapping[str, Any], where: str
-) -> tuple[dict[str, tuple[str, ...]], dict[str, dict[str, Any]]]:
-    """Return the paths of every source, and what else the tables of sources set."""
-    sources: dict[str, tuple[str, ...]] = {}
-    options: dict[str, dict[str, Any]] = {}
-    for name, value in table.items():
-        entry: dict[str, Any] = {"path": value}
-        if isinstance(value, dict):
-            entry = _read(value, _SOURCE, f"source {name!r}", elsewhere={})
-        try:
-            sources[name] = PATHS(entry.get("path"))
-        except Expected as error:
-            hint = _OF_THE_TOP.get(name)
-            raise ConfigError(
-                f"source {name!r} in {where} must be {error}, got {value!r}"
-                + (f"; if {name!r} is not a source, {hint}" if hint else "")
-            ) from None
-        options[name] = {key: x for key, x in entry.items() if key != "path"}
-    return sources, options
+    table: Mapping[str, Any],
+) -> tuple[dict[str, tuple[str, ...]], dict[str, Mapping[str, Any]]]:
+    """Return the paths of every source, and the tables of sources that have one."""
+    options: dict[str, Mapping[str, Any]] = {
+        name: cast("dict[str, Any]", value)
+        if isinstance(value, dict)
+        else {"path": value}
+        for name, value in table.items()
+    }
+    return {name: _paths(each["path"]) for name, each in options.items()}, options
+
+
+def _paths(value: str | Sequence[str]) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
@@ -362,53 +351,26 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
         )
 
 
-def _mesh(table: Mapping[str, Any]) -> MeshConfig:
-    given = _read(table, _MESH, "[mesh]")
-    axes = given.get("axes", {})
-    given["axes"] = _read(axes, dict.fromkeys(axes, SIZE), "axes of [mesh]")
-    for name in given.get("batch_axes", ()):
+def _mesh(mesh: Mapping[str, Any]) -> MeshConfig:
+    axes = mesh.get("axes", {})
+    for name, size in axes.items():
+        if size == 0:
+            raise ConfigError(
+                f"{dotted(['mesh', 'axes', name])} must be a number of devices, or -1 "
+                "for all remaining devices, got 0"
+            )
+    for name in mesh.get("batch_axes", ()):
         if name not in axes:
             raise ConfigError(
                 f"batch_axes of [mesh] names {name!r}, which is not among its axes; "
                 f"write axes = {{ {name} = -1 }}"
             )
-    if ("groups" in given) != (given.get("preset") == "hybrid"):
+    if ("groups" in mesh) != (mesh.get("preset") == "hybrid"):
         raise ConfigError(
             'groups in [mesh] belongs to preset = "hybrid"; write both, or neither'
         )
-    if "groups" in given and axes:
+    if "groups" in mesh and axes:
         raise ConfigError(
             'preset = "hybrid" of [mesh] chooses its axes; leave axes out'
         )
-    return MeshConfig(**given)
-
-
-def _read(
-    table: Mapping[str, Any],
-    kinds: Mapping[str, Kind],
-    where: str = "",
-    *,
-    elsewhere: Mapping[str, str] = _OF_THE_TOP,
-) -> dict[str, Any]:
-    """Check the values of a table, and return the values to store.
-
-    `where` is the name of the table in error messages, such as `"[trainer]"`; it is
-    empty for the top of the file. `elsewhere` maps keys of other tables to advice for
-    the error.
-    """
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        if key not in kinds:
-            near = get_close_matches(key, list(kinds), n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"it has {', '.join(kinds)}"
-            )
-            raise ConfigError(
-                f"{where or 'the file'} has no key {key!r}; {elsewhere.get(key, hint)}"
-            )
-        try:
-            values[key] = kinds[key](value)
-        except Expected as error:
-            inside = f" in {where}" if where else ""
-            raise ConfigError(f"{key}{inside} must be {error}, got {value!r}") from None
-    return values
+    return MeshConfig(**mesh)

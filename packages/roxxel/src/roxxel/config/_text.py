@@ -4,34 +4,38 @@ Each start copies its config file to `config.toml`, which the user may edit for 
 start. `configs/step-N.toml` is the config that the run used from step N on, for each N
 at which the config changed. A copy sets `relative_to`, so that relative paths in the
 copy and in the original name the same files. If the start changed values of its config
-by `--set`, the copies have the changed values, and a first line that lists the changes.
+by `--set`, the copies have the changed values, and a line that lists the changes. The
+comments of the file stay.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import tomlkit
 from roxxel_store.output import replace_file
+
+from roxxel.config._changes import change_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_curriculum import Schedule
+    from tomlkit import TOMLDocument
+    from tomlkit.items import AoT, InlineTable, Item, Table
 
-    from roxxel.config._declaration import Readers, RunConfig, Sources
+    from roxxel.config._declaration import EvalConfig, Readers, RunConfig, Sources
+
+    _Keys = TypeVar("_Keys", TOMLDocument, Table, InlineTable)
 
 _CONFIG = "config.toml"
 _HISTORY = "configs"
 _STEP_FILE = re.compile(r"step-([0-9]+)\.toml")
-_RELATIVE_TO = re.compile(r"^[ \t]*relative_to[ \t]*=.*\n?", re.MULTILINE)
 
 
 def keep_config(config: RunConfig, run: Path, step: int) -> None:
@@ -45,10 +49,9 @@ def keep_config(config: RunConfig, run: Path, step: int) -> None:
     Raises:
         OSError: A copy cannot be written, or the file of the config is missing.
     """
-    content = _content(config)
     if config.file.resolve() != (run / _CONFIG).resolve():
-        _write(run / _CONFIG, _moved(content, config, run))
-    copy = _moved(content, config, run / _HISTORY)
+        _write(run / _CONFIG, _copied(config, run))
+    copy = _copied(config, run / _HISTORY)
     last = _kept(run, step)
     if last is None or last.read_text(encoding="utf-8") != copy:
         _write(run / _HISTORY / f"step-{step}.toml", copy)
@@ -85,29 +88,56 @@ def config_text(config: RunConfig) -> str:
         "cache_bytes": config.cache_bytes,
         **_rules(schedule),
     }
-    blocks = [
-        _pairs(top),
-        _table("sources", _sources(config.sources, config.readers)),
-        _table("policies", schedule.policies),
-        _table("tokenizers", schedule.tokenizers),
-        _table("without", schedule.without),
-        *("[[phases]]\n" + _pairs(asdict(phase)) for phase in schedule.phases),
-        _table("model_args", config.model_args),
-        _table("trainer", config.trainer.given()),
-    ]
-    for name, held_out in config.held_out.items():
-        values = {
-            "sources": _sources(held_out.sources, held_out.readers),
-            **_rules(held_out.schedule),
-            "policies": held_out.schedule.policies or None,
-            "tokenizers": held_out.schedule.tokenizers or None,
-            "without": held_out.schedule.without or None,
-            "phases": held_out.schedule.phases,
-        }
-        blocks.append(_table(f"eval.{_key(name)}" if name else "eval", values))
+    tables: dict[str, Mapping[str, Any]] = {
+        "sources": _sources(config.sources, config.readers),
+        "policies": schedule.policies,
+        "tokenizers": schedule.tokenizers,
+        "without": schedule.without,
+        "model_args": config.model_args,
+        "trainer": config.trainer,
+    }
+    document = tomlkit.document()
+    _add(document, top)
+    for name, values in tables.items():
+        if name == "model_args":
+            document["phases"] = _phases(schedule)
+        if values:
+            document[name] = _add(tomlkit.table(), values)
+    sets = {name: _held_out(held_out) for name, held_out in config.held_out.items()}
+    if sets:
+        document["eval"] = sets.get("") or _parent(sets)
     if mesh is not None:
-        blocks.append(_table("mesh", {n: v or None for n, v in asdict(mesh).items()}))
-    return "\n".join(filter(None, blocks))
+        values = {name: value or None for name, value in asdict(mesh).items()}
+        document["mesh"] = _add(tomlkit.table(), values)
+    return tomlkit.dumps(document)
+
+
+def _phases(schedule: Schedule) -> AoT:
+    tables = tomlkit.aot()
+    for phase in schedule.phases:
+        tables.append(_add(tomlkit.table(), asdict(phase)))
+    return tables
+
+
+def _held_out(held_out: EvalConfig) -> Table:
+    schedule = held_out.schedule
+    values = {
+        "sources": _sources(held_out.sources, held_out.readers),
+        **_rules(schedule),
+        "policies": schedule.policies or None,
+        "tokenizers": schedule.tokenizers or None,
+        "without": schedule.without or None,
+        "phases": schedule.phases,
+    }
+    return _add(tomlkit.table(), values)
+
+
+def _parent(tables: Mapping[str, Table]) -> Table:
+    """Return a table that only holds other tables, so it needs no header."""
+    parent = tomlkit.table(is_super_table=True)
+    for name, table in tables.items():
+        parent.append(name, table)
+    return parent
 
 
 def _rules(schedule: Schedule) -> dict[str, Any]:
@@ -130,50 +160,26 @@ def _sources(sources: Sources, readers: Readers) -> dict[str, Any]:
     }
 
 
-def _table(name: str, values: Mapping[str, Any]) -> str:
-    return f"[{name}]\n" + _pairs(values) if values else ""
+def _add(table: _Keys, values: Mapping[str, Any]) -> _Keys:
+    """Add keys to a table, except those whose value is None; return the table."""
+    for name, value in values.items():
+        if value is not None:
+            table.append(name, _item(value))
+    return table
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
-    return "".join(
-        f"{_key(name)} = {_value(value)}\n"
-        for name, value in values.items()
-        if value is not None
-    )
-
-
-def _key(name: str) -> str:
-    is_bare = name.isascii() and name.replace("-", "_").isidentifier()
-    return name if is_bare else _quoted(name)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str):
-        return _quoted(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, dt.datetime | dt.date | dt.time):
-        return value.isoformat()
+def _item(value: Any) -> Item:
+    """Return a value of TOML on one line."""
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     if isinstance(value, Mapping):
-        pairs = cast("Mapping[str, Any]", value).items()
-        inside = ", ".join(
-            f"{_key(k)} = {_value(v)}" for k, v in pairs if v is not None
-        )
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, Sequence):
-        items = map(_value, cast("Sequence[Any]", value))
-        return f"[{', '.join(items)}]"
-    raise TypeError(f"TOML has no value for a {type(value).__name__}: {value!r}")
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML string."""
-    # Every JSON string is a TOML string, except that TOML forbids an unescaped DEL.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return _add(tomlkit.inline_table(), cast("Mapping[str, Any]", value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        array = tomlkit.array()
+        for each in cast("Sequence[Any]", value):
+            array.append(_item(each))
+        return array
+    return tomlkit.item(value)
 
 
 def _kept(run: Path, step: float = math.inf) -> Path | None:
@@ -187,39 +193,25 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
     return found[max(before)] if before else None
 
 
-def _content(config: RunConfig) -> str:
-    """Return the text of the config's file, or a new text for a changed config."""
-    if not config.changes:
-        return config.file.read_text(encoding="utf-8")
-    changes = " ".join(f"--set {_quoted(change)}" for change in config.changes)
-    return f"# {config.file.name} with {changes}\n{config_text(config)}"
+def _copied(config: RunConfig, folder: Path) -> str:
+    """Return the text for a copy of the config's file in `folder`, with its comments.
 
-
-def _moved(content: str, config: RunConfig, folder: Path) -> str:
-    """Return the text for a copy of the config in `folder`.
-
-    The text is `content` with `relative_to` set so that relative paths still name the
-    same files.
+    The copy has the changes of the config, and `relative_to` set so that relative paths
+    still name the same files.
     """
+    document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
+    change_all(document, config.changes)
+    document.pop("relative_to", None)
     relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
-    head, bracket, rest = content.partition("\n[")
-    if not head.startswith("["):
-        head = _RELATIVE_TO.sub("", head)
-    line = f"relative_to = {_quoted(relative_to)}\n" if relative_to != "." else ""
-    text = line + head + bracket + rest
-    # `_RELATIVE_TO` also matches inside multi-line strings. If the text has changed for
-    # that reason, write the parsed config instead, which loses the file's comments.
-    wanted = {**tomllib.loads(content), "relative_to": relative_to}
-    if {"relative_to": ".", **_parsed(text)} != wanted:
-        text = config_text(replace(config, relative_to=relative_to))
-    return text
-
-
-def _parsed(text: str) -> dict[str, object]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
-        return {}
+    head = tomlkit.document()
+    if relative_to != ".":
+        head["relative_to"] = relative_to
+    if config.changes:
+        changes = " ".join(
+            f"--set {tomlkit.item(change).as_string()}" for change in config.changes
+        )
+        head.add(tomlkit.comment(f"{config.file.name} with {changes}"))
+    return tomlkit.dumps(head) + tomlkit.dumps(document)
 
 
 def _write(path: Path, content: str) -> None:

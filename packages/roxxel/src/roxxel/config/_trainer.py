@@ -61,10 +61,6 @@ def make_trainer(config: RunConfig) -> Trainer:
     from roxxel_train import Trainer
 
     given = _keywords(config)
-    for name in given.keys() & {"init_from", "branch_from"}:
-        given[name] = config.corpus(given[name])
-    if given.get("hang_after_s") == 0:
-        given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
         for name in given.keys() & {"eval_fn", "train_step"}:
@@ -82,16 +78,21 @@ def make_trainer(config: RunConfig) -> Trainer:
 
 
 def _keywords(config: RunConfig) -> dict[str, Any]:
-    """Return the keywords under `[trainer]`, with the options of each sink."""
-    given = config.trainer.given()
-    sinks = config.trainer.sinks
-    for name, options in sinks.items():
-        given.pop(name, None)
-        if "log_dir" in options:
-            options["log_dir"] = str(config.corpus(str(options["log_dir"])))
+    """Return the keywords under `[trainer]`, with paths and options of the sinks."""
+    given = dict(config.trainer)
+    for name in given.keys() & {"init_from", "branch_from"}:
+        given[name] = config.corpus(given[name])
+    if given.get("hang_after_s") == 0:
+        given["hang_after_s"] = None  # TOML has no null, so 0 means None
+    named = given.get("log_to", ())
+    options = named if isinstance(named, dict) else {key: {} for key in named}
+    sinks = {name: dict(each) for name, each in options.items()}
+    for each in sinks.values():
+        if "log_dir" in each:
+            each["log_dir"] = str(config.corpus(str(each["log_dir"])))
     if "wandb" in sinks:
         sinks["wandb"].setdefault("config", tomllib.loads(config_text(config)))
-    return {**given, "log_to": sinks} if sinks else given
+    return {**given, "log_to": sinks}
 
 
 def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
@@ -135,7 +136,7 @@ def _planned_state(
     """Return the state at the last step of a run, as this start plans the run."""
     curriculum = curriculum or open_curriculum(config)
     # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
-    fields: Any = config.trainer.fields or ("tokens",)
+    fields: Any = config.trainer.get("fields", ("tokens",))
     try:
         sampler = curriculum.sampler(config.seed, begun_state(config), fields)
     except CurriculumError as error:

@@ -21,7 +21,6 @@ from roxxel_store.output import replace_file
 from roxxel.config import (
     EvalConfig,
     RunConfig,
-    TrainerOptions,
     config_text,
     load_config,
 )
@@ -98,11 +97,11 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
         model_args={"preset": "tiny", "seed": seed, "peak_rate": _PEAK_RATE},
         seed=seed,
         save_path=".",
-        trainer=TrainerOptions(
-            log_every=max(1, steps // 20),
-            eval_every=max(25, steps // 4),
-            checkpoint_every=max(5, steps // 10),
-        ),
+        trainer={
+            "log_every": max(1, steps // 20),
+            "eval_every": max(25, steps // 4),
+            "checkpoint_every": max(5, steps // 10),
+        },
         eval=EvalConfig(
             {"self": (f"{data}/held_out.rox",)}, Schedule((Phase(8, 4, 1024 + 1),))
         ),

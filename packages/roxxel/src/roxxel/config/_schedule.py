@@ -1,0 +1,145 @@
+"""Reads schedules: phases, policies and rules, without the corpora."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_curriculum import Phase, Policy, Schedule
+
+from roxxel.config._declaration import ConfigError
+from roxxel.config._toml import checked, dotted, keys_of, table_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+
+    from roxxel.config._toml import Key
+
+PHASE = keys_of(Phase)
+"""The keys of a phase, with their types."""
+
+SCHEDULE = keys_of(
+    Schedule,
+    phases=tuple[table_of("Phase", PHASE, required=["batch_size", "seq_len"]), ...],
+    without=dict[str, Any],  # `Schedule` checks these documents
+)
+"""The keys of a schedule, with their types."""
+
+_Schedule = table_of("Schedule", SCHEDULE)
+
+
+def schedule_from(table: Mapping[str, Any]) -> Schedule:
+    """Return the schedule in a table, such as one that was read from JSON.
+
+    Raises:
+        ConfigError: A key is unknown, or a value is wrong.
+
+    >>> phase = {"steps": 9, "batch_size": 4, "seq_len": 129}
+    >>> schedule_from({"phases": [phase], "overlap": 1}).overlap
+    1
+    """
+    checked(table, _Schedule)
+    return schedule_of(table)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Return the schedule in the text of a TOML file.
+
+    For example::
+
+        primary = "web"                 # the name of the primary source; omit for self
+        overlap = 1
+        skips = [[1200, 3]]             # before step 1200, skip the data of 3 steps
+
+        [policies]
+        code = "drop"                   # or "repeat", "stop", or a number of epochs
+        math = { epochs = 2, then = "stop" }
+
+        [tokenizers]                    # of corpora that record none
+        code = "gpt2"
+
+        [without]                       # documents that the run does not learn
+        code = [17, [200, 300]]         # document 17, and 200 to 299
+        math = "withdrawn.txt"          # a number on each line; or a .npy file
+
+        [[phases]]
+        steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
+        batch_size = 16
+        seq_len = 1025
+        weights = { web = 0.7, code = 0.2, math = 0.1 }
+
+    Raises:
+        ConfigError: The text is not TOML, a key is unknown, or a value is wrong.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"not TOML: {error}") from error
+    return schedule_from(table)
+
+
+def load_schedule(path: str | os.PathLike[str]) -> Schedule:
+    """Read a schedule from a TOML file; see `parse_schedule`.
+
+    Paths of files in `without` are relative to the folder of the file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ConfigError: The file is not a schedule; the message names the file.
+    """
+    file = Path(os.path.expanduser(path))  # noqa: PTH111 - raises no error
+    try:
+        schedule = parse_schedule(file.read_text(encoding="utf-8-sig"))
+        return schedule.relative_to(file.parent)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def schedule_of(table: Mapping[str, Any], where: Sequence[Key] = ()) -> Schedule:
+    """Return the schedule in a table whose types are checked; ignore other keys.
+
+    Raises:
+        ConfigError: A value is out of range. The message names the keys `where`.
+    """
+    own = {name: table[name] for name in SCHEDULE if name in table}
+    phases = enumerate(own.pop("phases", ()))
+    policies: dict[str, Any] = own.pop("policies", {})
+    skips = own.pop("skips", ())
+    with _named(where):
+        return Schedule(
+            phases=tuple(_phase(phase, [*where, "phases", n]) for n, phase in phases),
+            policies={
+                name: _policy(policy, [*where, "policies", name])
+                for name, policy in policies.items()
+            },
+            skips=tuple((at, count) for at, count in skips),
+            **own,
+        )
+
+
+def _phase(table: Mapping[str, Any], where: Sequence[Key]) -> Phase:
+    with _named(where):
+        return Phase(**table)
+
+
+def _policy(value: Any, where: Sequence[Key]) -> Policy | str | int:
+    if not isinstance(value, dict):
+        return value
+    with _named(where):
+        table: dict[str, Any] = {"epochs": None}
+        return Policy(**table | cast("dict[str, Any]", value))
+
+
+@contextmanager
+def _named(where: Sequence[Key]) -> Generator[None]:
+    """Convert an error of a value to a `ConfigError` that names the keys `where`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:
+        text = f"{dotted(where)}: {error}" if where else str(error)
+        raise ConfigError(text) from error
