@@ -98,6 +98,16 @@ def test_shards_of_another_manifest_are_left_out(tmp_path: Path) -> None:
     assert Roxxel(tmp_path / "c_en_*.rox").tokens[:].tolist() == [1]
 
 
+def test_corpora_of_one_file_are_never_joined(tmp_path: Path) -> None:
+    for name in ("code", "prose"):
+        Roxxel(tmp_path / f"{name}.rox").write([[1, 2]])
+
+    for use in (lambda: Roxxel(tmp_path).num_tokens, Roxxel(tmp_path).adopt):
+        with pytest.raises(ShardError, match=r"code\.rox.*corpus of one file"):
+            use()
+    assert names_in(tmp_path) == ["code.rox", "prose.rox"]
+
+
 @pytest.mark.parametrize("missing", [0, 2, 4])
 def test_a_missing_piece_of_a_document_is_found(missing: int, tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(12_000), max_shard_bytes=12_000)

@@ -52,6 +52,12 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
         ShardError: The first file is damaged, or a shard of the first Roxxel.
     """
     open_shard(found[0])
+    whole = [path for path in found if is_whole(path)]
+    if whole:
+        return ShardError(
+            f"{filepath}: has no manifest, and {whole[0]} is a corpus of one file; "
+            "open this file, or pass a list of the files to read them as one corpus"
+        )
     more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
     return ShardError(
@@ -59,6 +65,14 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
         f'all of it; run `roxxel-format adopt "{where}"`, which verifies them and '
         "writes one, or pass a list of the files to read"
     )
+
+
+def is_whole(path: str) -> bool:
+    """Return whether a file is a corpus of one file, as its metadata say."""
+    try:
+        return "arguments" in open_shard(path).metadata()
+    except ShardError:
+        return False
 
 
 def _read(path: Path) -> bytes | None:

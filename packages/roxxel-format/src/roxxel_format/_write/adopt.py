@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.contents import contents_of
+from roxxel_format._read.finding import is_whole
 from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
@@ -71,7 +72,8 @@ def _bare_shards(name: CorpusName) -> list[Path]:
 
     Raises:
         FileNotFoundError: There are none.
-        ShardError: Some have the name of a numbered shard, others have not.
+        ShardError: One is a corpus of one file, or some have the name of a numbered
+            shard and others have not.
     """
     listed = {
         shard
@@ -90,6 +92,12 @@ def _bare_shards(name: CorpusName) -> list[Path]:
             "path"
         )
     end = -len(name.suffix)
+    whole = next((path for path in found if is_whole(str(path))), None)
+    if whole is not None:
+        raise ShardError(
+            f"{whole}: is a corpus of one file, which needs no manifest and belongs to "
+            "no other corpus; move it elsewhere, or pass a pattern that leaves it out"
+        )
     own = [
         path
         for path in found
