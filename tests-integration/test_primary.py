@@ -163,7 +163,7 @@ def test_a_run_has_one_series_whatever_its_names(
 
     facts = read_facts(run)
     for series in (facts.losses_by_source, facts.tokens_by_source, facts.shares):
-        assert {name: each.x for name, each in series.items()} == {
+        assert {name: each.steps for name, each in series.items()} == {
             "web": [1, 2, 3, 4, 5, 6],
             "code": [1, 2, 3, 4, 5, 6],
         }
