@@ -1,16 +1,11 @@
 """Trains on corpora of which one process reads a damaged copy.
 
-    damaged.py COPY,COPY... RUN STEPS [STOP]
+    damaged.py COPY,COPY... RUN [TOKENS]
 
-Process i reads copy i of the corpus, or the last copy if there are fewer. After step
-STOP the last process gets SIGTERM, and every step takes half a second, so the
-processes agree to stop before the last step.
+Process i reads copy i of the corpus. TOKENS, such as `tokens:[0,256)`, are withdrawn.
 """
 
-import os
-import signal
 import sys
-import time
 from pathlib import Path
 
 import optax
@@ -39,43 +34,26 @@ def loss_fn(model, batch):
     return (losses * mask).sum() / count, {"loss_weight": count}
 
 
-def curriculum_of(corpus, steps):
-    """Return the phases up to a step."""
-    left, phases = steps, []
-    for count, batch_size, seq_len in PHASES:
-        phases.append(Phase(min(left, count), batch_size, seq_len))
-        left -= phases[-1].steps
-        if not left:
-            break
-    return Curriculum(corpus, phases, longest=33)
+def curriculum_of(corpus, *withdrawn):
+    phases = [Phase(*phase) for phase in PHASES]
+    return Curriculum(corpus, phases, without={"self": withdrawn})
 
 
 if __name__ == "__main__":
     initialize()
     import jax
 
-    copies, run, steps, *stop = sys.argv[1:]
-    folders = copies.split(",")
-    folder = folders[min(jax.process_index(), len(folders) - 1)]
+    copies, run, *withdrawn = sys.argv[1:]
+    folder = copies.split(",")[jax.process_index()]
     model = Model()
-
-    def stops(state):
-        is_last = jax.process_index() == jax.process_count() - 1
-        if is_last and [str(int(state.step[...]))] == stop:
-            os.kill(os.getpid(), signal.SIGTERM)
-        if stop and int(state.step[...]) >= int(stop[0]):
-            time.sleep(0.5)
-
     Trainer(
         model,
         nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
-        curriculum_of(Roxxel(Path(folder) / "web_*.rox"), int(steps)),
+        curriculum_of(Roxxel(Path(folder) / "web_*.rox"), *withdrawn),
         loss_fn,
         run,
-        stops,
-        eval_every=1,
         log_every=1,
+        checkpoint_every=2,
         fields=("tokens", "loss_mask"),
         check="blocks",
-        on_damage="mask",
     ).run()

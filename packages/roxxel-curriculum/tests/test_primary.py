@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from roxxel_curriculum import (
     Curriculum,
     CurriculumError,
-    DamagedBlock,
     Phase,
     Schedule,
     StateMismatch,
@@ -115,23 +114,20 @@ def test_every_argument_accepts_both_names() -> None:
             [Phase(6, 4, 65, {name: 3, "code": 1})],
             {"code": CODE},
             policies={name: "stop"},
-            without={name: [0]},
+            without={name: [0, "tokens:[500,509)"]},
             primary="web",
         )
         sampler = curriculum.sampler(1, fields=("tokens", "loss_mask"))
-        block = DamagedBlock(2, name, 0, 9, "web.rox", 0, 64)
-        sampler = sampler.with_damaged([block])
 
         assert curriculum.primary == "web"
         assert curriculum.plan().sources[0].policy == "stop"
         assert [each.source for each in sampler.withdrawals] == ["web"]
-        assert [each.source for each in sampler.damaged] == ["web"]
         assert sampler.masked_steps(name, 0) == (range(6),)
+        assert sampler.masked_ranges(name, 0, 505) == {(500, 505): (range(6),)}
         state = sampler.state(6)
-        assert state["without"][0]["source"] == state["damaged"][0]["source"] == "self"
+        assert state["without"][0]["source"] == "self"
         sampler.check(state)
         past = recorded_sampler(state, {name: WEB, "code": CODE}, primary="web")
-        assert past.damaged == sampler.damaged
         assert past.withdrawals == sampler.withdrawals
 
 
@@ -141,18 +137,6 @@ def test_a_phase_without_weights_reads_the_primary() -> None:
     )
 
     assert curriculum.phases[0].weights == {"web": 1}
-
-
-def test_damage_is_in_the_order_of_the_state_whatever_the_name() -> None:
-    blocks = [
-        DamagedBlock(2, name, 0, 9, f"{name}.rox", 0, 64) for name in ("self", "code")
-    ]
-    states = [
-        declared_with(primary).sampler(1).with_damaged(blocks).state(9)
-        for primary in ("self", "aaa", "zzz")
-    ]
-
-    assert states[0] == states[1] == states[2]
 
 
 def test_plans_show_the_name() -> None:

@@ -1,9 +1,12 @@
-"""Withdrawn documents: masked from a step on, and nothing else of any batch changes."""
+"""What is withdrawn is masked from a step on, and nothing else of a batch changes."""
 
 from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from roxxel_curriculum import (
     Curriculum,
     CurriculumError,
-    DocumentSet,
+    IndexSet,
     Phase,
     Schedule,
     StateMismatch,
@@ -24,8 +27,6 @@ from roxxel_curriculum.testing import PositionReader
 from .helpers import declarations
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roxxel_curriculum import Sampler
 
     from .helpers import Declared
@@ -34,32 +35,52 @@ FIELDS = ("tokens", "segment_ids", "positions", "source", "loss_mask")
 LAW = settings(max_examples=60, deadline=None)
 
 
-def drawn(data: st.DataObject, declared: Declared) -> dict[str, set[int]]:
-    """Draw documents to withdraw of some sources."""
+Without = dict[str, list[Any]]
+"""Numbers of documents, and ranges of tokens as texts, by source."""
+
+
+def drawn(data: st.DataObject, declared: Declared) -> Without:
+    """Draw documents and ranges of tokens to withdraw of some sources."""
     return {
-        name: data.draw(st.sets(st.integers(0, len(reader.documents) - 1)))
+        name: [
+            *data.draw(st.sets(st.integers(0, len(reader.documents) - 1))),
+            *data.draw(st.lists(_texts(reader.num_tokens), max_size=3)),
+        ]
         for name, reader in declared.readers.items()
         if data.draw(st.booleans())
     }
 
 
+def _texts(num_tokens: int) -> st.SearchStrategy[str]:
+    bounds = st.sets(st.integers(0, num_tokens), min_size=2, max_size=2)
+    return bounds.map(lambda each: f"tokens:[{min(each)},{max(each)})")
+
+
+def in_ranges(items: list[Any]) -> set[int]:
+    """Return the tokens in the ranges among these items."""
+    texts = [each[8:-1].split(",") for each in items if isinstance(each, str)]
+    return {at for start, stop in texts for at in range(int(start), int(stop))}
+
+
 def expected(
-    sampler: Sampler, declared: Declared, without: dict[str, set[int]], step: int
-) -> Any:
-    """Return the mask of a step, token by token."""
+    sampler: Sampler, declared: Declared, without: Without, step: int
+) -> tuple[Any, Any]:
+    """Return `loss_mask` of a step, and 0 where its tokens are not read."""
     windows = sampler.windows(step)
-    mask = np.ones(sampler.shape(step), np.int32)
-    for row, column in np.ndindex(mask.shape):
-        name = sampler.source_names[windows.source[row]]
-        at = int(windows.start[row]) + column
-        document = at // declared.readers[name].document_tokens
-        mask[row, column] = document not in without.get(name, ())
-    return mask
+    at = windows.start[:, None] + np.arange(sampler.shape(step)[1])
+    mask, is_read = np.ones(at.shape, np.int32), np.ones(at.shape, np.int32)
+    for name, items in without.items():
+        size = declared.readers[name].document_tokens
+        numbers = [item for item in items if isinstance(item, int)]
+        rows = windows.source == sampler.source_names.index(name)
+        mask[rows] = ~np.isin(at[rows] // size, numbers)
+        is_read[rows] = ~np.isin(at[rows], [*in_ranges(items)])
+    return mask * is_read, is_read
 
 
 @LAW
 @given(data=st.data(), declared=declarations())
-def test_a_mask_is_zero_on_withdrawn_documents_and_no_other_field_changes(
+def test_a_withdrawn_token_is_never_a_target_and_nothing_else_changes(
     data: st.DataObject, declared: Declared
 ) -> None:
     without = drawn(data, declared)
@@ -70,15 +91,56 @@ def test_a_mask_is_zero_on_withdrawn_documents_and_no_other_field_changes(
     before, batch = plain.batch(step), sampler.batch(step)
 
     assert np.array_equal(before.pop("loss_mask"), np.ones(plain.shape(step)))
-    mask = batch.pop("loss_mask")
-    assert mask.dtype == np.int32
-    assert np.array_equal(mask, expected(sampler, declared, without, step))
+    kept, is_read = expected(sampler, declared, without, step)
+    assert batch["loss_mask"].dtype == np.int32
+    assert np.array_equal(batch["loss_mask"], kept)
+    assert np.array_equal(batch["tokens"], before.pop("tokens") * is_read)
     for name in before:
         assert np.array_equal(before[name], batch[name])
-    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, mask.shape[1])] * 2)))
-    rows = data.draw(st.lists(st.integers(0, mask.shape[0] - 1)))
-    part = sampler.rows(step, rows, slice(start, stop))["loss_mask"]
-    assert np.array_equal(part, mask[rows, start:stop])
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, kept.shape[1])] * 2)))
+    rows = data.draw(st.lists(st.integers(0, kept.shape[0] - 1)))
+    part = sampler.rows(step, rows, slice(start, stop))
+    for name in ("loss_mask", "tokens"):
+        assert np.array_equal(part[name], batch[name][rows, start:stop])
+
+
+@LAW
+@given(data=st.data(), declared=declarations())
+def test_what_is_withdrawn_never_changes_which_windows_are_read(
+    data: st.DataObject, declared: Declared
+) -> None:
+    plain = declared.curriculum().sampler(3)
+    sampler = declared.curriculum(without=drawn(data, declared)).sampler(
+        3, fields=FIELDS
+    )
+
+    assert sampler.phases == plain.phases
+    for step in range(plain.total_steps):
+        one, other = plain.windows(step), sampler.windows(step)
+        assert np.array_equal(one.source, other.source)
+        assert np.array_equal(one.start, other.start)
+
+
+@LAW
+@given(data=st.data(), declared=declarations())
+def test_documents_and_ranges_together_mask_what_each_masks_alone(
+    data: st.DataObject, declared: Declared
+) -> None:
+    parts = [drawn(data, declared) for _ in range(2)]
+    names = {name for part in parts for name in part}
+    union = {name: [*chain(*(part.get(name, ()) for part in parts))] for name in names}
+
+    one, other, both = (
+        declared.curriculum(without=each).sampler(3, fields=FIELDS)
+        for each in (*parts, union)
+    )
+
+    step = data.draw(st.integers(0, both.total_steps - 1))
+    first, second, found = (each.batch(step) for each in (one, other, both))
+    masks = first["loss_mask"] * second["loss_mask"]
+    assert np.array_equal(found["loss_mask"], masks)
+    tokens = np.minimum(first["tokens"], second["tokens"])
+    assert np.array_equal(found["tokens"], tokens)
 
 
 @LAW
@@ -101,24 +163,34 @@ def test_an_edit_holds_from_the_step_at_which_a_run_resumes(
         state = json.loads(json.dumps(sampler.state(stop)))
 
     assert state is not None
+    plain = declared.curriculum().sampler(3)
     past = recorded_sampler(state, declared.readers, fields=FIELDS)
+    unmasked = recorded_sampler(state, declared.readers)
     sampler.check(past.state(total))
-    for each in (sampler, past):
-        for index, without in enumerate(edits):
-            for step in range(steps[index], steps[index + 1]):
-                assert np.array_equal(
-                    each.batch(step)["loss_mask"],
-                    expected(each, declared, without, step),
-                )
+    for step in data.draw(st.sets(st.integers(0, total - 1), max_size=4)):
+        without = edits[bisect_right(marks, step)]
+        mask, is_read = expected(sampler, declared, without, step)
+        tokens = plain.batch(step) * is_read
+        for each in (sampler, past):
+            assert np.array_equal(each.batch(step)["loss_mask"], mask)
+            assert np.array_equal(each.batch(step)["tokens"], tokens)
+        assert np.array_equal(unmasked.batch(step), tokens)
     name = data.draw(st.sampled_from(sorted(declared.readers)))
-    document = data.draw(
-        st.integers(0, len(declared.readers[name].documents) - 1), label="document"
-    )
+    reader = declared.readers[name]
+    document = data.draw(st.integers(0, len(reader.documents) - 1), label="document")
     masked = [step for steps in past.masked_steps(name, document) for step in steps]
     assert masked == [
         step
         for index, without in enumerate(edits)
         if document in without.get(name, ())
+        for step in range(steps[index], steps[index + 1])
+    ]
+    token = data.draw(st.integers(0, reader.num_tokens - 1), label="token")
+    ranges = past.masked_ranges(name, token, token + 1)
+    assert [step for each in ranges.get((token, token + 1), ()) for step in each] == [
+        step
+        for index, without in enumerate(edits)
+        if token in in_ranges(without.get(name, []))
         for step in range(steps[index], steps[index + 1])
     ]
 
@@ -142,18 +214,24 @@ def test_steps_of_a_document_that_does_not_exist_are_an_error(document: int) -> 
     ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60))),
     far=st.integers(0, 2**40),
 )
-def test_a_set_of_documents_is_a_set(ranges: list[tuple[int, int]], far: int) -> None:
+def test_a_set_of_indices_is_a_set(ranges: list[tuple[int, int]], far: int) -> None:
     numbers = {far + n for start, stop in ranges for n in range(start, stop)}
-    found = DocumentSet([far + a for a, _ in ranges], [far + b for _, b in ranges])
+    found = IndexSet([far + a for a, _ in ranges], [far + b for _, b in ranges])
 
     assert len(found) == len(numbers)
     asked = np.arange(far - 3, far + 70)
     assert found.holds(asked).tolist() == [n in numbers for n in asked.tolist()]
-    again = DocumentSet.from_json(json.loads(json.dumps(found.to_json())))
+    assert found.touches(asked, 5).tolist() == [
+        not numbers.isdisjoint(range(n, n + 5)) for n in asked.tolist()
+    ]
+    parts = found.within(far + 10, far + 30)
+    clipped = numbers & {*range(far + 10, far + 30)}
+    assert [n for start, stop in parts for n in range(start, stop)] == sorted(clipped)
+    again = IndexSet.from_json(json.loads(json.dumps(found.to_json())))
     assert again == found
     assert hash(again) == hash(found)
     array = np.array(sorted(numbers), np.int64)
-    assert DocumentSet(array, array + 1) == found
+    assert IndexSet(array, array + 1) == found
 
 
 def reader(name: str = "", documents: int = 100) -> PositionReader:
@@ -196,8 +274,30 @@ def test_documents_are_numbers_ranges_pairs_arrays_and_files(tmp_path: Path) -> 
     assert masked(range(3, 6)) == [3, 4, 5]
 
 
+@pytest.mark.parametrize(
+    "given_",
+    [
+        "tokens:[512,1024)",
+        ["tokens:[ 512 , 600 )", "tokens:[600,1024)", 3],
+        Path("items.txt"),
+    ],
+)
+def test_ranges_of_tokens_stand_alone_or_in_lists_and_files(
+    given_: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "items.txt").write_text("3\ntokens:[512,1024)\n")
+    if isinstance(given_, Path):
+        given_ = tmp_path / given_
+
+    sampler = curriculum(without={"web": given_}).sampler(1, fields=["loss_mask"])
+
+    (withdrawal,) = sampler.withdrawals
+    assert withdrawal.tokens == IndexSet([512], [1024])
+    assert len(withdrawal.documents) == (given_ != "tokens:[512,1024)")
+
+
 @pytest.mark.parametrize("without", [None, {}, {"web": []}, {"web": range(0)}])
-def test_nothing_withdrawn_is_a_run_as_before(without: Any) -> None:
+def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
     sampler = curriculum(without=without).sampler(1)
 
     assert sampler.withdrawals == ()
@@ -215,14 +315,20 @@ def test_nothing_withdrawn_is_a_run_as_before(without: Any) -> None:
         (
             {"web": [[5]]},
             CurriculumError,
-            r"ranges or pairs \[start, stop\], got \[5\]",
+            r"pairs \[start, stop\] or texts such as .*, got \[5\]",
         ),
         ({"web": [range(0, 9, 2)]}, CurriculumError, "give a range with step 1"),
-        ({"web": [1.5]}, TypeError, "must be integers, ranges or pairs"),
+        ({"web": [1.5]}, TypeError, "must be integers, ranges, pairs"),
         ({"web": b"7"}, TypeError, "must be integers, ranges, an array, or the path"),
         ({"web": 7}, TypeError, "must be integers, ranges, an array, or the path"),
         ({"web": np.zeros((2, 2), int)}, TypeError, "2 dimensions of int64"),
         ({"web": np.zeros(2)}, TypeError, "1 dimensions of float64"),
+        ({"web": ["tokens:[9,10001)"]}, CurriculumError, "token 10000 of source 'web'"),
+        ({"web": ["tokens:[9,9)"]}, CurriculumError, r"tokens:\[9,9\).*no token; give"),
+        ({"web": ["tokens:9-12"]}, CurriculumError, r"write a range .*tokens:\[512,"),
+        ({"web": "tokens:9-12"}, CurriculumError, r"write a range .*tokens:\[512,1024"),
+        ({"web": ["ids.txt"]}, TypeError, r"'tokens:\[512,1024\)', got 'ids.txt'"),
+        ({"web": [f"tokens:[0,{2**63})"]}, CurriculumError, "no source has as many t"),
         ([1], TypeError, "without must map source names"),
     ],
 )
@@ -284,20 +390,24 @@ def test_a_state_with_another_withdrawal_is_not_the_past_of_a_sampler() -> None:
     state = curriculum(without={"web": [3]}).sampler(1, fields=fields).state(5)
     plain = curriculum().sampler(1)
 
-    with pytest.raises(StateMismatch, match="from step 0 on, the run withdrew 1 docum"):
+    with pytest.raises(StateMismatch, match="step 0 on, the run withdrew 1 document"):
         plain.check(state)
     with pytest.raises(StateMismatch, match=r"2 documents .* only in the curriculum"):
         curriculum(without={"web": [3, 4]}).sampler(1, fields=fields).check(state)
 
 
+@pytest.mark.parametrize("what", ["documents", "tokens"])
 @pytest.mark.parametrize(
-    "change", [{"packed": "00"}, {"ranges": 5}, {"documents": 5}, {"source": "x"}]
+    "change", [{"packed": "00"}, {"ranges": 5}, {"count": 5}, {"packed": None}, None]
 )
-def test_a_damaged_set_in_a_state_is_found(change: dict[str, Any]) -> None:
-    withdrawing = curriculum(without={"web": [3, 9]})
+def test_a_damaged_set_in_a_state_is_found(change: Any, what: str) -> None:
+    withdrawing = curriculum(without={"web": [3, 9, "tokens:[5,9)"]})
     state = withdrawing.sampler(1, fields=["loss_mask"]).state(5)
     del state["digest"]
-    state["without"][0] |= change
+    if change is None:
+        state["without"][0]["source"] = "x"
+    else:
+        state["without"][0][what] |= change
 
     with pytest.raises(StateMismatch):
         withdrawing.sampler(1, state, fields=["loss_mask"])
@@ -314,13 +424,18 @@ def test_plan_and_diff_say_from_which_step_what_is_withdrawn() -> None:
     assert plan.to_dict()["withdrawn"][0]["step"] == 5
     assert diff.step == 5
     assert diff.changes == (
-        "2 documents of source 'web' are withdrawn from step 5 on instead of 0",
+        "withdrawn of source 'web' from step 5 on: 2 documents instead of nothing",
     )
     other = curriculum(without={"web": [3, 5]}).plan(1, state)
     assert plan.diff(other).changes == (
-        "2 documents of source 'web' are withdrawn from step 5 on instead of others",
+        "withdrawn of source 'web' from step 5 on: 2 documents instead of others",
     )
     assert not plan.diff(edited.plan(1, state))
+    ranged = curriculum(without={"web": [3, "tokens:[0,1024)"]}).plan(1, state)
+    assert "from step 5 on, 1 document and 1,024 tokens of web are" in str(ranged)
+    assert ranged.to_dict()["withdrawn"][0]["tokens"] == 1024
+    moved = curriculum(without={"web": [3, "tokens:[1,1025)"]}).plan(1, state)
+    assert ranged.diff(moved).step == 5
 
 
 def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
@@ -340,12 +455,12 @@ def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
 def test_a_million_withdrawn_documents_are_a_small_state() -> None:
     """At most 2 bytes for each number that is spread evenly."""
     numbers = np.sort(np.random.default_rng(0).choice(10**8, 10**6, replace=False))
-    found = DocumentSet(numbers, numbers + 1)
+    found = IndexSet(numbers, numbers + 1)
 
     entry = found.to_json()
 
     assert len(json.dumps(entry)) < 2 * 10**6
-    assert DocumentSet.from_json(entry) == found
+    assert IndexSet.from_json(entry) == found
 
 
 def test_a_schedule_withdraws_documents_of_a_file_in_its_folder(
@@ -353,9 +468,12 @@ def test_a_schedule_withdraws_documents_of_a_file_in_its_folder(
 ) -> None:
     (tmp_path / "ids.txt").write_text("7\n")
     phase = Phase(9, 4, 129, {"self": 1, "web": 0})
-    schedule = Schedule((phase,), without={"web": [3, [10, 12]], "self": "ids.txt"})
+    items = [3, [10, 12], "tokens:[5,9)"]
+    schedule = Schedule((phase,), without={"web": items, "self": "ids.txt"})
 
     found = schedule.relative_to(tmp_path).curriculum(reader(), {"web": reader("w")})
 
-    counts = {each.source: each.documents for each in found.plan().withdrawn}
-    assert counts == {"self": 1, "web": 3}
+    amounts = {each.source: each.amount for each in found.plan().withdrawn}
+    assert amounts == {"self": "1 document", "web": "3 documents and 4 tokens"}
+    ranged = Schedule((phase,), without={"self": "tokens:[5,9)"})
+    assert ranged.relative_to(tmp_path).without == ranged.without

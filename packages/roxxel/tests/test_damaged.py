@@ -1,33 +1,32 @@
-"""What the commands say of a damaged block that a run masks."""
+"""What the commands say of a damaged block, and of a run that leaves it out."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
 from roxxel.cli import main
-from roxxel.config import ConfigError, load_config
 
 from .runs import llama_config, said
 
 TRAINER = """\
 fields = ["tokens", "segment_ids", "loss_mask"]
 check = "blocks"
-on_damage = "{on_damage}"
 """
+TOKENS = "tokens:[256,512)"
+"""The tokens of block 1, of two bytes each."""
 
 
-def config_of(folder: Path, steps: int, on_damage: str = "mask") -> Path:
-    return llama_config(folder, steps, TRAINER.format(on_damage=on_damage))
+def config_of(folder: Path, steps: int, end: str = "") -> Path:
+    return llama_config(folder, steps, TRAINER + end)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a run of 6 steps, which masks a damaged block."""
+    """Return a folder with a run that stopped at a damaged block, and continued."""
     folder = tmp_path_factory.mktemp("project")
     random = np.random.default_rng(0)
     corpus = Roxxel(folder / "web_*.rox")
@@ -37,68 +36,62 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = bytearray(shard.read_bytes())
     data[4096 + 512 + 9] ^= 1
     shard.write_bytes(data)
-    assert main(["train", str(config_of(folder, 6))]) == 0
+    assert main(["train", str(config_of(folder, 8))]) == 1
+    log = (folder / "run" / "system.log").read_text()
+    assert f'under [without] of a config self = ["{TOKENS}"]' in log
+    config = config_of(folder, 8, f'[without]\nself = ["{TOKENS}"]\n')
+    assert main(["train", str(config)]) == 0
     return folder
 
 
-def masked(project: Path) -> Any:
-    (block,) = open_run(project / "run").sampler().damaged
-    return block
+def since(project: Path) -> int:
+    (withdrawal,) = open_run(project / "run").sampler().withdrawals
+    return withdrawal.step
 
 
-def test_where_says_since_when_and_why_tokens_are_masked(
+def test_where_says_since_when_tokens_are_withdrawn(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    block = masked(project)
-    inside = f"self:[{block.stop - 2},{block.stop + 5})"
+    inside = ["where", project / "run", "--tokens", "self:[510,518)"]
 
-    text = said(capsys, "where", project / "run", "--tokens", inside)
-    found = json.loads(
-        said(capsys, "where", project / "run", "--tokens", inside, "--json")
-    )
-    outside = f"self:[{block.stop},{block.stop + 5})"
-    other = said(capsys, "where", project / "run", "--tokens", outside)
+    text = said(capsys, *inside)
+    found = json.loads(said(capsys, *inside, "--json"))
+    other = said(capsys, "where", project / "run", "--tokens", "self:[512,518)")
 
-    assert f"  masked from step {block.step} on, because damaged: block 1 (" in text
-    assert found["damaged"] == [block.to_json()]
-    assert "damaged" not in other
+    step = since(project)
+    assert f"  tokens [510, 512) are withdrawn from step {step} on" in text
+    assert found["withdrawn_tokens"] == [
+        {"start": 510, "stop": 512, "steps": [[step, 8]]}
+    ]
+    assert "withdrawn" not in other
 
 
-def test_show_says_which_tokens_were_read_as_0(
+def test_show_says_which_tokens_were_not_read(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    block = masked(project)
     sampler = open_run(project / "run").sampler()
-    place = next(sampler.where("self", block.start, block.stop))
+    places = sampler.where("self", 256, 512)
+    place = next(each for each in places if each.step >= since(project))
     step = ["show", project / "run", "--step", place.step, "--row", place.row]
 
     text = said(capsys, *step)
     [row] = json.loads(said(capsys, *step, "--json"))["rows"]
 
-    assert f"  masked, so not learned: tokens [{place.start}, {place.stop})" in text
-    assert f"  read as 0 from step {block.step} on: damaged block 1 (" in text
-    assert row["masked"] == [[place.start, place.stop]]
-    assert row["damaged"] == [block.to_json()]
+    where = f"tokens [{place.start}, {place.stop})"
+    assert f"  masked, so not learned: {where}" in text
+    assert f"  withdrawn, so 0 and not read: {where}" in text
+    assert row["masked"] == row["unread"] == [[place.start, place.stop]]
 
 
-def test_plan_diff_and_audit_know_the_block(
+def test_plan_diff_and_audit_know_what_is_withdrawn(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    longer = config_of(project, 8)
+    same = config_of(project, 8, f'[without]\nself = "{TOKENS}"\n')
 
-    plan = " ".join(said(capsys, "plan", longer).split())
-    diff = said(capsys, "plan", longer, "--diff", project / "run")
+    plan = " ".join(said(capsys, "plan", same).split())
+    diff = said(capsys, "plan", same, "--diff", project / "run")
     sound = said(capsys, "audit", project / "run")
 
-    step = masked(project).step
-    assert f"from step {step} on, the run masks damaged block 1 (byte 4608" in plan
-    assert "damaged" not in diff
-    assert "6 steps" in sound
-
-
-def test_a_config_names_what_happens_on_damage(tmp_path: Path) -> None:
-    loaded = load_config(config_of(tmp_path, 8))
-
-    assert loaded.trainer["on_damage"] == "mask"
-    with pytest.raises(ConfigError, match="on_damage"):
-        load_config(config_of(tmp_path, 8, on_damage="skip"))
+    assert f"from step {since(project)} on, 256 tokens of self are withdrawn" in plan
+    assert "withdrawn" not in diff
+    assert "8 steps" in sound

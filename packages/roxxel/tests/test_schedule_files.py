@@ -128,7 +128,7 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
         ({"max_epochs": 1.5}, "max_epochs must be an integer, got 1.5"),
         ({"without": {"web": 3}}, "must be integers, ranges, an array, or the path of"),
         ({"without": {"web": ["3"]}}, "of source 'web' must be integers, "),
-        ({"without": {"web": [3.0]}}, "must be integers, ranges or pairs "),
+        ({"without": {"web": [3.0]}}, "must be integers, ranges, pairs "),
         ({"overlap": True}, "overlap must be an integer, got True"),
         ({"overlap": 2}, "overlap must be 0 or 1 tokens, got 2"),
         ({"skips": [["a", 1]]}, "skips.0.0 must be an integer, got 'a'"),

@@ -51,7 +51,7 @@ def test_the_log_and_the_plan_say_from_which_step(
     diff = said(capsys, "plan", other, "--diff", project / "8.toml")
     plan = said(capsys, "plan", other)
 
-    assert "50 documents of source 'self' are withdrawn from step 8 on instead" in diff
+    assert "withdrawn of source 'self' from step 8 on: 50 documents instead of" in diff
     assert "from step 8 on, 50 documents of self are withdrawn" in " ".join(
         plan.split()
     )

@@ -21,7 +21,6 @@ from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
-from roxxel_curriculum._plan.damaged import DamagedBlock
 from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
@@ -32,7 +31,7 @@ from roxxel_curriculum._plan.figures import (
 )
 from roxxel_curriculum._plan.plan import Plan
 from roxxel_curriculum._plan.solution import ResolvedPhase
-from roxxel_curriculum._plan.withdrawn import DocumentSet, Withdrawal
+from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
@@ -48,10 +47,9 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "CurriculumError",
-    "DamagedBlock",
-    "DocumentSet",
     "Documents",
     "Field",
+    "IndexSet",
     "Location",
     "MixPlan",
     "Occurrence",

@@ -1,4 +1,4 @@
-"""Reads the documents to withdraw: numbers, ranges, arrays, or a file of numbers."""
+"""Reads what to withdraw: documents by their numbers, and ranges of tokens."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ import numpy.typing as npt
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
 from roxxel_curriculum._names import by_name
-from roxxel_curriculum._plan.withdrawn import DocumentSet
+from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roxxel_curriculum._plan.solution import Source
 
-Documents: TypeAlias = "Iterable[int | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
-"""Numbers of documents, from 0: integers, ranges, pairs `[start, stop)`, an array, or
-the path of a file of numbers."""
+Documents: TypeAlias = "Iterable[int | str | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
+"""What to withdraw of a source: numbers of documents, from 0, and ranges of tokens.
+
+Numbers are integers, ranges, pairs `[start, stop)`, or an array. A range of tokens is a
+text such as `"tokens:[512,1024)"`. Any other text is the path of a file of numbers."""
 
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
 
 
 def checked_without(
     without: Mapping[str, Documents] | None, sources: Sequence[Source]
-) -> dict[str, DocumentSet]:
-    """Return the documents to withdraw, by source; leave out sources with none."""
+) -> dict[str, Withdrawal]:
+    """Return what to withdraw from step 0 on, by source; leave out sources without."""
     if without is None:
         return {}
     if not isinstance(cast("Any", without), Mapping):
@@ -42,25 +45,19 @@ def checked_without(
         )
     readers = {source.name: source.reader for source in sources}
     without = by_name(without, sources[0].name, "the withdrawn documents")
-    found: dict[str, DocumentSet] = {}
+    found: dict[str, Withdrawal] = {}
     for name, documents in without.items():
         if name not in readers:
             raise CurriculumError(
                 f"without names unknown source {name!r}; "
                 f"the sources are {', '.join(map(repr, readers))}"
             )
-        chosen = _document_set(documents, name)
-        if not len(chosen):
-            continue
-        first, stop = chosen.bounds
-        num_documents = len(readers[name].documents)
-        if first < 0 or stop > num_documents:
-            wrong = first if first < 0 else stop - 1
-            raise CurriculumError(
-                f"without withdraws document {wrong} of source {name!r}, which has "
-                f"the documents [0, {num_documents}); give numbers of its documents"
-            )
-        found[name] = chosen
+        chosen = _withdrawal(documents, name)
+        reader = readers[name]
+        _check_bounds(chosen.documents, "document", name, len(reader.documents))
+        _check_bounds(chosen.tokens, "token", name, int(reader.num_tokens))
+        if not chosen.is_empty:
+            found[name] = chosen
     return found
 
 
@@ -69,30 +66,75 @@ def check_documents(documents: Any, source: str) -> None:
 
     The files that paths name are not read.
     """
-    if not isinstance(documents, str | os.PathLike):
-        _document_set(documents, source)
+    if not is_path(documents):
+        _withdrawal(documents, source)
 
 
-def _document_set(documents: Any, source: str) -> DocumentSet:
+def is_path(documents: Any) -> bool:
+    """Return whether `documents` is the path of a file, not a range of tokens."""
+    if isinstance(documents, str):
+        return not documents.startswith("tokens:")
+    return isinstance(documents, os.PathLike)
+
+
+def _check_bounds(chosen: IndexSet, noun: str, source: str, size: int) -> None:
+    if not len(chosen):
+        return
+    first, stop = chosen.bounds
+    if first < 0 or stop > size:
+        wrong = first if first < 0 else stop - 1
+        raise CurriculumError(
+            f"without withdraws {noun} {wrong} of source {source!r}, which has the "
+            f"{noun}s [0, {size}); give {noun}s of this source"
+        )
+
+
+def _withdrawal(given: Any, source: str) -> Withdrawal:
     where = f"the withdrawn documents of source {source!r}"
-    if isinstance(documents, str | os.PathLike):
-        return _of_file(Path(cast("str", documents)), where)
-    if isinstance(documents, np.ndarray):
-        return _of_array(cast("npt.NDArray[Any]", documents), where)
-    if isinstance(documents, range):
-        documents = [documents]
-    # Do not call `iter(documents)`: if given a corpus, it would read the tokens.
-    is_listed = hasattr(cast("Any", type(documents)), "__iter__")
-    if not is_listed or isinstance(documents, bytes | bytearray):
+    if is_path(given):
+        return _of_file(Path(cast("str", given)), source, where)
+    if isinstance(given, np.ndarray):
+        array = cast("npt.NDArray[Any]", given)
+        return Withdrawal(0, source, _of_array(array, where))
+    if isinstance(given, range | str):
+        given = [given]
+    # Do not call `iter(given)`: if given a corpus, it would read the tokens.
+    is_listed = hasattr(cast("Any", type(given)), "__iter__")
+    if not is_listed or isinstance(given, bytes | bytearray):
         raise TypeError(
             f"{where} must be integers, ranges, an array, or the path of a file, got "
-            f"{documents!r}"
+            f"{given!r}"
         )
-    bounds = [_bounds(each, where) for each in cast("Iterable[Any]", documents)]
-    return DocumentSet([first for first, _ in bounds], [stop for _, stop in bounds])
+    documents: list[tuple[int, int]] = []
+    tokens: list[tuple[int, int]] = []
+    for each in cast("Iterable[Any]", given):
+        if isinstance(each, str) and each.startswith("tokens:"):
+            tokens.append(_token_range(each, where))
+        else:
+            documents.append(_bounds(each, where))
+    return Withdrawal(0, source, _index_set(documents), _index_set(tokens))
 
 
-def _of_array(documents: npt.NDArray[Any], where: str) -> DocumentSet:
+def _index_set(bounds: Sequence[tuple[int, int]]) -> IndexSet:
+    return IndexSet([first for first, _ in bounds], [stop for _, stop in bounds])
+
+
+def _token_range(text: str, where: str) -> tuple[int, int]:
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise CurriculumError(
+            f"{where} have {text!r}; write a range of tokens as 'tokens:[512,1024)'"
+        )
+    first, stop = int(found[1]), int(found[2])
+    if first >= stop:
+        raise CurriculumError(
+            f"{where} have {text!r}, which holds no token; give the smaller index first"
+        )
+    _check_number(stop - 1, where, "tokens")
+    return first, stop
+
+
+def _of_array(documents: npt.NDArray[Any], where: str) -> IndexSet:
     if documents.ndim != 1 or (documents.size and documents.dtype.kind not in "iu"):
         raise TypeError(
             f"{where} must be a one-dimensional array of integers, got "
@@ -101,11 +143,11 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> DocumentSet:
     if documents.dtype.kind == "u" and documents.size:
         _check_number(int(documents.max()), where)
     numbers = documents.astype(np.int64)
-    return DocumentSet(numbers, numbers + 1)
+    return IndexSet(numbers, numbers + 1)
 
 
-def _of_file(path: Path, where: str) -> DocumentSet:
-    """Return the documents in a `.npy` file, or in a text with a number per line."""
+def _of_file(path: Path, source: str, where: str) -> Withdrawal:
+    """Return what a file names: a `.npy` array, or a text with one item per line."""
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: does not exist, but should list {where}; correct the path, or "
@@ -113,16 +155,22 @@ def _of_file(path: Path, where: str) -> DocumentSet:
         )
     if path.suffix == ".npy":
         try:
-            return _of_array(np.load(path, allow_pickle=False), where)
+            found = _of_array(np.load(path, allow_pickle=False), where)
         except (EOFError, TypeError, ValueError) as error:
             raise CurriculumError(
                 f"{path}: is not a list of documents ({error}); save a flat array of "
                 "integers"
             ) from error
+        return Withdrawal(0, source, found)
     numbers: list[int] = []
+    tokens: list[tuple[int, int]] = []
     content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     for index, line in enumerate(content.split(b"\n"), 1):
         if not (text := line.strip()):
+            continue
+        if text.startswith(b"tokens:"):
+            shown = text.decode(errors="backslashreplace")
+            tokens.append(_token_range(shown, f"{path}: line {index}: {where}"))
             continue
         if not _NUMBER.fullmatch(text):
             shown = repr(text[:40].decode(errors="backslashreplace"))
@@ -132,7 +180,8 @@ def _of_file(path: Path, where: str) -> DocumentSet:
             )
         numbers.append(int(text))
         _check_number(numbers[-1], f"line {index} of {path}")
-    return _of_array(np.array(numbers, np.int64), where)
+    documents = _of_array(np.array(numbers, np.int64), where)
+    return Withdrawal(0, source, documents, _index_set(tokens))
 
 
 def _bounds(value: Any, where: str) -> tuple[int, int]:
@@ -143,7 +192,10 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
                 f"{where} have {value}; give a range with step 1, or the numbers"
             )
         return (min(value), max(value) + 1) if value else (0, 0)
-    message = f"{where} must be integers, ranges or pairs [start, stop]"
+    message = (
+        f"{where} must be integers, ranges, pairs [start, stop] or texts such as "
+        "'tokens:[512,1024)'"
+    )
     if isinstance(value, list | tuple):
         pair = cast("Sequence[Any]", value)
         if len(pair) != 2:
@@ -162,9 +214,9 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
     return first, stop
 
 
-def _check_number(number: int, where: str) -> None:
+def _check_number(number: int, where: str, what: str = "documents") -> None:
     if abs(number) >= 2**62:
         raise CurriculumError(
             f"{where}: the number {number} is out of range, because no source has as "
-            "many documents; correct the number"
+            f"many {what}; correct the number"
         )

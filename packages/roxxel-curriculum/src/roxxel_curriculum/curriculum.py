@@ -73,9 +73,12 @@ class Curriculum:
             (`.npy`, or a text with a number on each line). The field `"loss_mask"` is
             0 on their tokens. The tokens stay where they are, so no window moves, and
             nothing else in a batch changes. A model that gets no `"segment_ids"` still
-            reads these tokens as the context of later tokens of their row. A
-            change of `without` in a run holds from the step at which the run resumes,
-            and the state of the run records each change.
+            reads these tokens as the context of later tokens of their row. A list or a
+            text file may also have ranges of tokens, such as `"tokens:[512,1024)"`,
+            counted in the source. They are masked like documents, but not read: they
+            are 0 in every batch, so their bytes may be damaged. A change of `without`
+            in a run holds from the step at which the run resumes, and the state of the
+            run records each change.
         primary: Name of the primary source in plans, errors and samplers. Weights and
             other arguments may use this name and `"self"`. The name has no effect on
             batches: the order and the state of a run use `"self"`, so a run may add,
@@ -236,8 +239,8 @@ class Curriculum:
                 arrays. All fields but the tokens are int32: `"segment_ids"` counts the
                 documents of a row from 1, `"positions"` counts tokens from the start of
                 their document in the row, and `"source"` is an index into
-                `source_names`. `"loss_mask"` is 1 on tokens to learn. It is 0 on tokens
-                of withdrawn documents, and where a column `loss_mask` of a corpus is 0.
+                `source_names`. `"loss_mask"` is 1 on tokens to learn. It is 0 on
+                withdrawn tokens, and where a column `loss_mask` of a corpus is 0.
                 The state of the run has the digest of such a column. The loss of
                 predicting token j of a row counts `loss_mask[:, j]` times, so a loss
                 over `tokens[:, 1:]` uses `loss_mask[:, 1:]`.
@@ -249,7 +252,7 @@ class Curriculum:
             StateMismatch: The state and this curriculum differ in data, seed or past
                 phases.
             CurriculumError: The sources cannot meet the schedule, `check` is `"blocks"`
-                and a source has no checksums, or documents are withdrawn and `fields`
+                and a source has no checksums, or something is withdrawn and `fields`
                 lacks `"loss_mask"`.
             TypeError: Both `seed` and `state` are None.
             ValueError: A field or `check` is unknown.
@@ -258,10 +261,11 @@ class Curriculum:
         sampler = Sampler(solution, seed, fields, check, state)
         withdrawn = sorted(self._declaration.without)
         if withdrawn and "loss_mask" not in sampler.fields:
+            amount = self._declaration.without[withdrawn[0]].amount
             names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
             raise CurriculumError(
-                f"documents of source {withdrawn[0]!r} are withdrawn, but a batch of "
-                "the fields "
+                f"{amount} of source {withdrawn[0]!r} must not be learned, but a "
+                "batch of the fields "
                 f"{', '.join(map(repr, sampler.fields))} does not say which tokens "
                 f"to leave out; give fields=({names})"
             )

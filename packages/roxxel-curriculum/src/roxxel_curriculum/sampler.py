@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from copy import copy
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_curriculum._bind.damage import Damage, find_damage
 from roxxel_curriculum._bind.fields import (
     checked_columns,
     checked_fields,
@@ -18,7 +15,7 @@ from roxxel_curriculum._bind.fields import (
 )
 from roxxel_curriculum._bind.hints import windows_ahead
 from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
-from roxxel_curriculum._bind.masks import Masks, check_columns
+from roxxel_curriculum._bind.masking import Masking
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
@@ -29,22 +26,22 @@ from roxxel_curriculum._bind.sources import (
     with_block_checks,
 )
 from roxxel_curriculum._errors import as_integer
-from roxxel_curriculum._names import as_name, named_source
+from roxxel_curriculum._names import named_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
-from roxxel_curriculum._plan.damaged import in_order
-from roxxel_curriculum._plan.withdrawn import checked_document, masked_steps
+from roxxel_curriculum._plan.withdrawn import (
+    checked_document,
+    masked_ranges,
+    masked_steps,
+)
 from roxxel_curriculum.state import checked_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from roxxel_format import ChecksumError
-
     from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
     from roxxel_curriculum._bind.samples import SampleBlock
-    from roxxel_curriculum._plan.damaged import DamagedBlock
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._plan.withdrawn import Withdrawal
 
@@ -67,11 +64,9 @@ class Sampler:
             the dtype to which NumPy promotes the dtypes of the sources.
         phases: The phases with known steps. A phase that was edited in the middle has
             several entries.
-        withdrawals: The documents that the run does not learn, each with its first
-            step, in the order of these steps. A withdrawal replaces the earlier
+        withdrawals: The documents and tokens that the run does not learn, each with its
+            first step, in the order of these steps. A withdrawal replaces the earlier
             withdrawals of its source.
-        damaged: The damaged blocks that the run masks, each with its first step, in the
-            order of these steps.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -105,16 +100,13 @@ class Sampler:
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
         self._progress = Progress(solution.phases, solution.source_names)
-        self.damaged: tuple[DamagedBlock, ...] = solution.damaged
-        self._damage = Damage(solution.damaged, solution.source_names)
         self._prefetches = [prefetches_documents(each) for each in self._readers]
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
-        self._masks: Masks | None = None
-        if "loss_mask" in self.fields:
-            self._masks = Masks(solution, self._readers)
-            if past is not None:
-                check_columns(self._masks.digests, checked_state(past, self.primary))
+        self._has_mask = "loss_mask" in self.fields
+        self._masking = Masking(solution, self._readers, reads_columns=self._has_mask)
+        if self._has_mask and past is not None:
+            self._masking.check_columns(checked_state(past, self.primary))
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources
@@ -157,6 +149,8 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
             TypeError: A source holds tokens outside the range of int32.
+            ChecksumError: With `check="blocks"`, a block is damaged. The message has
+                the option `without=` that trains on without its tokens.
         """
         return self.rows(step, slice(None))
 
@@ -184,15 +178,11 @@ class Sampler:
         source, start = block.rows(step)
         chosen = checked_rows(rows, source.size)
         source, start = source[chosen], start[chosen]
-        readers = {index: self._readers[index] for index in block.source_indices}
-        tokens = self._damage.read_rows(
-            step, readers, source, start + first, length, self.dtype
-        )
+        windows = source, start + first, length
+        tokens = self._masking.read(step, block.source_indices, *windows, self.dtype)
         if self.fields == ("tokens",):
             return tokens
-        mask = self._masks and self._masks.rows(step, source, start + first, length)
-        if mask is not None:
-            self._damage.mask(mask, step, source, start + first)
+        mask = self._masking.mask(step, *windows) if self._has_mask else None
         return fill_fields(
             self.fields, tokens, source, start, self._readers, mask, first_column=first
         )
@@ -273,31 +263,26 @@ class Sampler:
         source = named_source(source, self.primary, self.source_names)
         reader = self._readers[self.source_names.index(source)]
         number = checked_document(document, source, len(reader.documents))
-        return masked_steps(self.withdrawals, source, number, self.total_steps)
+        return masked_steps(
+            self.withdrawals,
+            source,
+            lambda each: bool(each.documents.holds(number)),
+            self.total_steps,
+        )
 
-    def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
-        """Return the damaged block that an error reports, to pass to `with_damaged`.
+    def masked_ranges(
+        self, source: str, start: int, stop: int
+    ) -> dict[tuple[int, int], tuple[range, ...]]:
+        """Return the withdrawn ranges of tokens in `[start, stop)`, with their steps.
 
-        Args:
-            error: Error of reading a batch with `check="blocks"`.
-            steps: Steps to search for the first step that reads the block.
+        In these steps the tokens of a range are 0, and so is their `loss_mask`. The
+        tokens of withdrawn documents are not in the result; see `masked_steps`.
 
-        Returns:
-            The block with this first step, once for each source that reads the file.
-            Empty if the error is not about a block of tokens, or if none of `steps`
-            reads the block.
+        Raises:
+            KeyError: `source` is not the name of a source.
         """
-        sources = zip(self.source_names, self._readers, strict=True)
-        return find_damage(error, [*sources], {k: self.windows(k) for k in steps})
-
-    def with_damaged(self, blocks: Iterable[DamagedBlock]) -> Sampler:
-        """Return a sampler that also masks these blocks, and records them in states."""
-        new = [replace(b, source=as_name(b.source, self.primary)) for b in blocks]
-        other, damaged = copy(self), in_order([*self.damaged, *new])
-        other.damaged = damaged
-        other._solution = replace(self._solution, damaged=damaged)  # noqa: SLF001 - a copy
-        other._damage = Damage(damaged, self.source_names)  # noqa: SLF001 - a copy
-        return other
+        source = named_source(source, self.primary, self.source_names)
+        return masked_ranges(self.withdrawals, source, start, stop, self.total_steps)
 
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
         """Hint to the sources that the steps `[step, step + n)` will be read soon.
@@ -316,12 +301,12 @@ class Sampler:
         num_steps = as_integer(n, "the number of steps must be an integer")
         stop = min(first + num_steps, self.total_steps)
         blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
-        wanted = windows_ahead(blocks, rows, self._damage.rows)
+        wanted = windows_ahead(blocks, rows, self._masking.partial_rows)
         for (index, length), starts in wanted.items():
             documents = reads_documents(self.fields)
-            if self._masks is not None:
-                self._masks.will_need(index, starts, length)
-                documents |= self._masks.reads_documents(stop - 1, index)
+            if self._has_mask:
+                self._masking.will_need(index, starts, length)
+                documents |= self._masking.reads_documents(stop - 1, index)
             hint = {"documents": documents} if self._prefetches[index] else {}
             self._readers[index].will_need(starts, length, **hint)
 
@@ -408,7 +393,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        columns = {} if self._masks is None else self._masks.digests
+        columns = self._masking.digests
         return state_of(self._solution, self.seed, self._steps_done(step), columns)
 
     def check(self, state: Mapping[str, Any]) -> None:
@@ -423,8 +408,8 @@ class Sampler:
         """
         state = checked_state(state, self.primary)
         check_past(self._solution, self.seed, state)
-        if self._masks is not None:
-            check_columns(self._masks.digests, state)
+        if self._has_mask:
+            self._masking.check_columns(state)
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:

@@ -11,7 +11,7 @@ from roxxel_curriculum._arguments import (
     checked_overlap,
     merged_skips,
 )
-from roxxel_curriculum._documents import check_documents
+from roxxel_curriculum._documents import check_documents, is_path
 from roxxel_curriculum._names import checked_primary
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.curriculum import Curriculum
@@ -40,7 +40,7 @@ class Schedule:
         max_epochs: See `Curriculum`.
         overlap: See `Curriculum`.
         skips: Pairs `(at, count)`; see `Curriculum`.
-        without: Documents to withdraw by source; see `Curriculum`.
+        without: Documents and tokens to withdraw by source; see `Curriculum`.
         primary: Name of the primary source; see `Curriculum`.
         tokenizers: Tokenizers by source; see `Curriculum`.
 
@@ -110,7 +110,7 @@ class Schedule:
     def relative_to(self, folder: Path) -> Schedule:
         """Return the schedule with the paths in `without` relative to a folder."""
         without = {
-            name: folder / documents if isinstance(documents, str) else documents
+            name: folder / str(documents) if is_path(documents) else documents
             for name, documents in self.without.items()
         }
         return replace(self, without=without)

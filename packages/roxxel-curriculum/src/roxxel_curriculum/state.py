@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,7 +12,6 @@ import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION, PRIMARY
-from roxxel_curriculum._plan.damaged import in_order, order, recorded_damage
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import recorded_withdrawals
 from roxxel_curriculum.policy import Policy
@@ -36,19 +34,10 @@ _STATE: dict[str, type] = {
 _WITHOUT: dict[str, type] = {
     "step": int,
     "source": str,
-    "documents": int,
-    "ranges": int,
-    "packed": str,
+    "documents": dict,
+    "tokens": dict,
 }
-_DAMAGED: dict[str, type] = {
-    "step": int,
-    "source": str,
-    "start": int,
-    "stop": int,
-    "file": str,
-    "block": int,
-    "byte_offset": int,
-}
+_INDICES: dict[str, type] = {"count": int, "ranges": int, "packed": str}
 _SOURCE: dict[str, type] = {
     "name": str,
     "fingerprint": str,
@@ -112,12 +101,8 @@ def state_of(
         ],
     }
     without = [each.to_json() for each in solution.withdrawals if each.step < step]
-    # Leave out empty entries, so that the state equals a state of an earlier release.
     if without:
         state["without"] = without
-    damaged = [each.to_json() for each in solution.damaged if each.step < step]
-    if damaged:
-        state["damaged"] = damaged
     state = _renamed(state, declaration.primary, PRIMARY)
     return state | {"digest": _digest(state)}
 
@@ -158,12 +143,6 @@ def _renamed(state: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
         found["without"] = [
             {**entry, "source": name_of(entry["source"])} for entry in state["without"]
         ]
-    if "damaged" in state:
-        blocks = [
-            replace(block, source=name_of(block.source))
-            for block in recorded_damage(state)
-        ]
-        found["damaged"] = [block.to_json() for block in in_order(blocks)]
     return found
 
 
@@ -190,7 +169,7 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
 
 def _digest(state: Mapping[str, Any]) -> str:
     """Return the hash of the state's values under the keys that `state_of` writes."""
-    names = (*_STATE, "without", "damaged")
+    names = (*_STATE, "without")
     parts = {name: state[name] for name in names if name in state}
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -226,7 +205,6 @@ def check_form(state: Any) -> None:
     _check(state["overlap"] in (0, 1), f"overlap {state['overlap']}")
     _check(_are_skips(state["skips"], state["step"]), f"skips {state['skips']}")
     _check_withdrawals(state, names)
-    _check_damage(state)
     starts = [phase["start"] for phase in state["phases"]]
     bounds = [*starts, state["step"]]
     _check(
@@ -241,34 +219,23 @@ def check_form(state: Any) -> None:
 
 def _check_withdrawals(state: Mapping[str, Any], names: set[str]) -> None:
     without = state.get("without", [])
-    _check(isinstance(without, list), f"withdrawn documents {without!r}")
+    _check(isinstance(without, list), f"withdrawals {without!r}")
     for entry in without:
         _check_keys(entry, _WITHOUT, "one of its withdrawals")
-        is_valid = entry["source"] in names and 0 <= entry["ranges"] < 2**40
-        _check(is_valid, f"a withdrawal of source {entry['source']!r}")
+        is_known = entry["source"] in names
+        _check(is_known, f"a withdrawal of source {entry['source']!r}")
+        for what in ("documents", "tokens"):
+            _check_keys(entry[what], _INDICES, f"the {what} of a withdrawal")
+            ranges = entry[what]["ranges"]
+            _check(0 <= ranges < 2**40, f"{ranges} withdrawn ranges of {what}")
     try:
         steps = [each.step for each in recorded_withdrawals(state)]
     except (ValueError, OverflowError) as error:
-        raise StateMismatch([f"its withdrawn documents are wrong: {error}"]) from error
+        raise StateMismatch([f"one of its withdrawals is wrong: {error}"]) from error
     _check(
         steps == sorted(steps) and all(0 <= at < state["step"] for at in steps),
         f"withdrawals from steps {steps}",
     )
-
-
-def _check_damage(state: Mapping[str, Any]) -> None:
-    damaged = state.get("damaged", [])
-    _check(isinstance(damaged, list), f"damaged blocks {damaged!r}")
-    sizes = {source["name"]: source["tokens"] for source in state["sources"]}
-    for entry in damaged:
-        _check_keys(entry, _DAMAGED, "one of its damaged blocks")
-        is_valid = 0 <= entry["start"] < entry["stop"] <= sizes.get(entry["source"], 0)
-        _check(
-            is_valid and 0 <= entry["step"] < state["step"],
-            f"a damaged block of source {entry['source']!r} from step {entry['step']}",
-        )
-    blocks = recorded_damage(state)
-    _check([*blocks] == sorted(set(blocks), key=order), "unsorted damaged blocks")
 
 
 def _is_unchanged(state: Mapping[str, Any]) -> bool:

@@ -77,6 +77,12 @@ class ChecksumError(ShardError):
         self.block = block
         self.byte_offset = byte_offset
 
+    def with_message(self, message: str) -> ChecksumError:
+        """Return an error about the same bytes with another message."""
+        return _checksum_error(
+            message, self.path, self.section, self.block, self.byte_offset
+        )
+
     def __reduce__(self) -> tuple[object, ...]:
         return (
             _checksum_error,

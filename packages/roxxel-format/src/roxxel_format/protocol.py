@@ -13,8 +13,8 @@ class defines them:
 - `shard_digests -> Sequence[str]`: digest of the content of each shard. A curriculum
   finds with them that a held-out corpus shares shards with a training corpus.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
-  damaged block that a `ChecksumError` reports. A run that masks damaged blocks needs
-  this member.
+  damaged block that a `ChecksumError` reports. A sampler's error about the block then
+  has the option that leaves these tokens out.
 """
 
 from __future__ import annotations

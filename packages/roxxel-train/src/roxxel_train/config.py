@@ -153,14 +153,10 @@ class TrainConfig:
             which `model_flops_per_s` and `mfu` are computed. The default, 6 per
             parameter, leaves out the attention scores.
         check: `"blocks"` verifies the checksum of every block of tokens that is read,
-            held-out data included, so the run never trains on a damaged token.
+            held-out data included, so the run never trains on a damaged token. The
+            error about a damaged block has the option `without=` of `Curriculum` that
+            continues without the tokens of the block.
             `"headers"` verifies only the metadata of a shard: head, foot and indexes.
-        on_damage: With `check="blocks"`, what happens when a block of tokens is
-            damaged. `"raise"` ends the run with the error. `"mask"` continues: all
-            processes agree to mask the tokens of the block, from the first step that
-            reads these tokens. The tokens are then 0, the field `"loss_mask"` is 0 on
-            them, and the log has a warning. The state of the run records block and
-            step. Damage in held-out data, and damage elsewhere in a shard, is an error.
 
     Raises:
         ValueError: An argument is out of range.
@@ -224,7 +220,6 @@ class TrainConfig:
         },
     )
     log_to: LogTo = ()
-    on_damage: Literal["raise", "mask"] = field(default="raise", metadata=_ALIKE)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -234,7 +229,6 @@ class TrainConfig:
                 object.__setattr__(self, each.name, _checked(each, value))
 
         _check_profile(self.profile)
-        self._check_on_damage()
         _check_held_out(self.eval_curriculum)
         check_log_to(self.log_to)
         if self.log_to and (self.logger is not None or self.save_path is None):
@@ -249,26 +243,6 @@ class TrainConfig:
             raise ValueError(
                 "init_from and branch_from are both given; give init_from for the "
                 "weights alone, or branch_from for the whole state"
-            )
-
-    def _check_on_damage(self) -> None:
-        """Check that `on_damage="mask"` is given with the check and field it needs."""
-        if self.on_damage not in ("raise", "mask"):
-            raise ValueError(
-                f'on_damage must be "raise" or "mask", got {self.on_damage!r}'
-            )
-        if self.on_damage == "raise":
-            return
-        if self.check != "blocks":
-            raise ValueError(
-                f'on_damage="mask" is given with check={self.check!r}, which does not '
-                'find damaged blocks; give check="blocks" too'
-            )
-        if "loss_mask" not in self.fields:
-            names = ", ".join(map(repr, (*self.fields, "loss_mask")))
-            raise ValueError(
-                'on_damage="mask" needs the field "loss_mask", by which the loss '
-                f"leaves out the masked tokens; give fields=({names})"
             )
 
     @property

@@ -322,7 +322,7 @@ class Trainer:
                 continue
             update = session.update_of(shape)
             for step in range(state.step + 1, phase.stop + 1):
-                batch = session.next_batch()
+                batch = next(session.batches)
                 session.trace.at(step - 1, session.recorder.drain)
                 session.begin(step)
                 state.arrays, scalars, tally = update(state.arrays, batch)

@@ -10,7 +10,6 @@ import numpy as np
 
 from roxxel_curriculum._bind.sources import at_versions
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
-from roxxel_curriculum._plan.damaged import order, recorded_damage
 from roxxel_curriculum._plan.solution import Declaration, Skip
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
@@ -70,7 +69,6 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
         withdrawals=continued(
             past, declaration.without, solution.source_names, state["step"]
         ),
-        damaged=recorded_damage(state),
     )
 
 
@@ -88,7 +86,6 @@ def recorded_solution(
     return replace(
         _solved_past(declaration, state).solution(),
         withdrawals=recorded_withdrawals(state),
-        damaged=recorded_damage(state),
     )
 
 
@@ -106,7 +103,6 @@ def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
     else:
         found += _phase_differences(solution, state)
         found += _withdrawn_differences(solution, state)
-        found += _damaged_differences(solution, state)
         found = found or _policy_differences(solution.declaration, state)
     if found:
         raise StateMismatch(found)
@@ -194,24 +190,10 @@ def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list
     live = [each for each in solution.withdrawals if each.step < state["step"]]
     different = {*past} ^ {*live}
     return [
-        f"from step {each.step} on, the run withdrew {len(each.documents)} documents "
-        f"of source {each.source!r}"
+        f"from step {each.step} on, the run withdrew {each.amount} of source "
+        f"{each.source!r}"
         + (", the curriculum did not" if each in past else " only in the curriculum")
         for each in sorted(different, key=lambda each: (each.step, each.source))
-    ]
-
-
-def _damaged_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each block that only the state or only the solution masks.
-
-    Blocks from the step of the state on are not compared.
-    """
-    past = {*recorded_damage(state)}
-    live = {each for each in solution.damaged if each.step < state["step"]}
-    return [
-        f"from step {each.step} on, the run masked a damaged block only in the "
-        f"{'state' if each in past else 'curriculum'}: {each}"
-        for each in sorted(past ^ live, key=order)
     ]
 
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
-from roxxel_curriculum._plan.damaged import order
 from roxxel_curriculum._plan.figures import short_count
 from roxxel_curriculum._plan.tables import notes_on_longest
+from roxxel_curriculum._plan.withdrawn import amount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,6 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
         *_source_changes(before, after),
         *_skip_changes(before, after),
         *_withdrawn_changes(before, after),
-        *_damaged_changes(before, after),
         *_phase_changes(before, after),
         *_exhaustion_changes(before, after),
         *_total_changes(before, after),
@@ -122,9 +121,6 @@ def _named(plan: PlanFigures, primary: str) -> PlanFigures:
         ),
         withdrawn=tuple(
             replace(each, source=name_of(each.source)) for each in plan.withdrawn
-        ),
-        damaged=tuple(
-            replace(block, source=name_of(block.source)) for block in plan.damaged
         ),
     )
 
@@ -219,27 +215,20 @@ def _withdrawn_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Cha
         left = _withdrawn_at(before, step, source)
         found = _withdrawn_at(after, step, source)
         text = (
-            f"{found:,} documents of source {source!r} are withdrawn from step "
-            f"{step:,} on instead of {'others' if left == found else f'{left:,}'}"
+            f"withdrawn of source {source!r} from step {step:,} on: {found} instead "
+            f"of {'others' if left == found else left}"
         )
         yield _Change(step if is_read else None, text)
 
 
-def _damaged_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
-    for block in sorted({*before.damaged} ^ {*after.damaged}, key=order):
-        does = "does not mask" if block in before.damaged else "masks"
-        text = f"from step {block.step:,} on, the run {does} damaged {block}"
-        yield _Change(block.step, text)
-
-
-def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> int:
-    """Return how many documents of a source a plan masks in a step."""
-    counts = [
-        each.documents
+def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> str:
+    """Return how much of a source a plan leaves out in a step, as text."""
+    amounts = [
+        each.amount
         for each in plan.withdrawn
         if each.source == source and each.step <= step
     ]
-    return counts[-1] if counts else 0
+    return amounts[-1] if amounts else amount(0, 0)
 
 
 def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from roxxel_curriculum._plan.withdrawn import amount
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from roxxel_curriculum._plan.damaged import DamagedBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +153,16 @@ class CorpusPlan:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnPlan:
-    """Documents of one source that the run stops learning at a step.
+    """What the run stops learning of one source at a step.
+
+    If both numbers are 0, the run learns the whole source again.
 
     Attributes:
-        step: First step that masks the documents.
+        step: First step that leaves out the documents and tokens.
         source: Name of the source.
-        documents: Number of documents; 0 if the run learns all documents of the source
-            again.
-        digest: Digest of the document numbers.
+        documents: Number of withdrawn documents.
+        tokens: Number of tokens in withdrawn ranges, not counting the documents.
+        digest: Digest of the documents and ranges.
         is_read: Whether the run reads the source from this step on.
 
     Example:
@@ -169,15 +171,21 @@ class WithdrawnPlan:
         ...     PositionReader(10_000), [Phase(9, 4, 129)], without={"self": [3, 7]}
         ... )
         >>> (withdrawn,) = curriculum.plan().withdrawn
-        >>> withdrawn.step, withdrawn.source, withdrawn.documents
-        (0, 'self', 2)
+        >>> withdrawn.step, withdrawn.source, withdrawn.amount
+        (0, 'self', '2 documents')
     """
 
     step: int
     source: str
     documents: int
+    tokens: int
     digest: str
     is_read: bool
+
+    @property
+    def amount(self) -> str:
+        """The numbers of documents and of tokens, as text."""
+        return amount(self.documents, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +202,6 @@ class PlanFigures:
     skips: tuple[tuple[int, int], ...]
     ended: str | None
     withdrawn: tuple[WithdrawnPlan, ...] = ()
-    damaged: tuple[DamagedBlock, ...] = ()
     notes_on_sources: tuple[str, ...] = ()
 
 

@@ -60,8 +60,8 @@ class Plan(PlanFigures):
         skips: Pairs `(at, count)`: before training step `at`, the run skips the data of
             `count` steps.
         ended: Why the run ends early; None if the run trains every declared step.
-        withdrawn: Documents that the run does not learn, and from which steps on.
-        damaged: Damaged blocks that the run masks, and from which steps on.
+        withdrawn: Documents and tokens that the run does not learn, and from which
+            steps on.
         notes_on_sources: One sentence for each source whose ids may mean other text
             than those of the other sources, because no tokenizer is recorded.
 
@@ -178,7 +178,8 @@ def make_plan(solution: Solution, seed: int) -> Plan:
                 each.step,
                 each.source,
                 len(each.documents),
-                each.documents.digest,
+                len(each.tokens),
+                each.digest,
                 is_read=any(
                     row.name == each.source
                     and row.last_step is not None
@@ -189,7 +190,6 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             )
             for each in solution.withdrawals
         ),
-        damaged=solution.damaged,
         notes_on_sources=solution.declaration.notes,
     )
 

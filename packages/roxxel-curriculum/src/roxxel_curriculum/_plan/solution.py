@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.blend import Blend
     from roxxel_curriculum._order.rounds import Cursor, Spans
-    from roxxel_curriculum._plan.damaged import DamagedBlock
-    from roxxel_curriculum._plan.withdrawn import DocumentSet, Withdrawal
+    from roxxel_curriculum._plan.withdrawn import Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
@@ -54,8 +53,8 @@ class Declaration:
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     skips: tuple[Skip, ...]  # sorted by step, at most one for a step
     max_epochs: int | None  # limit for every source; None for no limit
-    without: Mapping[str, DocumentSet] = field(  # withdrawn documents by source
-        default_factory=dict[str, "DocumentSet"]
+    without: Mapping[str, Withdrawal] = field(  # not learned, by source
+        default_factory=dict[str, "Withdrawal"]
     )
     notes: tuple[str, ...] = ()  # doubts about the sources
 
@@ -268,7 +267,6 @@ class Solution:
     phases: tuple[ResolvedPhase, ...]  # may split a declared phase
     early_stop: EarlyStop | None  # None if the run trains every declared step
     withdrawals: tuple[Withdrawal, ...] = ()  # in the order of their steps
-    damaged: tuple[DamagedBlock, ...] = ()  # in the order of their steps
 
     @property
     def total_steps(self) -> int:

@@ -234,13 +234,11 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
         yield f"before step {at:,} the data of {count:,} steps is skipped"
     for each in plan.withdrawn:
         yield (
-            f"from step {each.step:,} on, {_counted(each.documents, 'document')} of "
-            f"{each.source} {'is' if each.documents == 1 else 'are'} withdrawn: "
+            f"from step {each.step:,} on, {each.amount} of {each.source} "
+            f"{'is' if each.documents + each.tokens <= 1 else 'are'} withdrawn: "
             "loss_mask is 0 on the tokens"
             + ("" if each.is_read else "; the run reads no tokens of this source then")
         )
-    for block in plan.damaged:
-        yield f"from step {block.step:,} on, the run masks damaged {block}"
     if plan.ended is not None:
         yield plan.ended
     yield from notes_on_longest(plan)

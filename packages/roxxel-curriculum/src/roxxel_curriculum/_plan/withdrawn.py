@@ -1,8 +1,8 @@
-"""Documents that a run stops learning, each at its own step.
+"""What a run stops learning of each source: documents and tokens, from a step on.
 
-A set of documents is stored as sorted ranges of their numbers. A membership test is a
-binary search, so large sets hardly slow a batch. In a state, a set is compressed text:
-about 1.7 bytes for each of a million numbers that are spread evenly.
+Indices are stored as sorted ranges. A membership test is a binary search, so large sets
+hardly slow a batch. In a state, a set is compressed text: about 1.7 bytes for each of a
+million indices that are spread evenly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import base64
 import hashlib
 import zlib
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,23 +20,23 @@ import numpy.typing as npt
 from roxxel_curriculum._errors import as_integer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 _Integers = npt.NDArray[np.int64]
 
 
-class DocumentSet:
-    """Numbers of documents, as sorted ranges `[start, stop)` that do not touch.
+class IndexSet:
+    """Indices of documents or of tokens, as sorted ranges that do not touch.
 
     Args:
-        starts: First number of each range, in any order.
-        stops: One past the last number of each range.
+        starts: First index of each range, in any order.
+        stops: One past the last index of each range.
 
     Attributes:
-        digest: Hex digest of the numbers.
+        digest: Hex digest of the indices.
 
     Example:
-        >>> documents = DocumentSet([3, 100], [4, 200])
+        >>> documents = IndexSet([3, 100], [4, 200])
         >>> len(documents), documents.holds([2, 3, 199]).tolist()
         (101, [False, True, True])
     """
@@ -61,27 +61,38 @@ class DocumentSet:
         ).hexdigest()
 
     def __len__(self) -> int:
-        """Return the number of documents."""
+        """Return the number of indices."""
         return int((self._stops - self._starts).sum())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, DocumentSet) and self.digest == other.digest
+        return isinstance(other, IndexSet) and self.digest == other.digest
 
     def __hash__(self) -> int:
         return hash(self.digest)
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The smallest number, and one past the largest; the set is not empty."""
+        """The smallest index, and one past the largest; the set is not empty."""
         return int(self._starts[0]), int(self._stops[-1])
 
-    def holds(self, documents: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-        """Return for each document whether it is in the set."""
-        numbers = np.asarray(documents, np.int64)
-        before = np.searchsorted(self._starts, numbers, "right") - 1
+    def holds(self, indices: npt.ArrayLike) -> npt.NDArray[np.bool_]:
+        """Return for each index whether it is in the set."""
+        return self.touches(indices, 1)
+
+    def touches(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.bool_]:
+        """Return for each window of `length` indices whether it has some of the set."""
+        first = np.asarray(starts, np.int64)
         if not self._starts.size:
-            return np.zeros(numbers.shape, np.bool_)
-        return (before >= 0) & (numbers < self._stops[before])
+            return np.zeros(first.shape, np.bool_)
+        before = np.searchsorted(self._starts, first + length, "left") - 1
+        return (before >= 0) & (first < self._stops[before])
+
+    def within(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """Return the ranges of the set, clipped to `[start, stop)`, in order."""
+        first = int(np.searchsorted(self._stops, start, "right"))
+        last = int(np.searchsorted(self._starts, stop, "left"))
+        bounds = zip(self._starts[first:last], self._stops[first:last], strict=True)
+        return [(max(int(a), start), min(int(b), stop)) for a, b in bounds]
 
     def to_json(self) -> dict[str, Any]:
         """Return the set for JSON: its sizes, and its ranges as compressed text."""
@@ -92,13 +103,13 @@ class DocumentSet:
             planes = steps.view(np.uint8).reshape(-1, 8).T.tobytes()
             self._packed = base64.b85encode(zlib.compress(planes)).decode("ascii")
         return {
-            "documents": len(self),
+            "count": len(self),
             "ranges": int(self._starts.size),
             "packed": self._packed,
         }
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any]) -> DocumentSet:
+    def from_json(cls, entry: Mapping[str, Any]) -> IndexSet:
         """Return the set that `to_json` wrote.
 
         Raises:
@@ -113,78 +124,114 @@ class DocumentSet:
                 packed = base64.b85decode(entry["packed"])
                 planes = unpacking.decompress(packed, num_bytes)
             except zlib.error as error:
-                raise ValueError(f"its documents are damaged ({error})") from error
+                raise ValueError(f"its indices are damaged ({error})") from error
         if len(planes) != num_bytes:
-            raise ValueError("the recorded number of ranges of documents is wrong")
+            raise ValueError("the recorded number of ranges is wrong")
         steps = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<u8")
         bounds = np.cumsum(steps.ravel().astype(np.int64)).reshape(-1, 2)
         found = cls(bounds[:, 0], bounds[:, 1])
         sizes = len(found), found._starts.size
-        if sizes != (entry["documents"], entry["ranges"]) or (bounds < 0).any():
-            raise ValueError("the recorded number of documents is wrong")
+        if sizes != (entry["count"], entry["ranges"]) or (bounds < 0).any():
+            raise ValueError("the recorded number of indices is wrong")
         return found
 
     def _bounds(self) -> _Integers:
         return np.stack([self._starts, self._stops], axis=1).ravel()
 
 
-NO_DOCUMENTS = DocumentSet((), ())
+NOTHING = IndexSet((), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """Documents of one source that a run stops learning at a step.
+    """What a run leaves out of the loss, of one source and from one step on.
 
     A withdrawal applies until the next withdrawal of the same source. The next one may
-    be empty: then the run learns all documents of the source again.
+    be empty: then the run learns the whole source again.
 
     Attributes:
-        step: First training step whose `loss_mask` is 0 on these documents.
+        step: First training step that leaves out these documents and tokens.
         source: Name of the source.
-        documents: The documents; `holds(numbers)` returns a bool for each number.
+        documents: The documents: their `loss_mask` is 0, their tokens stay in the
+            batch. `holds(numbers)` returns a bool for each number.
+        tokens: The tokens, by index in the source: their `loss_mask` is 0. They are
+            not read, and are 0 in the batch, so damaged bytes do not matter.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
+        >>> without = {"self": [3, 7, "tokens:[512,1024)"]}
         >>> curriculum = Curriculum(
-        ...     PositionReader(10_000), [Phase(9, 4, 129)], without={"self": [3, 7]}
+        ...     PositionReader(10_000), [Phase(9, 4, 129)], without=without
         ... )
         >>> (withdrawal,) = curriculum.sampler(0, fields=["loss_mask"]).withdrawals
         >>> withdrawal.step, withdrawal.documents.holds([2, 3]).tolist()
         (0, [False, True])
+        >>> withdrawal.amount
+        '2 documents and 512 tokens'
     """
 
     step: int
     source: str
-    documents: DocumentSet
+    documents: IndexSet = NOTHING
+    tokens: IndexSet = NOTHING
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run learns the whole source."""
+        return not len(self.documents) and not len(self.tokens)
+
+    @property
+    def digest(self) -> str:
+        """Digest of the documents and tokens; step and source do not change it."""
+        return self.documents.digest + self.tokens.digest
+
+    @property
+    def amount(self) -> str:
+        """The numbers of documents and of tokens, as text."""
+        return amount(len(self.documents), len(self.tokens))
 
     def to_json(self) -> dict[str, Any]:
         """Return the withdrawal for the state of a run."""
-        return {"step": self.step, "source": self.source, **self.documents.to_json()}
+        return {
+            "step": self.step,
+            "source": self.source,
+            "documents": self.documents.to_json(),
+            "tokens": self.tokens.to_json(),
+        }
+
+
+def amount(documents: int, tokens: int) -> str:
+    """Return how much is withdrawn, as text: `2 documents and 512 tokens`."""
+    counts = {"document": documents, "token": tokens}
+    parts = [f"{n:,} {noun}{'s' * (n != 1)}" for noun, n in counts.items() if n]
+    return " and ".join(parts) or "nothing"
 
 
 def continued(
     past: Sequence[Withdrawal],
-    declared: Mapping[str, DocumentSet],
+    declared: Mapping[str, Withdrawal],
     sources: Sequence[str],
     step: int,
 ) -> tuple[Withdrawal, ...]:
-    """Return the past withdrawals, and those that the declared sets add at `step`.
+    """Return the past withdrawals, and those that the declared ones add at `step`.
 
-    A source adds a withdrawal if its declared set differs from the set before `step`.
+    A source adds a withdrawal if its declared one differs from the one before `step`.
     The past withdrawals are in the order of their steps, each before `step`.
     """
     now = in_force(past, step)
+    nothing = {name: Withdrawal(step, name) for name in sources}
+    wanted = {name: declared.get(name, nothing[name]) for name in sources}
     return *past, *(
-        Withdrawal(step, name, declared.get(name, NO_DOCUMENTS))
-        for name in sources
-        if declared.get(name, NO_DOCUMENTS) != now.get(name, NO_DOCUMENTS)
+        replace(each, step=step)
+        for name, each in wanted.items()
+        if each.digest != now.get(name, nothing[name]).digest
     )
 
 
-def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, DocumentSet]:
-    """Return the withdrawn documents of each source in a step, without empty sets."""
-    found = {each.source: each.documents for each in withdrawals if each.step <= step}
-    return {name: documents for name, documents in found.items() if len(documents)}
+def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, Withdrawal]:
+    """Return the withdrawal of each source in a step, without empty ones."""
+    found = {each.source: each for each in withdrawals if each.step <= step}
+    return {name: each for name, each in found.items() if not each.is_empty}
 
 
 def checked_document(document: int, source: str, num_documents: int) -> int:
@@ -204,15 +251,18 @@ def checked_document(document: int, source: str, num_documents: int) -> int:
 
 
 def masked_steps(
-    withdrawals: Sequence[Withdrawal], source: str, document: int, stop: int
+    withdrawals: Sequence[Withdrawal],
+    source: str,
+    is_masked_by: Callable[[Withdrawal], bool],
+    stop: int,
 ) -> tuple[range, ...]:
-    """Return the steps before `stop` in which a document is withdrawn."""
+    """Return the steps before `stop` whose withdrawal of a source fulfils a test."""
     found: list[range] = []
     since: int | None = None
     for each in withdrawals:
         if each.source != source:
             continue
-        is_masked = bool(each.documents.holds([document])[0])
+        is_masked = is_masked_by(each)
         if is_masked and since is None:
             since = each.step
         elif not is_masked and since is not None:
@@ -223,21 +273,47 @@ def masked_steps(
     return tuple(filter(None, found))
 
 
+def masked_ranges(
+    withdrawals: Sequence[Withdrawal], source: str, start: int, stop: int, total: int
+) -> dict[tuple[int, int], tuple[range, ...]]:
+    """Return the withdrawn ranges of tokens in `[start, stop)`, with their steps.
+
+    The steps are before `total`. If a range grew, the result has both the smaller and
+    the larger range.
+    """
+    found = {
+        span: masked_steps(
+            withdrawals,
+            source,
+            lambda each, span=span: each.tokens.within(*span) == [span],
+            total,
+        )
+        for span in sorted(
+            span
+            for each in withdrawals
+            if each.source == source
+            for span in each.tokens.within(start, stop)
+        )
+    }
+    return {span: steps for span, steps in found.items() if steps}
+
+
 class WithdrawnByStep:
-    """The withdrawn documents of each step, by the index of their source."""
+    """The withdrawals that hold in each step, by the index of their source."""
 
     def __init__(
         self, withdrawals: Sequence[Withdrawal], source_names: Sequence[str]
     ) -> None:
         self._steps = sorted({0, *(each.step for each in withdrawals)})
-        sets = [in_force(withdrawals, step) for step in self._steps]
-        self._sets = [
-            {source_names.index(name): found[name] for name in found} for found in sets
+        found = [in_force(withdrawals, step) for step in self._steps]
+        self._found = [
+            {source_names.index(name): each for name, each in here.items()}
+            for here in found
         ]
 
-    def at(self, step: int) -> Mapping[int, DocumentSet]:
-        """Return the withdrawn documents in a step; sources without any are absent."""
-        return self._sets[bisect_right(self._steps, step) - 1]
+    def at(self, step: int) -> Mapping[int, Withdrawal]:
+        """Return the withdrawals of a step; sources that are learned are absent."""
+        return self._found[bisect_right(self._steps, step) - 1]
 
 
 def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
@@ -247,6 +323,11 @@ def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
         ValueError: An entry contradicts itself.
     """
     return tuple(
-        Withdrawal(entry["step"], entry["source"], DocumentSet.from_json(entry))
+        Withdrawal(
+            entry["step"],
+            entry["source"],
+            IndexSet.from_json(entry["documents"]),
+            IndexSet.from_json(entry["tokens"]),
+        )
         for entry in state.get("without", ())
     )

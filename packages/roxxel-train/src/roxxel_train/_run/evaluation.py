@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from roxxel_format import ChecksumError
 from roxxel_loader import device_stream
 
 from roxxel_train._run.held_out import EVAL_LOSS
@@ -216,18 +217,22 @@ class HeldOut:
         """
         sums: dict[str, float] = {}
         total = 0.0
-        for weight, means in self._results(name, state, is_stopping):
-            if weight > 0:
-                total += weight
-                for value, mean in means.items():
-                    sums[value] = sums.get(value, 0.0) + weight * mean
+        try:
+            for weight, means in self._results(name, state, is_stopping):
+                if weight > 0:
+                    total += weight
+                    for value, mean in means.items():
+                        sums[value] = sums.get(value, 0.0) + weight * mean
+        except ChecksumError as error:
+            # Its remedy must not be taken for one of the training data.
+            raise error.with_message(f"{_argument(name)}: {error}") from error
         if is_stopping():
             return None
         if not total:
             raise ValueError(
-                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum"
-                f"{f'[{name!r}]' if name else ''}, so the mean "
-                "loss is undefined; check the mask in loss_fn and the held-out data"
+                f"{LOSS_WEIGHT!r} is 0 in every batch of {_argument(name)}, so the "
+                "mean loss is undefined; check the mask in loss_fn and the held-out "
+                "data"
             )
         return {value: total_of / total for value, total_of in sums.items()}
 
@@ -250,6 +255,11 @@ class HeldOut:
                     if len(unread) > _UNREAD_BATCHES:
                         yield _read(unread.popleft())
         yield from map(_read, unread)
+
+
+def _argument(of_set: str) -> str:
+    """Return the argument of the trainer that gives a held-out set."""
+    return f"eval_curriculum[{of_set!r}]" if of_set else "eval_curriculum"
 
 
 def _name(value: str, of_set: str) -> str:

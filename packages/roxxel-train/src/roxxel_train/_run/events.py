@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import Curriculum, DamagedBlock, MixPlan, Plan, Sampler
+    from roxxel_curriculum import Curriculum, MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
 
@@ -124,11 +124,6 @@ def opening(
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
-    masked = [block for block in plan.damaged if block.step < step]
-    if masked:
-        tokens = sum(block.num_tokens for block in masked)
-        blocks = f"{len(masked)} damaged block{'' if len(masked) == 1 else 's'}"
-        yield f"masks {blocks} of {tokens} tokens, since step {masked[0].step}"
     if step == first and origin is not None:
         what = "as a branch" if first else "with the weights"
         yield f"begins {what} of step {origin['step']} of {origin['path']}"
@@ -189,7 +184,6 @@ def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Pl
         [
             *_of_phases(sampler, plan, start),
             *_of_withdrawals(plan, start),
-            *((b.step, masked_block(b)) for b in plan.damaged if b.step >= start),
         ],
         key=at_step,
     )
@@ -258,15 +252,6 @@ def lost_rows(last: int, wanted: int, step: int) -> str:
 def requested_save(step: int) -> str:
     """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
     return f"step {step}: saves a checkpoint on request"
-
-
-def masked_block(block: DamagedBlock) -> str:
-    """Return the line about a damaged block that a run begins to mask."""
-    return (
-        f"step {block.step}: masks damaged {block}; from here on these "
-        f"{block.num_tokens} tokens are 0 and their loss_mask is 0; to repair the "
-        f"shard for other runs: roxxel-format repair {block.file} --from COPY"
-    )
 
 
 def failed_save(step: int, after: BaseException, error: Exception) -> str:
@@ -340,12 +325,11 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
 def _of_withdrawals(plan: Plan, start: int) -> Iterator[Planned]:
     for each in plan.withdrawn:
         if each.step >= start:
-            counted = f"{each.documents} document{'' if each.documents == 1 else 's'}"
             line = (
-                f"{counted} of {each.source} withdrawn: loss_mask is 0 on the tokens "
-                "from here on"
+                f"{each.amount} of {each.source} withdrawn: loss_mask is 0 on the "
+                "tokens from here on"
             )
-            if not each.documents:
+            if not each.documents + each.tokens:
                 line = f"all documents of {each.source} are learned again from here on"
             yield each.step, f"step {each.step}: {line}"
 

@@ -207,10 +207,6 @@ class Processes:
             self._begun = step + 1
         return request
 
-    def channel(self, name: str) -> Channel:
-        """Return a channel of this run; use each channel in one thread only."""
-        return Channel(f"{self._name}/{name}")
-
     def request_save(self) -> None:
         """Request a checkpoint of all processes; any thread may call this method."""
         self._is_save_requested = True

@@ -16,7 +16,6 @@ from roxxel_loader import device_stream
 from roxxel_train._log.logger import WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._run import events
-from roxxel_train._run.agreed_rows import AgreedRows
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
@@ -73,7 +72,6 @@ class Session:
     trace: Trace = field(init=False)
     batches: DeviceStream = field(init=False)
     recorder: Recorder = field(init=False)
-    _rows: FedRows | AgreedRows = field(init=False)
     _start: int | None = field(init=False, default=None)
     _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
@@ -128,12 +126,10 @@ class Session:
                 stack.callback(state.close)
                 if self.evaluator.held_out is not None:
                     stack.callback(self.evaluator.held_out.programs.close)
-                self._rows = rows = self._made_rows()
+                rows = FedRows(sampler, self.config.grad_accum_steps)
                 self.batches = batches = stack.enter_context(
                     device_stream(rows, state.step, sampler.total_steps, self.placement)
                 )
-                if isinstance(rows, AgreedRows):
-                    stack.callback(rows.close)
                 self.recorder = recorder = Recorder(
                     log,
                     sampler,
@@ -158,24 +154,6 @@ class Session:
         if program is None:
             raise self._ended(self.processes.after(self.state.step))
         return program
-
-    def next_batch(self) -> Any:
-        """Wait for the batch of the next step; note the blocks that it masks."""
-        batch = next(self.batches)
-        if isinstance(self._rows, AgreedRows):
-            state = self.state
-            known = {*state.sampler.damaged}
-            masked = [
-                block
-                for block in self._rows.sampler.damaged
-                if block.step <= state.step and block not in known
-            ]
-            if masked:
-                self.recorder.drain()
-                state.mask(masked)
-                for block in masked:
-                    self.log.warning(events.masked_block(block))
-        return batch
 
     def begin(self, step: int) -> None:
         """Begin update `step`, after its batch was read."""
@@ -265,14 +243,6 @@ class Session:
         held_out = self.evaluator.held_out
         if held_out is not None and (needed or state.is_evaluation_due):
             held_out.programs.begin(compiler, held_out.shapes)
-
-    def _made_rows(self) -> FedRows | AgreedRows:
-        """Return the batches of the remaining steps, for a `device_stream`."""
-        state, num_parts = self.state, self.config.grad_accum_steps
-        if self.config.on_damage == "raise":
-            return FedRows(state.sampler, num_parts)
-        channel = self.processes.channel("damage")
-        return AgreedRows(state.sampler, num_parts, state.step, self.placement, channel)
 
     def _save(self) -> None:
         with self.processes.paused("save"):
@@ -397,11 +367,9 @@ class Session:
         return {
             "sources": sampler.source_names,
             **of_sources,
-            "withdrawn documents": [
-                [each.step, each.source, each.documents.digest]
-                for each in sampler.withdrawals
+            "what is withdrawn": [
+                [each.step, each.source, each.digest] for each in sampler.withdrawals
             ],
-            "damaged blocks": [each.to_json() for each in sampler.damaged],
             "number of phases": len(sampler.phases),
             **of_phases,
             **state,

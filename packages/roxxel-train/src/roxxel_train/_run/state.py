@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_ckpt.contents import Files
-    from roxxel_curriculum import Curriculum, DamagedBlock, Plan
+    from roxxel_curriculum import Curriculum, Plan
 
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.recorder import Recorder
@@ -100,7 +99,6 @@ class RunState:
         self.folder = folder
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
-        self._masks_damage = config.on_damage == "mask"
         self.last_row: int | None = None
         self.past_fields: Sequence[str] | None = None
         self.unwritten_rows: Sequence[str] = ()
@@ -145,9 +143,7 @@ class RunState:
 
     def plan(self) -> Plan:
         """Return the curriculum's plan; for trained steps, what the run has read."""
-        plan = self.curriculum.plan(self.sampler.seed, self._past)
-        # The run may have masked damaged blocks since it began.
-        return replace(plan, damaged=self.sampler.damaged)
+        return self.curriculum.plan(self.sampler.seed, self._past)
 
     @property
     def first_step(self) -> int:
@@ -169,34 +165,16 @@ class RunState:
         self._begin_branch()
 
     def check_mask(self, unused: Collection[str]) -> None:
-        """Raise ValueError if the run masks tokens and the loss ignores the mask."""
-        last = {each.source: each.documents for each in self.sampler.withdrawals}
-        withdrawn = sorted(name for name, documents in last.items() if len(documents))
+        """Raise ValueError if something is withdrawn and the loss ignores the mask."""
+        last = {each.source: each for each in self.sampler.withdrawals}
+        withdrawn = [each for each in last.values() if not each.is_empty]
         if withdrawn and "loss_mask" in unused:
             raise ValueError(
-                f"documents of source {withdrawn[0]!r} are withdrawn, but the loss "
-                "does not use the field 'loss_mask', so the run would learn them; "
-                "weight the loss of token j of a row by loss_mask[:, j]"
+                f"{withdrawn[0].amount} of source {withdrawn[0].source!r} must not be "
+                "learned, but the loss does not use the field 'loss_mask', so the run "
+                "would learn them; weight the loss of token j of a row by "
+                "loss_mask[:, j]"
             )
-        fields = self.sampler.fields
-        if self.sampler.damaged and "loss_mask" not in fields:
-            names = ", ".join(map(repr, (*fields, "loss_mask")))
-            raise ValueError(
-                f"the run masks damaged {self.sampler.damaged[0]}, but a batch of the "
-                f"fields {', '.join(map(repr, fields))} does not say which tokens to "
-                f"leave out; give fields=({names})"
-            )
-        if (self.sampler.damaged or self._masks_damage) and "loss_mask" in unused:
-            raise ValueError(
-                "the run masks damaged blocks, but the loss does not use the field "
-                "'loss_mask', so the run would learn their tokens; weight the loss of "
-                "token j of a row by loss_mask[:, j]"
-            )
-
-    def mask(self, blocks: Sequence[DamagedBlock]) -> None:
-        """Mask damaged blocks in the sampler, in later states and in `data.json`."""
-        self.sampler = self.sampler.with_damaged(blocks)
-        self._write_data()
 
     def run_lock(self, devices: Mapping[str, int]) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`.
@@ -228,8 +206,8 @@ class RunState:
 
         In a bucket, the record is uploaded at once: readers of the run need it.
         """
-        self._write_data()
         if self.folder is not None and jax.process_index() == 0:
+            self.folder.write_data(data_record(self.sampler, self.curriculum))
             self.folder.commit()
 
     def compile_ahead(self, compiler: Executor) -> None:
@@ -341,10 +319,6 @@ class RunState:
             if is_due:
                 self.losses.checkpoint.close()
         self._saved_step = self.step
-
-    def _write_data(self) -> None:
-        if self.folder is not None and jax.process_index() == 0:
-            self.folder.write_data(data_record(self.sampler, self.curriculum))
 
     def _files_of_step(self) -> Files:
         if self.folder is None or self.checkpointer is None:

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_curriculum import DamagedBlock
 from roxxel_format.naming import names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
@@ -43,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
     sampler = opened_run.sampler(["tokens", "source"])
-    if sampler.withdrawals or sampler.damaged:
+    if sampler.withdrawals:
         sampler = opened_run.sampler(["tokens", "loss_mask"])
     step = options.step
     try:
@@ -71,9 +70,9 @@ def run(options: argparse.Namespace) -> None:
         masked = _masked(sampler, step, row, place.start)
         if masked:
             shown["masked"] = masked
-        damaged = _damaged(sampler, step, place)
-        if damaged:
-            shown["damaged"] = [block.to_json() for block in damaged]
+        unread = _unread(sampler, step, place)
+        if unread:
+            shown["unread"] = unread
         names = names_of(corpora[place.source], place.documents)
         if names is not None:
             shown["names"] = names
@@ -103,25 +102,24 @@ def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:
     )
     for start, stop in shown.get("masked", ()):
         say(f"  masked, so not learned: tokens [{start}, {stop})")
-    for block in map(DamagedBlock.from_json, shown.get("damaged", ())):
-        say(f"  read as 0 from step {block.step} on: damaged {block}")
+    for start, stop in shown.get("unread", ()):
+        say(f"  withdrawn, so 0 and not read: tokens [{start}, {stop})")
     if "text" in shown:
         say("  " + shown["text"].replace("\n", "\n  "))
 
 
 def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
     """Return the ranges of a row's tokens that the loss leaves out."""
-    if not sampler.withdrawals and not sampler.damaged:
+    if not sampler.withdrawals:
         return []
     [mask] = sampler.rows(step, [row])["loss_mask"]
     edges = np.flatnonzero(np.diff(mask, prepend=1, append=1)) + start
     return edges.reshape(-1, 2).tolist()
 
 
-def _damaged(sampler: Sampler, step: int, place: Location) -> list[DamagedBlock]:
-    """Return the damaged blocks that a step masks in a row."""
+def _unread(sampler: Sampler, step: int, place: Location) -> list[list[int]]:
+    """Return the withdrawn ranges of a row's tokens, which are 0 in the batch."""
+    ranges = sampler.masked_ranges(place.source, place.start, place.stop)
     return [
-        block
-        for block in sampler.damaged
-        if block.step <= step and block.holds(place.source, place.start, place.stop)
+        [*span] for span, steps in ranges.items() if any(step in each for each in steps)
     ]

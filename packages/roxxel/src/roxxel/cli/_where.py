@@ -20,7 +20,7 @@ from roxxel.search import find_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from roxxel_curriculum import DamagedBlock, Occurrence
+    from roxxel_curriculum import Occurrence
     from roxxel_format import TokenReader
 
 DESCRIPTION = """\
@@ -103,25 +103,33 @@ def run(options: argparse.Namespace) -> None:
             for number in numbers
             if (steps := sampler.masked_steps(found.source, number))
         }
-        damaged = [block for block in sampler.damaged if block.holds(*found)]
+        ranges = sampler.masked_ranges(*found)
         if options.json:
             listed = [_as_dict(place, trained) for place in places]
             withdrawn = {
                 number: [[each.start, each.stop] for each in steps]
                 for number, steps in masked.items()
             }
+            withdrawn_tokens = [
+                {
+                    "start": start,
+                    "stop": stop,
+                    "steps": [[each.start, each.stop] for each in steps],
+                }
+                for (start, stop), steps in ranges.items()
+            ]
             names = names_of(corpus, numbers)
             facts = {
                 "documents": numbers,
                 **({} if names is None else {"names": names}),
                 "withdrawn": withdrawn,
-                "damaged": [block.to_json() for block in damaged],
+                "withdrawn_tokens": withdrawn_tokens,
                 "places": listed,
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
             shown = named_documents(corpus, numbers)
-            _show_masked(found, shown, masked, damaged, sampler.total_steps)
+            _show_masked(found, shown, masked, ranges, sampler.total_steps)
             _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
@@ -189,20 +197,23 @@ def _show_masked(
     found: _Range,
     documents: str,
     masked: Mapping[int, Sequence[range]],
-    damaged: Sequence[DamagedBlock],
+    ranges: Mapping[tuple[int, int], Sequence[range]],
     total: int,
 ) -> None:
     """Print a range of tokens, and the steps in which parts of it are masked."""
     say(f"{found.source} tokens [{found.start}, {found.stop}), {documents}")
     for document, steps in masked.items():
-        for each in steps:
-            until = "on" if each.stop == total else f"to step {each.stop - 1}"
-            say(
-                f"  document {document} is withdrawn from step {each.start} {until}: "
-                "its tokens are masked there"
-            )
-    for block in damaged:
-        say(f"  masked from step {block.step} on, because damaged: {block}")
+        what = f"document {document} is withdrawn", "its tokens are masked there"
+        _say_steps(*what, steps, total)
+    for (start, stop), steps in ranges.items():
+        what = f"tokens [{start}, {stop}) are withdrawn", "they are 0 and masked there"
+        _say_steps(*what, steps, total)
+
+
+def _say_steps(what: str, then: str, steps: Sequence[range], total: int) -> None:
+    for each in steps:
+        until = "on" if each.stop == total else f"to step {each.stop - 1}"
+        say(f"  {what} from step {each.start} {until}: {then}")
 
 
 def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:

@@ -61,8 +61,9 @@ def parse_schedule(text: str) -> Schedule:
         [tokenizers]                    # of corpora that record none
         code = "gpt2"
 
-        [without]                       # documents that the run does not learn
-        code = [17, [200, 300]]         # document 17, and 200 to 299
+        [without]                       # what the run does not learn
+        code = [17, [200, 300]]         # documents 17, and 200 to 299
+        web = ["tokens:[512,1024)"]     # tokens by their index, such as a damaged block
         math = "withdrawn.txt"          # a number on each line; or a .npy file
 
         [[phases]]

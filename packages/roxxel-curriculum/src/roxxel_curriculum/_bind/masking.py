@@ -1,0 +1,199 @@
+"""What the loss leaves out of the rows of a step, and how these rows are read.
+
+A token is left out if its document is withdrawn, if a withdrawn range of tokens holds
+it, or if the column `loss_mask` of its corpus is 0. Withdrawn ranges are not read: they
+may be damaged, and a batch must not depend on damaged bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel_format import ChecksumError
+
+from roxxel_curriculum._bind.fields import read_rows
+from roxxel_curriculum._bind.sources import damaged_tokens, mask_column
+from roxxel_curriculum._errors import StateMismatch
+from roxxel_curriculum._plan.withdrawn import WithdrawnByStep
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy.typing as npt
+    from roxxel_format import TokenReader
+
+    from roxxel_curriculum._plan.solution import Solution
+
+    _Integers = npt.NDArray[np.int64]
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Masking:
+    """What the loss leaves out of the rows of a run.
+
+    `reads_columns` says whether batches have the field `loss_mask`: only then does a
+    run use the columns `loss_mask` of its corpora.
+
+    Attributes:
+        digests: Digest of each column `loss_mask` in use, by source name.
+    """
+
+    def __init__(
+        self, solution: Solution, readers: Sequence[TokenReader], *, reads_columns: bool
+    ) -> None:
+        names = solution.source_names
+        found = {
+            index: mask_column(name, reader)
+            for index, (name, reader) in enumerate(zip(names, readers, strict=True))
+            if reads_columns
+        }
+        columns = {i: column for i, column in found.items() if column is not None}
+        self.digests = {names[index]: str(columns[index].digest) for index in columns}
+        self._columns = columns
+        self._names = names
+        self._readers = readers
+        self._withdrawn = WithdrawnByStep(solution.withdrawals, names)
+
+    def read(
+        self,
+        step: int,
+        source_indices: Sequence[int],
+        source: _Integers,
+        starts: _Integers,
+        length: int,
+        dtype: np.dtype[Any],
+    ) -> npt.NDArray[Any]:
+        """Return the windows of some rows, with 0 in withdrawn ranges of tokens.
+
+        `source` and `starts` hold the index of each row's source and the first token of
+        its window. `source_indices` are the sources of the whole step.
+
+        Raises:
+            ChecksumError: A block is damaged; the message says how to leave it out.
+        """
+        readers = {index: self._readers[index] for index in source_indices}
+        try:
+            partial = self.partial_rows(step, source, starts, length)
+            if not partial.size:
+                return read_rows(readers, source, starts, length, dtype)
+            tokens = np.zeros((source.size, length), dtype)
+            whole = np.delete(np.arange(source.size), partial)
+            if whole.size:
+                tokens[whole] = read_rows(
+                    readers, source[whole], starts[whole], length, dtype
+                )
+            for row in partial:
+                at = start = int(starts[row])
+                reader, stop = readers[int(source[row])], start + length
+                left_out = self._ranges(step, int(source[row]), start, stop)
+                for first, last in [*left_out, (stop, stop)]:
+                    if at < first:
+                        [part] = reader.read([at], first - at, dtype)
+                        tokens[row, at - start : first - start] = part
+                    at = last
+        except ChecksumError as error:
+            remedy = self._remedy(step, error)
+            if remedy is None:
+                raise
+            raise error.with_message(f"{error}; {remedy}") from error
+        return tokens
+
+    def partial_rows(
+        self, step: int, source: _Integers, starts: _Integers, length: int
+    ) -> _Integers:
+        """Return the rows whose windows have withdrawn ranges of tokens."""
+        is_partial = np.zeros(source.size, np.bool_)
+        for index, withdrawal in self._withdrawn.at(step).items():
+            rows = np.flatnonzero(source == index)
+            is_partial[rows] = withdrawal.tokens.touches(starts[rows], length)
+        return np.flatnonzero(is_partial)
+
+    def mask(
+        self, step: int, source: _Integers, starts: _Integers, length: int
+    ) -> npt.NDArray[np.int32]:
+        """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`."""
+        mask = np.ones((source.size, length), np.int32)
+        for index, column in self._columns.items():
+            rows = np.flatnonzero(source == index)
+            if rows.size:
+                mask[rows] = column.read(starts[rows], length) != 0
+        withdrawn = self._withdrawn.at(step)
+        for row in np.flatnonzero(np.isin(source, [*withdrawn])):
+            index, start = int(source[row]), int(starts[row])
+            documents = withdrawn[index].documents
+            if len(documents):
+                spans = self._readers[index].document_spans(start, start + length)
+                is_learned = ~documents.holds(spans[:, 0])
+                mask[row] &= np.repeat(is_learned, spans[:, 2] - spans[:, 1])
+            for first, last in self._ranges(step, index, start, start + length):
+                mask[row, first - start : last - start] = 0
+        return mask
+
+    def will_need(self, index: int, starts: _Integers, length: int) -> None:
+        """Hint that windows of a source will be read soon."""
+        if index in self._columns:
+            self._columns[index].will_need(starts, length)
+
+    def reads_documents(self, step: int, index: int) -> bool:
+        """Return whether the mask of a step depends on the documents of a source."""
+        found = self._withdrawn.at(step).get(index)
+        return found is not None and len(found.documents) > 0
+
+    def check_columns(self, state: Mapping[str, Any]) -> None:
+        """Raise `StateMismatch` if the digest of a column differs from a state.
+
+        A run that began without the field `loss_mask` records no column.
+        """
+        digests = self.digests
+        found = [
+            f"the column 'loss_mask' of source {source['name']!r} had the digest "
+            f"{source['loss_mask']} and now "
+            + (
+                f"has {digests[source['name']]}"
+                if source["name"] in digests
+                else "is gone"
+            )
+            for source in state["sources"]
+            if source.get("loss_mask", digests.get(source["name"]))
+            != digests.get(source["name"])
+        ]
+        if found:
+            raise StateMismatch(found)
+
+    def _ranges(
+        self, step: int, index: int, start: int, stop: int
+    ) -> list[tuple[int, int]]:
+        """Return the withdrawn ranges of a source's tokens, clipped, in order."""
+        found = self._withdrawn.at(step).get(index)
+        return [] if found is None else found.tokens.within(start, stop)
+
+    def _remedy(self, step: int, error: ChecksumError) -> str | None:
+        """Return how to train without a damaged block; None if no source holds it."""
+        items: dict[str, str] = {}
+        has_more = False
+        for index, reader in enumerate(self._readers):
+            tokens = damaged_tokens(reader, error)
+            if tokens is not None:
+                items[self._names[index]] = f'"tokens:[{tokens[0]},{tokens[1]})"'
+                has_more |= index in self._withdrawn.at(step)
+        if not items:
+            return None
+        option = ", ".join(f"{_quoted(n)}: [{item}]" for n, item in items.items())
+        lines = ", ".join(
+            f"{name if _BARE_KEY.fullmatch(name) else _quoted(name)} = [{item}]"
+            for name, item in items.items()
+        )
+        beside = " beside what is withdrawn already" if has_more else ""
+        return (
+            f"put back the bytes of a copy with roxxel-format repair {error.path} "
+            f"--from COPY, or train on without these tokens{beside}: give the "
+            f"curriculum without={{{option}}}, or under [without] of a config {lines}"
+        )
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
