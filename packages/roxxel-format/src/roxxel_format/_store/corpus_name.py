@@ -2,10 +2,10 @@
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the only
-manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on; `dir/*.rox` names it too. `dir/corpus.rox` is a
-corpus of one file, without a manifest. So is `dir/corpus` if no file or folder has this
-name; `dir/corpus/` is always a folder. `meant` says when such a path means shards.
+manifest in the folder, and so does `dir/*.rox`. A new corpus in a folder has the
+manifest `manifest.json` and the shards `shard_00000.rox` and so on. `dir/corpus.rox` is
+a corpus of one file, without a manifest. So is `dir/corpus` if no file or folder has
+this name; `dir/corpus/` is always a folder. `meant` says when such a path means shards.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ def corpus_name(filepath: str) -> CorpusName:
                 f"{filepath}: the path of a corpus may have one *, in its last part; "
                 'use a pattern such as "wiki_*.rox", or a list of paths to read'
             )
-        return _numbered(path.parent, match[1], match[2] or SUFFIX)
+        prefix, suffix = match[1], match[2] or SUFFIX
+        if not prefix and suffix == SUFFIX:
+            return _of_folder(path.parent)
+        return _numbered(path.parent, prefix, suffix)
     is_new = not os.path.lexists(path)
     if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
@@ -235,7 +238,7 @@ def is_folder(filepath: str) -> bool:
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
     ending = suffix.removesuffix(SUFFIX) + _MANIFEST_SUFFIX
-    # A folder, and `*.rox` and `shard_*.rox` in it, name the same corpus.
+    # A folder and the pattern `shard_*.rox` in it name the same corpus.
     prefix = prefix or _FOLDER_PREFIX
     start = "" if prefix == _FOLDER_PREFIX else prefix
     return CorpusName(folder, prefix, suffix, folder / f"{start}{_MANIFEST}{ending}")
