@@ -702,7 +702,7 @@ def test_two_configs_may_call_their_modules_alike(tmp_path: Path) -> None:
     first = write_project(tmp_path / "a")
     second = write_project(tmp_path / "b")
     other = (
-        (tmp_path / "b" / "tiny.py").read_text().replace("50, width", "50, width + 5")
+        (tmp_path / "b" / "tiny.py").read_text().replace("ary, width", "ary, width + 5")
     )
     (tmp_path / "b" / "tiny.py").write_text(other)
 
