@@ -122,7 +122,7 @@ def test_a_schedule_that_cannot_be_met_is_the_curriculum_s_sentence(
     ("change", "sentence"),
     [
         (("web_*.rox", "nowhere_*.rox"), "nowhere_*.rox"),
-        (("seq_len = 16", "seq_len = 'long'"), "phase 1: seq_len of a phase must be"),
+        (("seq_len = 16", "seq_len = 'long'"), "phases.1.seq_len must be an integer"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(

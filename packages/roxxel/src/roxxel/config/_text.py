@@ -14,11 +14,12 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tomlkit
 from roxxel_store.output import replace_file
+from roxxel_train.config import TrainConfig
 
 from roxxel.config._changes import change_all
 
@@ -94,7 +95,12 @@ def config_text(config: RunConfig) -> str:
         "tokenizers": schedule.tokenizers,
         "without": schedule.without,
         "model_args": config.model_args,
-        "trainer": config.trainer,
+        # In one order, whether the values were given or read.
+        "trainer": {
+            each.name: config.trainer[each.name]
+            for each in fields(TrainConfig)
+            if each.name in config.trainer
+        },
     }
     document = tomlkit.document()
     _add(document, top)
