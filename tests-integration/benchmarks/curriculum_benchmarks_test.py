@@ -45,11 +45,9 @@ def test_index_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_seeking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for number in range(2):
-        path = tmp_path / f"sparse_{number:05}.rox"
-        curriculum_seek.write_sparse(path, num_tokens=10**8)
+    pattern = curriculum_seek.write_sparse(tmp_path, 2, num_tokens=10**8)
 
-    curriculum_seek.compare(f"{tmp_path}/sparse_*.rox", rounds=2)
+    curriculum_seek.compare(pattern, rounds=2)
 
     out = capsys.readouterr().out
     assert out.startswith("2.00e+08 tokens in 2 shards")

@@ -25,6 +25,7 @@ import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_format._spec.layout import Head, Layout, digests
+from roxxel_format._write.commit import manifest_of
 
 NUM_SHARDS = 4
 BLOCK_SIZE = 2**24
@@ -39,12 +40,20 @@ def main() -> None:
     print(f"{platform.platform()}, {os.cpu_count()} processors, numpy {np.__version__}")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         num_tokens = int(options.tb * 10**12 / 2 / NUM_SHARDS)
-        for number in range(NUM_SHARDS):
-            write_sparse(Path(folder) / f"sparse_{number:05}.rox", num_tokens)
-        compare(f"{folder}/sparse_*.rox", options.rounds)
+        compare(write_sparse(Path(folder), NUM_SHARDS, num_tokens), options.rounds)
 
 
-def write_sparse(path: Path, num_tokens: int) -> None:
+def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
+    """Write sparse shards and their manifest; return the pattern of the corpus."""
+    shards = [folder / f"sparse_{number:05}.rox" for number in range(num_shards)]
+    for path in shards:
+        write_sparse_shard(path, num_tokens)
+    # `adopt` would read the zeros.
+    (folder / "sparse_manifest.json").write_bytes(manifest_of(shards, {}).pack())
+    return f"{folder}/sparse_*.rox"
+
+
+def write_sparse_shard(path: Path, num_tokens: int) -> None:
     """Write a shard of zeros in one document, as a file with a hole."""
     layout = Layout(
         head=Head("uint16", BLOCK_SIZE, 0),

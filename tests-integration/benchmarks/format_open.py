@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format._spec.layout import Head, Layout, digests
+from roxxel_format._write.commit import manifest_of
 
 
 def main() -> None:
@@ -43,6 +44,9 @@ def make(folder: Path, num_shards: int, mib: int) -> None:
     write_sparse_shard(first, mib * 2**19)
     for number in range(1, num_shards):
         os.link(first, folder / f"s_{number:05d}.rox")
+    # `adopt` would read the zeros.
+    shards = sorted(folder.glob("s_*.rox"))
+    (folder / "s_manifest.json").write_bytes(manifest_of(shards, {}).pack())
 
 
 def write_sparse_shard(path: Path, num_tokens: int) -> None:

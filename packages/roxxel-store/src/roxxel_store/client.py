@@ -102,6 +102,10 @@ class ObjectVersion(NamedTuple):
 
     The tag is the ETag, or else the time of the last change. It is empty if the server
     sends neither.
+
+    Example:
+        >>> ObjectVersion(3, '"5d41"').tag
+        '"5d41"'
     """
 
     size: int
@@ -109,7 +113,12 @@ class ObjectVersion(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Bytes of an object, with the size, tag and version of the whole object."""
+    """Bytes of an object, with the size, tag and version of the whole object.
+
+    Example:
+        >>> Answer(b"ab", 3, '"5d41"', Version('"5d41"', None)).size
+        3
+    """
 
     data: bytes
     size: int
@@ -118,7 +127,12 @@ class Answer(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object of a listing, and seconds since its last change."""
+    """An object of a listing, and seconds since its last change.
+
+    Example:
+        >>> Listed(ObjectVersion(3, '"5d41"'), 60.0).version.size
+        3
+    """
 
     version: ObjectVersion
     age_s: float

@@ -30,6 +30,18 @@ class Output:
     `draft` is a path that the caller uses for this output alone; for None, the output
     creates a draft that no other writer uses. `sync_s` is the seconds spent flushing to
     the disk.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     path = Path(folder, "whole.txt")
+        ...     with Output(path) as output:
+        ...         output.write(b"all of it")
+        ...         there_before = path.exists()
+        ...         output.publish()
+        ...     (there_before, path.read_bytes())
+        (False, b'all of it')
     """
 
     def __init__(self, path: Path, draft: Path | None = None) -> None:
