@@ -91,17 +91,22 @@ def test_tokens_are_on_the_same_side_in_any_dtype(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "held_out"),
+    ("path", "held_out", "other"),
     [
-        ("wiki_*.rox", "wiki_held_manifest.json"),
-        ("wiki*.rox", "wiki_heldmanifest.json"),
-        ("wiki.rox", "wiki_held.rox"),
-        ("wiki/", "wiki_held/manifest.json"),
-        ("*.rox", "held_manifest.json"),
+        ("wiki_*.rox", "wiki_held_manifest.json", "wiki_held_*.rox"),
+        ("wiki*.rox", "wiki_heldmanifest.json", "wiki_held*.rox"),
+        ("wiki.rox", "wiki_held.rox", "wiki_held.rox"),
+        ("wiki/", "wiki_held/manifest.json", "wiki_held/"),
+        ("*.rox", "held/manifest.json", "held/*.rox"),
+        ("*_a.rox", "held_manifest_a.json", "held_*_a.rox"),
     ],
 )
 def test_the_corpus_held_out_has_a_name_beside_the_other(
-    tmp_path: Path, path: str, held_out: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    path: str,
+    held_out: str,
+    other: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [f"row {number}" for number in range(40)]
     inputs = write_lines(tmp_path / "a.jsonl", rows)
@@ -110,7 +115,6 @@ def test_the_corpus_held_out_has_a_name_beside_the_other(
     assert run("write", target, inputs, "--split", "held=0.3") == 0
 
     assert (tmp_path / "out" / held_out).exists()
-    other = held_out.replace("/manifest.json", "/").replace("manifest.json", "*.rox")
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{tmp_path}/out/{other}: wrote ")
     assert second.startswith(f"{target}: wrote ")

@@ -43,11 +43,14 @@ def held_out_path(filepath: str, name: str) -> str:
     """Return the path of the corpus that is held out, such as `wiki_valid_*.rox`.
 
     The name is inserted before the star, the suffix `.rox`, or the slash at the end.
+    Beside `out/*.rox`, which means the folder, it is a folder: `out/valid/*.rox`.
     """
     path = filepath.rstrip("/")
     head, slash, last = path.rpartition("/")
     prefix, star, suffix = last.partition("*")
-    if star and not prefix:
+    if last == "*.rox":  # the folder, which can hold one corpus
+        new = f"{name}/*.rox"
+    elif star and not prefix:
         new = f"{name}_*{suffix}"
     elif star:
         end = "_" if prefix.endswith("_") else ""
