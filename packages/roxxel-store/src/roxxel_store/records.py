@@ -1,0 +1,224 @@
+"""JSON records: small files that say what a folder holds, written and read once here.
+
+A record is a JSON object with a version: the manifest of a corpus, the plan of a
+preparation, the description of a checkpoint, the settings of a run. Describe each kind
+once, as a `RecordKind`: it writes and reads the files, and raises one error that names
+the file, the fault and the remedy.
+
+A sealed record has one more member at its end, `crc32`: the CRC-32 of all bytes before
+it, in eight hexadecimal digits (docs/format.md, section 10.3). So a flipped bit in a
+file that decides what is read is always found. Leave a record unsealed if people may
+edit it.
+
+For JSON that another program wrote, use `parse_object`. For the lines of a log, whose
+last may be torn, use `find_object`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_store.reading import read_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+MAX_BYTES = 1 << 28
+"""Maximum size of a record; the manifest of 100 000 shards has 19 million bytes."""
+
+_TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n')
+_TAIL_SIZE = len(b',"crc32":"00000000"}\n')
+_MOST_CONTAINERS = 1 << 20
+_BYTES_PER_CONTAINER = 32
+
+
+class RecordError(ValueError):
+    """A record is damaged, has another version, or is no record.
+
+    Example:
+        >>> try:
+        ...     RecordKind("plan", 1, remedy="plan again").parse(b"{}", "a.plan")
+        ... except RecordError as error:
+        ...     print(error)
+        a.plan: the plan does not match its checksum, so it is damaged; plan again
+    """
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """One kind of record: what its files hold, and what to do with a bad one.
+
+    Attributes:
+        name: What messages call a record, such as `"plan"`.
+        version: The version that this release writes, and the only one it reads.
+        remedy: What to do about a damaged record.
+        error: Class of the error for a damaged record, called with a message.
+        other_remedy: What to do about a record of another version.
+        other_error: Class of the error for another version; `error` if None.
+        mark: The member `format`, which tells this kind from others; None if records of
+            this kind have no such member.
+        needs: Members that a record must have.
+        is_sealed: Whether a record ends with its checksum. Others are indented.
+        is_ascii: Whether texts are escaped, so that they may hold what UTF-8 cannot
+            encode, such as paths.
+
+    Example:
+        >>> plan = RecordKind("plan", 1, remedy="plan again")
+        >>> plan.parse(plan.pack({"units": 3}), "a.plan")
+        {'units': 3}
+    """
+
+    name: str
+    version: int
+    remedy: str
+    error: Callable[[str], Exception] = RecordError
+    other_remedy: str = "use the release that wrote it"
+    other_error: Callable[[str], Exception] | None = None
+    mark: str | None = None
+    needs: tuple[str, ...] = ()
+    is_sealed: bool = True
+    is_ascii: bool = True
+
+    def pack(self, members: Mapping[str, Any]) -> bytes:
+        """Return the content of a record's file."""
+        mark = {} if self.mark is None else {"format": self.mark}
+        table = {**mark, "version": self.version, **members}
+        if self.is_sealed:
+            return seal(table, is_ascii=self.is_ascii)
+        text = json.dumps(table, ensure_ascii=self.is_ascii, indent=2)
+        return f"{text}\n".encode()
+
+    def parse(self, data: bytes, where: str) -> dict[str, Any]:
+        """Return the members of a record, without format, version and checksum.
+
+        Args:
+            data: The content of the file.
+            where: Path or URL of the file, for messages.
+
+        Raises:
+            RecordError: The record is damaged, has another version, or is no record.
+                An `error` or an `other_error` is raised instead.
+        """
+        if self.is_sealed and checksum_of(data) is None:
+            raise self.error(
+                f"{where}: the {self.name} does not match its checksum, so it is "
+                f"damaged; {self.remedy}"
+            )
+        table = parse_object(data, where, self.remedy, self.error)
+        if self.is_sealed:
+            del table["crc32"]
+        mark = table.pop("format", None) if self.mark is not None else None
+        if mark != self.mark:
+            raise self.error(
+                f"{where}: is {mark!r:.100}, not a {self.name}; {self.remedy}"
+            )
+        version = table.pop("version", None)
+        if type(version) is not int or version != self.version:
+            raise (self.other_error or self.error)(
+                f"{where}: the {self.name} has version {version!r:.100}, but this "
+                f"release reads version {self.version}; {self.other_remedy}"
+            )
+        for name in self.needs:
+            if name not in table:
+                raise self.error(
+                    f"{where}: is not a {self.name}, because it has no {name!r}; "
+                    f"{self.remedy}"
+                )
+        return table
+
+    def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Return the members of the record in a file; see `parse`.
+
+        Raises:
+            RecordError: As for `parse`, and if the path is no regular file, or the file
+                is larger than `MAX_BYTES`.
+            OSError: The file is missing, or cannot be read.
+        """
+        data = read_file(path, MAX_BYTES, self.error, self.remedy)
+        return self.parse(data, os.fspath(path))
+
+
+def seal(table: Mapping[str, Any], *, is_ascii: bool = True) -> bytes:
+    """Return a JSON object of at least one member with its checksum."""
+    text = json.dumps(table, ensure_ascii=is_ascii, separators=(",", ":"))
+    body = text[:-1].encode()
+    return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+
+
+def checksum_of(data: bytes) -> int | None:
+    """Return the checksum with which bytes end; None if it does not match them."""
+    tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
+    if tail is None:
+        return None
+    found = zlib.crc32(memoryview(data)[:-_TAIL_SIZE])
+    return found if found == int(tail[1], 16) else None
+
+
+def parse_object(
+    data: bytes | str,
+    where: str,
+    remedy: str,
+    error: Callable[[str], Exception] = RecordError,
+) -> dict[str, Any]:
+    """Return the JSON object in a text.
+
+    Args:
+        data: The text.
+        where: Path or URL of the text, for messages.
+        remedy: What to do if the text is no JSON object.
+        error: Class of the error.
+
+    Raises:
+        RecordError: The text is no JSON object, or would need far more memory than its
+            size. An `error` is raised instead.
+    """
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        _check_containers(text)
+        table: object = json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise error(f"{where}: is not JSON ({failure}); {remedy}") from failure
+    if not isinstance(table, dict):
+        kind = type(table).__name__
+        raise error(f"{where}: holds a {kind}, not a JSON object; {remedy}")
+    return cast("dict[str, Any]", table)
+
+
+def find_object(data: bytes | str) -> dict[str, Any] | None:
+    """Return the JSON object in a text; None if the text is torn or is no object."""
+    try:
+        return parse_object(data, "", "")
+    except RecordError:
+        return None
+
+
+def as_json(value: Any) -> Any:
+    """Return a value as its JSON gives it back: tuples become lists, keys texts.
+
+    Raises:
+        TypeError: JSON cannot hold the value.
+        ValueError: The value contains itself.
+
+    Example:
+        >>> as_json({1: (2, 3)})
+        {'1': [2, 3]}
+    """
+    return json.loads(json.dumps(value))
+
+
+def _check_containers(text: str) -> None:
+    """Limit the number of lists and objects, and so the memory that parsing needs.
+
+    An empty list has 3 bytes in the file, but needs 64 bytes of memory. A manifest
+    needs 5 bytes of memory for each byte of the file.
+    """
+    num_containers = text.count("{") + text.count("[")
+    if num_containers > _MOST_CONTAINERS + len(text) // _BYTES_PER_CONTAINER:
+        raise ValueError(
+            f"{num_containers} lists and objects in {len(text)} characters"
+        )
