@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import Any, cast
 
-from roxxel_train._run.links import Links
+from roxxel_train._together.links import Links
 
 ENOUGH = 300
 """More calls of `is_taking` than fill the buffers of a connection."""
@@ -16,7 +16,7 @@ ENOUGH = 300
 OTHER = """
 import ctypes, sys
 from types import SimpleNamespace
-from roxxel_train._run.links import Links
+from roxxel_train._together.links import Links
 
 service = SimpleNamespace(
     process_index=1, host="127.0.0.1", get=lambda key, timeout_s: sys.argv[1]

@@ -24,9 +24,9 @@ from roxxel_train import (
     Preempted,
 )
 from roxxel_train._observe.recorder import Recorder
-from roxxel_train._run import barriers, processes, watcher
-from roxxel_train._run.processes import Processes, Request
-from roxxel_train._run.watcher import Watcher
+from roxxel_train._together import barriers, processes, watcher
+from roxxel_train._together.processes import Processes, Request
+from roxxel_train._together.watcher import Watcher
 
 from .helpers import trainer
 

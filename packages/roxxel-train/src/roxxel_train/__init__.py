@@ -14,10 +14,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roxxel_train._files.folder import RunData, data_state, run_data
+    from roxxel_train._files.mirror import fetch_run
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
-    from roxxel_train._run.folder import RunData, data_state, run_data
-    from roxxel_train._run.mirror import fetch_run
     from roxxel_train._step.loss import TIMING_FIELDS
     from roxxel_train._step.step import ModelState
     from roxxel_train.errors import (
@@ -56,12 +56,12 @@ _HOMES = {
     "TIMING_FIELDS": "_step.loss",
     "Logger": "_log.logger",
     "ModelState": "_step.step",
-    "RunData": "_run.folder",
+    "RunData": "_files.folder",
     "RunSummary": "_run.events",
     "Trainer": "trainer",
-    "data_state": "_run.folder",
-    "fetch_run": "_run.mirror",
-    "run_data": "_run.folder",
+    "data_state": "_files.folder",
+    "fetch_run": "_files.mirror",
+    "run_data": "_files.folder",
 }
 
 

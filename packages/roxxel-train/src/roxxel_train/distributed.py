@@ -20,11 +20,11 @@ from threading import Thread
 import jax
 from roxxel_ckpt.coordination import coordination_service
 
-from roxxel_train import _launcher
-from roxxel_train._cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
-from roxxel_train._run.barriers import barrier
-from roxxel_train._run.texts import brief
-from roxxel_train._run.watcher import watcher
+from roxxel_train._together import launcher
+from roxxel_train._together.barriers import barrier
+from roxxel_train._together.cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
+from roxxel_train._together.texts import brief
+from roxxel_train._together.watcher import watcher
 from roxxel_train.errors import ClusterError
 
 __all__ = ["barrier", "initialize"]
@@ -85,7 +85,7 @@ def initialize(
     if coordination_service() is not None:
         watcher()
         return
-    _launcher.end_together()
+    launcher.end_together()
     if (coordinator_address, num_processes, process_id) == (None, None, None):
         cluster = find_cluster(os.environ)
     else:

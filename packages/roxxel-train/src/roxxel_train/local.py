@@ -28,9 +28,13 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
-from roxxel_train import _launcher
-from roxxel_train._cluster import COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID
-from roxxel_train._signals import SAVE, URGENT, WARNINGS
+from roxxel_train._together import launcher
+from roxxel_train._together.cluster import (
+    COORDINATOR_ADDRESS,
+    NUM_PROCESSES,
+    PROCESS_ID,
+)
+from roxxel_train._together.signals import SAVE, URGENT, WARNINGS
 from roxxel_train.errors import PREEMPTED_EXIT_CODE
 
 if TYPE_CHECKING:
@@ -78,7 +82,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
     address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
         started: list[subprocess.Popen[Any]] = []
-        launcher = stack.enter_context(_launcher.pipe())
+        pipe = stack.enter_context(launcher.pipe())
         stack.enter_context(_forwarding(started))
         stack.callback(_end, started)
         others = [
@@ -92,7 +96,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                 COORDINATOR_ADDRESS: address,
                 NUM_PROCESSES: str(processes),
                 PROCESS_ID: str(index),
-                _launcher.VARIABLE: str(launcher),
+                launcher.VARIABLE: str(pipe),
             }
             started.append(
                 subprocess.Popen(  # noqa: S603 - the user's own script
@@ -101,7 +105,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    pass_fds=(launcher,),
+                    pass_fds=(pipe,),
                     # Otherwise Ctrl-C arrives twice: `forward` sends it again.
                     process_group=0,
                 )
@@ -144,7 +148,7 @@ def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
 
 @contextmanager
 def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
-    """Forward the signals of `roxxel_train._signals` that this command does not ignore.
+    """Forward the signals of `_together.signals` that this command does not ignore.
 
     The processes inherit which signals are ignored.
     """

@@ -14,18 +14,15 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from flax import nnx
 
-from roxxel_train._cluster import find_lone
+from roxxel_train._files.folder import RunFolder
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.preflight import Preflight, find_problems
-from roxxel_train._run.barriers import check_same
 from roxxel_train._run.evaluation import Evaluator
-from roxxel_train._run.folder import RunFolder
 from roxxel_train._run.profile import checked_steps
 from roxxel_train._run.session import Session
 from roxxel_train._run.state import RunState
-from roxxel_train._run.watcher import needs_all_processes, watcher
 from roxxel_train._step.compiled import (
     CompiledAhead,
     check_weight,
@@ -43,6 +40,9 @@ from roxxel_train._step.placement import (
     instead_of_set_mesh,
 )
 from roxxel_train._step.step import ModelState, choose_step, jit_update
+from roxxel_train._together.barriers import check_same
+from roxxel_train._together.cluster import find_lone
+from roxxel_train._together.watcher import needs_all_processes, watcher
 from roxxel_train.config import TrainConfig, configured_by
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 
-from roxxel_train._log.files import METRICS_FILE, absolute
+from roxxel_train._files.log import METRICS_FILE, absolute
 from roxxel_train._log.values import drawn_values
 
 try:

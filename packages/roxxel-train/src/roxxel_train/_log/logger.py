@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from roxxel_train._log.files import (
+from roxxel_train._files.log import (
     METRICS_FILE,
     LogFiles,
     Worker,

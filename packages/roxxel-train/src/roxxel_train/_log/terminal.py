@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from roxxel_train._log.files import Worker, plain_row
+from roxxel_train._files.log import Worker, plain_row
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -1,1 +1,1 @@
-"""What a run is: its folder, its state, its evaluations, and its processes."""
+"""What a run does: its session, its state, its evaluations, the lines of its log."""

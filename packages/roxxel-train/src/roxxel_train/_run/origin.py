@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 
-from roxxel_train._log.files import is_url
+from roxxel_train._files.folder import run_record
+from roxxel_train._files.identity import known_ids
+from roxxel_train._files.log import is_url
+from roxxel_train._files.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
-from roxxel_train._run.folder import run_record
-from roxxel_train._run.identity import known_ids
-from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:

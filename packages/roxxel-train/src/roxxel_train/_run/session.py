@@ -17,12 +17,12 @@ from roxxel_train._log.logger import WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
-from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
 from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
+from roxxel_train._together.processes import Processes
 from roxxel_train.errors import LogWriteError, Preempted
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.machine import Machine
     from roxxel_train._run.evaluation import Evaluator
-    from roxxel_train._run.processes import Request
     from roxxel_train._run.state import RunState
     from roxxel_train._step.compiled import CompiledAhead, CompiledShape
     from roxxel_train._step.placement import BatchPlacement
+    from roxxel_train._together.processes import Request
     from roxxel_train.config import TrainConfig
 
 

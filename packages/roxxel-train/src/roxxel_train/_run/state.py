@@ -15,12 +15,12 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
+from roxxel_train._files.data import data_record
+from roxxel_train._files.identity import check_owner
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
-from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.held_out import HeldOutSets
-from roxxel_train._run.identity import check_owner
 from roxxel_train._run.origin import (
     Origin,
     check_is_elsewhere,
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum, Plan
 
+    from roxxel_train._files.folder import RunFolder
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.recorder import Recorder
-    from roxxel_train._run.folder import RunFolder
     from roxxel_train._step.step import Tree
     from roxxel_train.config import TrainConfig
 

@@ -13,8 +13,8 @@ service, twice a second:
   exit. A single process prints its stacks and continues. If C code holds the
   interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
 
-`roxxel_train._run.watcher` ends all processes when one process fails. A single process
-uses the same interface without the service.
+`watcher` ends all processes when one process fails. A single process uses the same
+interface without the service.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from roxxel_ckpt.coordination import Channel
 
-from roxxel_train._run.barriers import check_same
-from roxxel_train._run.texts import brief, named, print_error, stacks
-from roxxel_train._run.watcher import Progress, watcher
-from roxxel_train._signals import SAVE, URGENT, WARNINGS
+from roxxel_train._together.barriers import check_same
+from roxxel_train._together.signals import SAVE, URGENT, WARNINGS
+from roxxel_train._together.texts import brief, named, print_error, stacks
+from roxxel_train._together.watcher import Progress, watcher
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
     from types import FrameType, TracebackType
 
-    from roxxel_train._run.watcher import Report, Watcher
+    from roxxel_train._together.watcher import Report, Watcher
 
 _TICK_S = 0.5
 """Time between two exchanges with the service."""
@@ -67,8 +67,8 @@ class Request(NamedTuple):
 class Processes:
     """A context around one run, in which its processes agree on steps.
 
-    In the block, a signal of `roxxel_train._signals` in one process requests a stop of
-    all processes, or a checkpoint. A second SIGTERM or SIGINT goes to the handler that
+    In the block, a signal of `signals` in one process requests a stop of all
+    processes, or a checkpoint. A second SIGTERM or SIGINT goes to the handler that
     was installed before the block. Signals that the program ignores stay ignored, and
     except for SIGTERM and SIGINT, a handler of the program stays installed.
 

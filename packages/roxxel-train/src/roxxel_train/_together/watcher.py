@@ -5,7 +5,7 @@ runs a `Watcher`, from `roxxel_train.distributed.initialize()` or its first trai
 until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
-- its connection is closed (`roxxel_train._run.links`): the process has died;
+- its connection is closed (`roxxel_train._together.links`): the process has died;
 - its sign of life stays the same and its connection takes nothing, as after SIGSTOP;
 - it runs the coordination service (process 0) and the service leaves a request
   unanswered, as after SIGSTOP of process 0 (`Watcher._time_requests`);
@@ -39,8 +39,8 @@ from roxxel_ckpt.coordination import (
     is_finding_devices,
 )
 
-from roxxel_train._run.links import Links
-from roxxel_train._run.texts import brief, named, print_error, stacks
+from roxxel_train._together.links import Links
+from roxxel_train._together.texts import brief, named, print_error, stacks
 from roxxel_train.errors import (
     LogWriteError,
     NonFiniteError,

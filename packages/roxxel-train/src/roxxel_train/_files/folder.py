@@ -24,12 +24,12 @@ from roxxel_ckpt import (
 )
 from roxxel_store.output import replace_file
 
-from roxxel_train._log.files import METRICS_FILE, check_writable
-from roxxel_train._run.data import DATA, read_data_record
-from roxxel_train._run.identity import copied, new_id, place_of, registered
-from roxxel_train._run.mirror import RECORD, Mirror, fetch_run, locked
-from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
-from roxxel_train._run.texts import shown
+from roxxel_train._files.data import DATA, read_data_record
+from roxxel_train._files.identity import copied, new_id, place_of, registered
+from roxxel_train._files.log import METRICS_FILE, check_writable
+from roxxel_train._files.mirror import RECORD, Mirror, fetch_run, locked
+from roxxel_train._files.reference import CHECKPOINTS, Reference, parse_reference
+from roxxel_train._together.texts import shown
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:

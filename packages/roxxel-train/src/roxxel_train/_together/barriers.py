@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_ckpt.coordination import Channel, coordination_service
 
-from roxxel_train._run.texts import named
+from roxxel_train._together.texts import named
 from roxxel_train.errors import SettingsDifferError
 
 if TYPE_CHECKING:

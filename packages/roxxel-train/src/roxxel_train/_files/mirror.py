@@ -41,8 +41,8 @@ from roxxel_store.client import for_each
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 
-from roxxel_train._log.files import METRICS_FILE
-from roxxel_train._run.reference import CHECKPOINTS
+from roxxel_train._files.log import METRICS_FILE
+from roxxel_train._files.reference import CHECKPOINTS
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""How the processes of a run are found, agree on steps, and end as one."""
