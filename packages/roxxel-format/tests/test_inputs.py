@@ -319,8 +319,12 @@ def test_an_input_that_cannot_be_read_is_named(
     assert capsys.readouterr().err == f"roxxel-format: {path}: Input/output error\n"
 
 
+@pytest.mark.parametrize("below", ["", "*/*.jsonl", "**/*.jsonl"])
 def test_a_folder_that_may_not_be_read_is_no_empty_folder(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    below: str,
 ) -> None:
     folder, scan = tmp_path / "in", os.scandir
     for name in ("a", "b"):
@@ -333,7 +337,7 @@ def test_a_folder_that_may_not_be_read_is_no_empty_folder(
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert main(["write", f"{tmp_path}/c_*.rox", str(folder)]) == 1
+    assert main(["write", f"{tmp_path}/c_*.rox", str(folder / below)]) == 1
     assert f"{folder / 'b'}: Permission denied" in capsys.readouterr().err
 
 

@@ -11,12 +11,16 @@ import fcntl
 import os
 import re
 import sys
+from fnmatch import fnmatchcase
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 DRAFT_SUFFIX = ".partial"
+_WILDCARD = re.compile(r"[*?[]")
 _DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.DOTALL)
 
 
@@ -26,6 +30,51 @@ def names_in(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except FileNotFoundError:
         return []
+
+
+def matches_in(folder: Path, pattern: str) -> list[Path]:
+    """Return the files and folders below a folder that match a pattern, unsorted.
+
+    The pattern means what it means in `Path.glob`, and `**/*` is everything. Use it
+    wherever a file that is not found would be lost: `Path.glob` and `Path.rglob` pass
+    over a folder that may not be read.
+
+    Raises:
+        OSError: A folder cannot be listed.
+    """
+    parts = PurePath(pattern).parts
+    if parts[-1] == "**":
+        parts = (*parts, "*")
+    return [*dict.fromkeys(_matches(folder, parts))]
+
+
+def _matches(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    first, *others = parts
+    rest = tuple(others)
+    if first == "**":
+        yield from _matches(folder, rest)
+        with os.scandir(folder) as entries:
+            inner = [
+                each.name for each in entries if each.is_dir(follow_symlinks=False)
+            ]
+        for name in inner:
+            yield from _matches(folder / name, parts)
+        return
+    if _WILDCARD.search(first):
+        with os.scandir(folder) as entries:
+            found = [
+                folder / each.name
+                for each in entries
+                if fnmatchcase(each.name, first) and (not rest or each.is_dir())
+            ]
+    else:
+        path = folder / first
+        found = [path] if (path.is_dir() if rest else path.exists()) else []
+    for path in found:
+        if rest:
+            yield from _matches(path, rest)
+        else:
+            yield path
 
 
 def draft_path(path: Path, writer: str = "") -> Path:

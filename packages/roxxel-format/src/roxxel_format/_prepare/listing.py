@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import matches_in
+
 from roxxel_format._prepare.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.object_listing import found_objects
@@ -25,7 +27,7 @@ from roxxel_format._write.extension import print_notice
 from roxxel_format._write.input_record import Inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from roxxel_store.client import ObjectVersion
 
@@ -167,7 +169,9 @@ def _found_files(path: str) -> _Found:
                     f"{path}: the dataset has no rows; check the path"
                 )
             return _Found([str(Path(path, name)) for name in names])
-        inside = (str(each) for each in _files_below(path) if each.is_file())
+        inside = (
+            str(each) for each in matches_in(Path(path), "**/*") if each.is_file()
+        )
         found = _Found(in_natural_order(inside), str(Path(path)))
         what = f"{path}: the folder holds no file"
     elif is_pattern(path):
@@ -179,16 +183,6 @@ def _found_files(path: str) -> _Found:
     if not found.files:
         raise FileNotFoundError(f"{what}; check the path")
     return found
-
-
-def _files_below(folder: str) -> Iterator[Path]:
-    """Return all that a folder holds; `Path.rglob` passes over what it may not read."""
-    for parent, _, names in os.walk(folder, onerror=_raise):
-        yield from (Path(parent, name) for name in names)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def _content(path: Path) -> bytes | None:

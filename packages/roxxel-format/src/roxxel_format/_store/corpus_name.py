@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_store.files import drafted_name, names_in
+from roxxel_store.files import drafted_name, matches_in, names_in
 
 from roxxel_format._store.urls import SCHEMES, checked_url, is_url
 from roxxel_format.errors import ShardError
@@ -228,7 +228,7 @@ def matches_of(pattern: str) -> tuple[str, list[str]]:
     The matches are the visible files and folders, in natural order.
     """
     folder, rest = _below_folder(pattern)
-    return str(folder), visible(folder.glob(rest))
+    return str(folder), visible(matches_in(folder, rest))
 
 
 def is_folder(filepath: str) -> bool:
@@ -361,7 +361,7 @@ def manifests_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
     pattern = f"*{_MANIFEST}*{_MANIFEST_SUFFIX}"
-    return sorted(path for path in folder.glob(pattern) if path.name[0] != ".")
+    return sorted(path for path in matches_in(folder, pattern) if path.name[0] != ".")
 
 
 def matching_files(filepath: str) -> list[str]:
@@ -375,7 +375,7 @@ def matching_files(filepath: str) -> list[str]:
     """
     path = Path(filepath)
     if path.is_dir():
-        found = visible(path.glob("*" + SUFFIX))
+        found = visible(matches_in(path, "*" + SUFFIX))
         if not found:
             raise FileNotFoundError(
                 f"{path}: the folder holds no {SUFFIX} file; write a corpus there, "

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.files import matches_in
+
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
 from roxxel_format._read.shard import layouts_of, open_shard
@@ -83,7 +85,7 @@ def _bare_shards(name: CorpusName) -> list[Path]:
         ).shards.names
     }
     start = "" if name.is_folder else name.prefix
-    matches = visible(name.folder.glob(f"{start}*{name.suffix}"))
+    matches = visible(matches_in(name.folder, f"{start}*{name.suffix}"))
     found = [name.folder / each.rpartition("/")[2] for each in matches]
     found = [path for path in found if path.name not in listed]
     if not found:

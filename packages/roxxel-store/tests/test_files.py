@@ -1,0 +1,76 @@
+"""Listing files: what a pattern names is found, or the reason is raised."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel_store.files import matches_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PATTERNS = (
+    "*",
+    "*/*",
+    "b/*.txt",
+    "*/1.txt",
+    "*/c/*.txt",
+    "**/*",
+    "**/*.txt",
+    "**/c/1.txt",
+    "*/**/1.txt",
+    "[ab]/?.txt",
+    "a/../b/*",
+    "no/*",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a/1.txt", "a/2.md", "b/1.txt", "b/c/1.txt", "b/c/.2.txt", "3.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "d").symlink_to(tmp_path / "b")
+    (tmp_path / "broken").symlink_to(tmp_path / "absent")
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_pattern_matches_what_it_matches_in_pathlib(
+    folder: Path, pattern: str
+) -> None:
+    assert sorted(matches_in(folder, pattern)) == sorted(folder.glob(pattern))
+
+
+def test_a_file_that_several_folders_of_a_pattern_reach_is_found_once(
+    folder: Path,
+) -> None:
+    assert matches_in(folder, "**/b/**/1.txt").count(folder / "b/c/1.txt") == 1
+
+
+def test_two_stars_at_the_end_match_files_and_folders(folder: Path) -> None:
+    found = {str(each.relative_to(folder)) for each in matches_in(folder, "b/**")}
+    assert found == {"b/1.txt", "b/c", "b/c/1.txt", "b/c/.2.txt"}
+
+
+@pytest.mark.parametrize("pattern", ["b/*", "*/1.txt", "*/c/*", "**/*", "**/1.txt"])
+@pytest.mark.parametrize("number", [5, 13])
+def test_a_folder_that_cannot_be_read_is_an_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, number: int
+) -> None:
+    def refusing(call: Any) -> Any:
+        def refuse(path: Any, **options: Any) -> Any:
+            if os.fspath(path).startswith(f"{folder}/b/") or path == folder / "b":
+                raise OSError(number, os.strerror(number), str(path))
+            return call(path, **options)
+
+        return refuse
+
+    monkeypatch.setattr(os, "scandir", refusing(os.scandir))
+    if pattern == "*/1.txt":
+        monkeypatch.setattr(os, "stat", refusing(os.stat))
+
+    with pytest.raises(OSError, match=os.strerror(number)):
+        matches_in(folder, pattern)
