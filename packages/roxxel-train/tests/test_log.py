@@ -180,6 +180,46 @@ def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     assert "still said" in (tmp_path / "system.log").read_text()
 
 
+def test_a_branch_that_is_brought_back_has_its_own_rows_alone(tmp_path: Path) -> None:
+    def train(log: Logger, branch: str, steps: range) -> tuple[int, int]:
+        for step in steps:
+            log.metrics({"step": step, "branch": branch})
+        last = log.last_row()
+        assert last is not None
+        return last
+
+    def held() -> list[str]:
+        return [f"{row['branch']}{row['step']}" for row in rows(tmp_path)]
+
+    with Logger(tmp_path, terminal=False) as log:
+        a5 = train(log, "a", range(1, 6))
+        log.cut_metrics(3, keep=True)
+        b4 = train(log, "b", range(4, 5))
+        log.cut_metrics(1, keep=True)
+        c6 = train(log, "c", range(2, 7))
+
+        known = {a5: "a1 a2 a3 a4 a5", b4: "a1 a2 a3 b4", c6: "a1 c2 c3 c4 c5 c6"}
+        for last in (a5, c6, b4, a5, a5):
+            log.cut_metrics(last[0], keep=True)
+            log.bring_back(last)
+            log.flush()
+            assert held() == known[last].split()
+
+
+def test_rows_of_another_branch_below_a_later_step_are_not_left(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": 2})
+        last = log.last_row()
+        log.metrics({"step": 2, "mine": 1})
+        log.metrics({"step": 3})
+        assert last is not None
+
+        assert log.bring_back(last) == (1, 0)
+        assert log.bring_back((9, 7)) == (0, 0)
+        log.flush()
+        assert [row["step"] for row in rows(tmp_path)] == [2, 2]
+
+
 def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -194,7 +234,9 @@ def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
             kept = log.unwritten_rows()
             assert [json.loads(line)["step"] for line in kept] == [2, 3]
             assert str(tmp_path / "metrics.jsonl") in str(log.failure)
-            assert log.last_step() == 3
+            last = log.last_row()
+            assert last is not None
+            assert last[0] == 3
             with pytest.raises(OSError, match="File too large"):
                 log.flush()
         finally:

@@ -15,13 +15,15 @@ import queue
 import re
 import threading
 import time
+import zlib
 from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from roxxel_store.locks import try_lock, unlock
+from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +37,26 @@ SYSTEM_FILE = "system.log"
 _MAX_WAITING = 10_000
 _TAIL_BYTES = 1 << 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class LastRow(NamedTuple):
+    """The last metrics row: its step, and which of all rows with this step it is.
+
+    Attributes:
+        step: Updates done; 0 without a row that has a step.
+        crc: CRC-32 of the line. Rows of two branches of a run have the same steps, but
+            not the same times.
+    """
+
+    step: int = 0
+    crc: int = 0
+
+
+class _Kept(NamedTuple):
+    """Rows that were cut off at once, and the CRC-32 of the row before them."""
+
+    after: int
+    lines: list[bytes]
 
 
 class Worker:
@@ -119,7 +141,7 @@ class LogFiles:
             if torn:
                 os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
             self._rows.begin_sync()
-            self._last_step = _last_step(self._rows_path)
+            self._last_row = _last_row(self._rows_path)
             on_error.pop_all()
         self._worker = Worker("roxxel-log")
 
@@ -132,40 +154,78 @@ class LogFiles:
         self._worker.put(self._write_row, row)
 
     def cut(self, step: int, *, evaluated: bool, keep: bool) -> int:
-        """Drop the metrics rows after `step`; return the number of dropped rows."""
+        """Drop the metrics rows after `step`; return the number of dropped rows.
+
+        Steps never decrease from row to row, and an evaluation is the last row of its
+        step, so the remaining rows are a prefix of the file. If `evaluated`, the
+        evaluation of `step` remains.
+        """
 
         def cut() -> int:
-            aside = self._aside_path if keep else None
-            dropped = _cut_rows(self._rows_path, step, aside, evaluated=evaluated)
-            self._last_step = _last_step(self._rows_path)
-            self._rows.begin_sync()
-            return dropped
+            lines = _lines(self._rows_path)
+            later = (
+                number
+                for number, line in enumerate(lines)
+                if _position(line) > (step, evaluated)
+            )
+            return self._truncate(lines, next(later, len(lines)), keep=keep)
 
         return self._worker.call(cut)
 
-    def last_step(self) -> int:
-        """Return the step of the last metrics row, written or not; 0 without a row."""
-        return self._worker.call(lambda: self._last_step)
+    def last_row(self) -> LastRow:
+        """Return the last metrics row that has a step, written or not."""
+        return self._worker.call(lambda: self._last_row)
 
-    def bring_back(self, step: int, *, evaluated: bool) -> int:
-        """Append the rows up to `step` that `cut` has kept and the file lacks.
+    def bring_back(self, last: LastRow) -> tuple[int, int]:
+        """Let the file end with the row `last`, from the rows that `cut` has kept.
+
+        A run that a program replaced, and that continues, needs its own rows: those of
+        the program that replaced it have the same steps. They are kept in their turn.
 
         Returns:
-            The number of appended rows.
+            The number of dropped rows, and of appended rows. Both are 0 if no rows that
+            are kept lead to `last`.
         """
 
-        def add() -> int:
-            found = self._aside_path.read_bytes() if self._aside_path.is_file() else b""
-            last = max(map(_position, _tail(self._rows_path)), default=(0, False))
-            lines: dict[tuple[int, bool], str] = {}
-            for line in found.decode("utf-8", "backslashreplace").splitlines(True):
-                if last < _position(line) <= (step, evaluated):
-                    lines[_position(line)] = line
-            self._rows.write_lines([lines[position] for position in sorted(lines)])
-            self._last_step = _last_step(self._rows_path)
-            return len(lines)
+        def change() -> tuple[int, int]:
+            lines = _lines(self._rows_path)
+            held = {zlib.crc32(line): number for number, line in enumerate(lines, 1)}
+            way = _way_to(last.crc, held, _kept(self._aside_path))
+            if way is None:
+                return 0, 0
+            number, added = way
+            while not added and number < len(lines):
+                if _position(lines[number])[0] > last.step:
+                    break
+                number += 1  # rows of the same step, which a program added itself
+            dropped = self._truncate(lines, number, keep=True)
+            self._rows.write_lines(
+                [line.decode("utf-8", "backslashreplace") for line in added]
+            )
+            self._last_row = _last_row(self._rows_path)
+            return dropped, len(added)
 
-        return self._worker.call(add)
+        return self._worker.call(change)
+
+    def _truncate(self, lines: Sequence[bytes], number: int, *, keep: bool) -> int:
+        """Leave the first `number` of all lines; return how many were dropped.
+
+        With `keep`, the others are appended to `metrics.aside.jsonl`, below a line that
+        tells after which row they came.
+        """
+        dropped = lines[number:]
+        if dropped and keep:
+            after = zlib.crc32(lines[number - 1]) if number else 0
+            with self._aside_path.open("ab") as file:
+                file.write(json.dumps({"kind": "cut", "after": after}).encode() + b"\n")
+                file.writelines(dropped)
+                file.flush()
+                os.fsync(file.fileno())
+        if dropped:
+            os.truncate(self._rows_path, sum(map(len, lines[:number])))
+        self._last_row = _last_row(self._rows_path)
+        self._rows.begin_sync()
+        return len(dropped)
 
     @property
     def failure(self) -> Exception | None:
@@ -191,19 +251,20 @@ class LogFiles:
 
         def add() -> int:
             end = _tail(self._rows_path)[-1:]
-            found = [number for number, line in enumerate(lines) if [line] == end]
+            encoded = [line.encode("utf-8", "backslashreplace") for line in lines]
+            found = [number for number, line in enumerate(encoded) if [line] == end]
             missing = lines[found[-1] + 1 if found else 0 :]
             self._rows.write_lines(missing)
-            self._last_step = _last_step(self._rows_path)
+            self._last_row = _last_row(self._rows_path)
             return len(missing)
 
         return self._worker.call(add)
 
     def _write_row(self, row: Mapping[str, Any]) -> None:
-        self._rows.write(row)
+        line = self._rows.write(row)
         step = row.get("step")
-        if isinstance(step, int) and step > 0:
-            self._last_step = step
+        if line is not None and isinstance(step, int) and step > 0:
+            self._last_row = LastRow(step, zlib.crc32(line))
 
     def flush(self) -> None:
         """Write queued lines and flush both files; raise the error of a write."""
@@ -225,7 +286,7 @@ def append_once(folder: Path, level: str, message: str) -> None:
     The process that writes the file may be stopped, and continue later.
     """
     path = folder / SYSTEM_FILE
-    if path.is_file() and not any(message in line for line in _tail(path)):
+    if path.is_file() and not any(message.encode() in line for line in _tail(path)):
         torn = "\n" if _torn_bytes(path) else ""
         with path.open("ab", buffering=0) as file:
             file.write((torn + _text_line(level, message)).encode())
@@ -328,14 +389,18 @@ class _LogFile:
         """Add a newline to a file whose last line has none."""
         self.write_lines(["\n"])
 
-    def write(self, *values: Any) -> None:
-        """Append one line; `sync` and `close` raise the error of a failed write."""
+    def write(self, *values: Any) -> bytes | None:
+        """Append one line and return it; None if the values cannot be written.
+
+        `sync` and `close` raise the error of a failed write.
+        """
         try:
             line = self._format_line(*values)
         except Exception as error:  # noqa: BLE001 - raised by sync() and close()
             self.failure = self.failure or error
-        else:
-            self.write_lines([line])
+            return None
+        self.write_lines([line])
+        return line.encode("utf-8", "backslashreplace")
 
     def write_lines(self, lines: Sequence[str]) -> None:
         """Append lines that end with a newline; errors as in `write`."""
@@ -427,44 +492,60 @@ def _torn_bytes(path: Path) -> int:
     return len(content) - (content.rfind(b"\n") + 1)
 
 
-def _cut_rows(path: Path, step: int, aside: Path | None, *, evaluated: bool) -> int:
-    """Truncate a file before its first row after `step`; return how many lines it lost.
+def _lines(path: Path) -> list[bytes]:
+    """Return the lines of a file, each with its newline; empty without a file."""
+    return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
 
-    Steps never decrease from row to row, and an evaluation is the last row of its step,
-    so the remaining rows are a prefix of the file. If `evaluated`, the evaluation of
-    `step` remains. The dropped rows are appended to `aside`, if given.
+
+def _kept(path: Path) -> list[_Kept]:
+    """Return what was cut off, from the content of `metrics.aside.jsonl`."""
+    kept: list[_Kept] = []
+    for line in _lines(path):
+        row = find_object(line) or {}
+        if row.get("kind") == "cut":
+            kept.append(_Kept(row["after"], []))
+        elif kept:
+            kept[-1].lines.append(line)
+    return kept
+
+
+def _way_to(
+    last: int, held: Mapping[int, int], kept: Sequence[_Kept]
+) -> tuple[int, list[bytes]] | None:
+    """Return how many rows of a file to leave, and which to append to them.
+
+    The file then ends with the row whose CRC-32 is `last`. `held` has the number of
+    rows up to each row of the file, by CRC-32. The result is None if no way leads from
+    a row of the file over rows of `kept` to the last row.
     """
-    if not path.is_file():
-        return 0
-    kept = 0
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines):
-        if _position(line) > (step, evaluated):
-            if aside is not None:
-                with aside.open("ab") as file:
-                    file.writelines(lines[number:])
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.truncate(path, kept)
-            return len(lines) - number
-        kept += len(line)
-    return 0
+    if last == 0 or last in held:
+        return held.get(last, 0), []
+    for each in reversed(kept):
+        crcs = [zlib.crc32(line) for line in each.lines]
+        if last in crcs:
+            others = [other for other in kept if other is not each]
+            way = _way_to(each.after, held, others)
+            if way is not None:
+                return way[0], [*way[1], *each.lines[: crcs.index(last) + 1]]
+    return None
 
 
-def _last_step(path: Path) -> int:
-    """Return the step of the last row of a file that has a step; 0 without one."""
-    steps = (_position(line)[0] for line in reversed(_tail(path)))
-    return next((step for step in steps if step > 0), 0)
+def _last_row(path: Path) -> LastRow:
+    """Return the last row of a file that has a step."""
+    for line in reversed(_tail(path)):
+        step, _ = _position(line)
+        if step > 0:
+            return LastRow(step, zlib.crc32(line))
+    return LastRow()
 
 
-def _tail(path: Path) -> list[str]:
+def _tail(path: Path) -> list[bytes]:
     """Return the last lines of a file; the first of them may be incomplete."""
     if not path.is_file():
         return []
     with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        lines = file.read().splitlines(keepends=True)
-    return [line.decode("utf-8", "backslashreplace") for line in lines]
+        return file.read().splitlines(keepends=True)
 
 
 def _plain(value: Any, *, for_json: bool = False) -> Any:
@@ -489,15 +570,11 @@ def _plain(value: Any, *, for_json: bool = False) -> Any:
     return value
 
 
-def _position(line: bytes | str) -> tuple[int, bool]:
+def _position(line: bytes) -> tuple[int, bool]:
     """Return the step of a line, and whether the line is an evaluation row.
 
     The step is 0 if the line has no integer step.
     """
-    try:
-        parsed = json.loads(line)
-    except ValueError:
-        return 0, False
-    row = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    row = find_object(line) or {}
     step = row.get("step")
     return (step if isinstance(step, int) else 0), row.get("kind") == "eval"

@@ -18,6 +18,7 @@ import jax
 
 from roxxel_train._files.log import (
     METRICS_FILE,
+    LastRow,
     LogFiles,
     Worker,
     append_once,
@@ -246,23 +247,31 @@ class Logger:
             return 0
         return self._files.cut(step, evaluated=evaluated, keep=keep)
 
-    def bring_back(self, step: int, *, evaluated: bool = True) -> int:
-        """Append the rows up to `step` that the file lacks and `cut_metrics` has kept.
+    def bring_back(self, last: tuple[int, int]) -> tuple[int, int]:
+        """Let `metrics.jsonl` end with a row, from the rows that `cut_metrics` kept.
+
+        Call this method when a run continues a branch of itself that another branch had
+        replaced: rows of both have the same steps. Rows that do not lead to the row are
+        kept in their turn.
+
+        Args:
+            last: The result of `last_row` at an earlier time.
 
         Returns:
-            Number of appended rows.
+            Number of dropped rows, and of appended rows. Both are 0 if the file ends
+            with the row, or if the row is lost.
         """
         if self._files is None:
-            return 0
-        return self._files.bring_back(step, evaluated=evaluated)
+            return 0, 0
+        return self._files.bring_back(LastRow(*last))
 
-    def last_step(self) -> int | None:
-        """Return the step of the last row of `metrics.jsonl`.
+    def last_row(self) -> tuple[int, int] | None:
+        """Return step and CRC-32 of the last row of `metrics.jsonl` that has a step.
 
         Returns:
-            0 if the file has no row with a step; None if the logger writes no files.
+            `(0, 0)` without such a row; None if the logger writes no files.
         """
-        return None if self._files is None else self._files.last_step()
+        return None if self._files is None else self._files.last_row()
 
     @property
     def failure(self) -> Exception | None:

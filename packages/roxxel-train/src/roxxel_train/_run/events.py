@@ -217,6 +217,15 @@ def dropped_rows(number: int, step: int, *, are_kept: bool) -> str:
     )
 
 
+def replaced_rows(number: int, step: int) -> str:
+    """Return the line about rows of a branch that the checkpoint of `step` replaces."""
+    return (
+        f"{number} rows of metrics that are not from the branch of step {step} moved "
+        "to metrics.aside.jsonl; bring back a checkpoint of that branch to see them "
+        "again"
+    )
+
+
 def added_rows(number: int, step: int) -> str:
     """Return the line about rows that were kept in the checkpoint of `step`."""
     return (

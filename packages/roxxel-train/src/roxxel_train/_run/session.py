@@ -316,21 +316,25 @@ class Session:
         keep = state.folder is not None and state.folder.has_step_after(start)
         dropped = log.cut_metrics(start, evaluated=evaluated, keep=keep)
         added = log.add_rows(state.unwritten_rows)
-        if self._lost_rows(start) is not None:
-            added += log.bring_back(start, evaluated=evaluated)
+        replaced = 0
+        if state.last_row is not None:
+            replaced, brought = log.bring_back(state.last_row)
+            added += brought
         lines: list[str] = []
         if dropped:
             lines.append(events.dropped_rows(dropped, start, are_kept=keep))
+        if replaced:
+            lines.append(events.replaced_rows(replaced, start))
         if added:
             lines.append(events.added_rows(added, start))
         return lines
 
     def _lost_rows(self, start: int) -> str | None:
         """Return a warning if the metrics end before those of the checkpoint."""
-        last, wanted = self.log.last_step(), self.state.last_row
-        if last is None or wanted is None or last >= wanted:
+        last, wanted = self.log.last_row(), self.state.last_row
+        if last is None or wanted is None or last[0] >= wanted[0]:
             return None
-        return events.lost_rows(last, wanted, start)
+        return events.lost_rows(last[0], wanted[0], start)
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""

@@ -56,8 +56,8 @@ class RunState:
         arrays: The live arrays; the next update donates them.
         step: Updates done.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
-        last_row: Step of the last metrics row when the restored checkpoint was saved;
-            None if unknown.
+        last_row: The last metrics row when the restored checkpoint was saved, as from
+            `Logger.last_row`; None if unknown.
         unwritten_rows: Metrics rows in the restored checkpoint, because the log could
             not be written when it was saved.
         past_fields: Fields of a batch when the restored checkpoint was saved; None if
@@ -99,7 +99,7 @@ class RunState:
         self.folder = folder
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
-        self.last_row: int | None = None
+        self.last_row: tuple[int, int] | None = None
         self.past_fields: Sequence[str] | None = None
         self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
@@ -252,7 +252,8 @@ class RunState:
                     check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
-                self.last_row = extra.get("last_row")
+                last = extra.get("last_row")
+                self.last_row = None if last is None else (last[0], last[1])
                 self.past_fields = extra.get("fields")
                 self.unwritten_rows = extra.get("unwritten_rows", ())
                 self._spoilt = None
@@ -300,7 +301,7 @@ class RunState:
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
-                "last_row": log.last_step(),
+                "last_row": log.last_row(),
                 **({"unwritten_rows": unwritten} if unwritten else {}),
             }
             metrics = recorder.metrics()
