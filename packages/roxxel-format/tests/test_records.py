@@ -103,12 +103,12 @@ def test_another_write_keeps_the_units_of_a_damaged_plan(
 def test_a_record_of_another_release_is_not_called_damaged(
     part: list[object], kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from roxxel_format._spec.records import sealed
+    from roxxel_store.records import seal
 
     path = record(part, kind)
     table = json.loads(path.read_bytes())
     del table["crc32"]
-    path.write_bytes(sealed(table | {"version": 2}))
+    path.write_bytes(seal(table | {"version": 2}))
 
     assert run("commit", part[1]) == 1
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.reading import read_file
 
 from roxxel_format._read.foreign_files import (
     BlockFile,
@@ -54,7 +55,6 @@ from roxxel_format._read.separators import (
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute, matching_files
-from roxxel_format._store.reading import read_file
 from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
 
@@ -384,7 +384,7 @@ class DatatroveTokens(MappedTokens):
         at = 0
         for path in paths_of(filepath, "DatatroveTokens"):
             index = path + ".index"
-            ends = parse_ends(index, read_file(index, _MAX_INDEX_SIZE))
+            ends = parse_ends(index, read_file(index, _MAX_INDEX_SIZE, ShardError))
             dtype = ds_dtype(path, Path(path).stat().st_size, ends)
             items.append(find_items(path, dtype, 0))
             stops.append(ends + at)

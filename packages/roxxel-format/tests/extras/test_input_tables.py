@@ -167,7 +167,7 @@ def test_an_arrow_file_with_a_footer_is_read(tmp_path: Path) -> None:
         ("flipped", "not an Arrow file, or a damaged one"),
         ("splits", "holds the splits of a DatasetDict; pass the folder of one"),
         ("indices", "its rows are chosen by a file of indices"),
-        ("state", "does not list the files of a dataset"),
+        ("state", "state.json: holds a list, not a JSON object"),
     ],
 )
 def test_a_bad_dataset_is_one_sentence(

@@ -177,16 +177,31 @@ def parse_object(
         RecordError: The text is no JSON object, or would need far more memory than its
             size. An `error` is raised instead.
     """
-    try:
-        text = data if isinstance(data, str) else data.decode()
-        _check_containers(text)
-        table: object = json.loads(text)
-    except (ValueError, RecursionError) as failure:
-        raise error(f"{where}: is not JSON ({failure}); {remedy}") from failure
+    table = parse_value(data, where, remedy, error)
     if not isinstance(table, dict):
         kind = type(table).__name__
         raise error(f"{where}: holds a {kind}, not a JSON object; {remedy}")
     return cast("dict[str, Any]", table)
+
+
+def parse_value(
+    data: bytes | str,
+    where: str,
+    remedy: str,
+    error: Callable[[str], Exception] = RecordError,
+) -> Any:
+    """Return the JSON value in a text, which may be no object; see `parse_object`."""
+    try:
+        # Given bytes, `json` would guess UTF-16, and accept surrogates.
+        raw, text = (
+            (data.encode(errors="surrogatepass"), data)
+            if isinstance(data, str)
+            else (data, data.decode())
+        )
+        _check_containers(raw)
+        return json.loads(text)
+    except (ValueError, RecursionError) as failure:
+        raise error(f"{where}: is not JSON ({failure}); {remedy}") from failure
 
 
 def find_object(data: bytes | str) -> dict[str, Any] | None:
@@ -211,14 +226,12 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _check_containers(text: str) -> None:
+def _check_containers(data: bytes) -> None:
     """Limit the number of lists and objects, and so the memory that parsing needs.
 
     An empty list has 3 bytes in the file, but needs 64 bytes of memory. A manifest
     needs 5 bytes of memory for each byte of the file.
     """
-    num_containers = text.count("{") + text.count("[")
-    if num_containers > _MOST_CONTAINERS + len(text) // _BYTES_PER_CONTAINER:
-        raise ValueError(
-            f"{num_containers} lists and objects in {len(text)} characters"
-        )
+    num_containers = data.count(b"{") + data.count(b"[")
+    if num_containers > _MOST_CONTAINERS + len(data) // _BYTES_PER_CONTAINER:
+        raise ValueError(f"{num_containers} lists and objects in {len(data)} bytes")

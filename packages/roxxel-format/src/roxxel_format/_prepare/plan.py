@@ -13,11 +13,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format._spec.records import (
-    DamagedRecordError,
-    pack_record,
-    parse_record,
-)
+from roxxel_format._spec.records import PLAN, UNIT, DamagedRecordError
 from roxxel_format._spec.tables import ColumnTable, ShardTable, as_table, sizes_of
 
 if TYPE_CHECKING:
@@ -69,7 +65,7 @@ class Plan:
 
     def pack(self) -> bytes:
         """Return the content of the file."""
-        return pack_record("plan", asdict(self))
+        return PLAN.pack(asdict(self))
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
         """Return this plan with `skip_bad` added if `arguments` has it."""
@@ -90,7 +86,7 @@ class Plan:
 
 def parse_plan(data: bytes, path: str) -> Plan:
     """Return the plan in a file."""
-    return Plan(**parse_record("plan", data, path))
+    return Plan(**PLAN.parse(data, path))
 
 
 def check_same(
@@ -157,7 +153,7 @@ class UnitRecord:
         """Return the content of the file; the same every time the unit is written."""
         table = asdict(self)
         del table["number"], table["seconds"]
-        return pack_record("unit", table)
+        return UNIT.pack(table)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -177,7 +173,7 @@ def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
     if data is None:
         return None
     try:
-        table = parse_record("unit", data, path)
+        table = UNIT.parse(data, path)
     except DamagedRecordError:
         return None
     columns = cast("dict[str, Any]", table["columns"])

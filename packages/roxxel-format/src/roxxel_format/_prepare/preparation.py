@@ -23,6 +23,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.output import is_full
+from roxxel_store.records import as_json
 
 from roxxel_format._prepare.committing import (
     PartSummary,
@@ -358,7 +359,7 @@ class _Preparation:
             job=blake2b(text.encode(), digest_size=6).hexdigest(),
             inputs=self._inputs.facts,
             units=rows,
-            arguments=json.loads(json.dumps(self._arguments)),
+            arguments=as_json(self._arguments),
             exist=self._exist,
             base=base,
             dtype=dtype,

@@ -6,7 +6,6 @@ its record batches.
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from functools import partial
@@ -14,6 +13,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from roxxel_store.records import parse_object
 
 from roxxel_format._prepare.input_file import (
     InputError,
@@ -68,11 +68,13 @@ def files_of_dataset(
     state = read("state.json")
     if state is None or read("dataset_info.json") is None:
         return None
+    table = parse_object(
+        state, f"{folder}/state.json", "save the dataset again", InputError
+    )
     try:
-        table = json.loads(state)
         names = [str(each["filename"]) for each in table["_data_files"]]
         mapped = table.get("_indices_data_files")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError) as error:
         raise InputError(
             f"{folder}/state.json: does not list the files of a dataset "
             f"({reason(error)}); save the dataset again"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store.reading import read_file
+
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
@@ -12,7 +14,6 @@ from roxxel_format._store.corpus_name import (
     is_pattern,
     matching_files,
 )
-from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -77,6 +78,6 @@ def is_whole(path: str) -> bool:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return read_file(path, MAX_MANIFEST_SIZE)
+        return read_file(path, MAX_MANIFEST_SIZE, ShardError)
     except (FileNotFoundError, NotADirectoryError):
         return None

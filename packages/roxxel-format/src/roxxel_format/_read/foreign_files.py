@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from roxxel_store.reading import open_file
 
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import ROXXEL02_MAGICS, is_shard_head
-from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def _parsed_npy_header(
 
 def map_file(path: Path) -> MappedFile:
     """Open a regular file; its map is made at the first use."""
-    return MappedFile(str(path), open_file(str(path)))
+    return MappedFile(str(path), open_file(str(path), ShardError))
 
 
 def array_of(

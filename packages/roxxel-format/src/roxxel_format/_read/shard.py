@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zlib
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from roxxel_store.reading import open_file
+from roxxel_store.records import parse_object
 
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec.dtypes import item_size
@@ -17,7 +18,6 @@ from roxxel_format._spec.layout import (
     head_of_foot,
     parse_layout,
 )
-from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -89,19 +89,8 @@ class ShardMap:
                 block=None,
                 byte_offset=at.metadata,
             )
-        try:
-            metadata = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ShardError(
-                f"{self.path}: the metadata is not JSON ({error}); write this shard "
-                "again"
-            ) from error
-        if not isinstance(metadata, dict):
-            raise ShardError(
-                f"{self.path}: the metadata is not a JSON object; write this shard "
-                "again"
-            )
-        return cast("dict[str, Any]", metadata)
+        where = f"{self.path} (metadata)"
+        return parse_object(data, where, "write this shard again", ShardError)
 
     def will_need(
         self, start: int, stop: int, *, checked: bool = False, is_urgent: bool = False
@@ -376,7 +365,7 @@ class LocalFiles:
     def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
         """Open a file; its map is made at the first use."""
         del num_bytes
-        return MappedFile(path, open_file(path))
+        return MappedFile(path, open_file(path, ShardError))
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Do nothing: opening a local file is quick."""

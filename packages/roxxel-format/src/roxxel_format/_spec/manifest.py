@@ -4,23 +4,23 @@ docs/format.md, section 10, is the specification. A manifest is one JSON object,
 list for each field of the shards. The last member is a CRC-32 of all bytes before it.
 
 `parse_manifest` checks the whole manifest before any part of it is used. The CRC-32
-detects damage. The other checks detect a faulty or hostile writer: every field has its
-type and range, no file name points outside the folder, the tokens of a shard fit into
-its file, and the fingerprints match the digests.
+detects damage (`roxxel_store.records`). The other checks detect a faulty or hostile
+writer: every field has its type and range, no file name points outside the folder, the
+tokens of a shard fit into its file, and the fingerprints match the digests.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_store.records import RecordKind, checksum_of
+
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
-from roxxel_format._spec.records import is_whole, sealed
 from roxxel_format._spec.tables import (
     FIRST_IS_CONTINUED,
     LAST_CONTINUES,
@@ -36,11 +36,16 @@ if TYPE_CHECKING:
 MAX_MANIFEST_SIZE = 1 << 28
 """Maximum size of a manifest; a manifest of 100 000 shards has 19 million bytes."""
 
-_VERSION = 1
-_FORMAT_NAME = "roxxel manifest"
+_KIND = RecordKind(
+    "manifest",
+    version=1,
+    remedy="restore it, or write the corpus again",
+    error=ManifestError,
+    other_remedy="install a newer roxxel-format",
+    mark="roxxel manifest",
+    is_ascii=False,
+)
 _DIGEST_DIGITS = 64
-_MOST_CONTAINERS = 1 << 20
-_BYTES_PER_CONTAINER = 32
 _HEX = re.compile(r"[0-9a-f]*")
 _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -151,8 +156,6 @@ class Manifest:
     def pack(self) -> bytes:
         """Return the bytes of the manifest's file."""
         table = {
-            "format": _FORMAT_NAME,
-            "version": _VERSION,
             "dtype": self.dtype_name,
             "block_size": self.block_size,
             "separator": list(self.separator),
@@ -179,65 +182,28 @@ class Manifest:
                 {"name": each.name, **_column_members(each.table)}
                 for each in self.earlier_columns
             ]
-        return sealed(table)
+        return _KIND.pack(table)
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """Parse a manifest; raise ManifestError if any field is invalid."""
-    if not is_whole(data):
-        raise _unusable(data, path)
+    if checksum_of(data) is None and f'"{_KIND.mark}"'.encode() not in data[:100]:
+        raise ManifestError(
+            f"{path}: not a manifest of a Roxxel corpus; move the file elsewhere, or "
+            'name the corpus by its pattern, such as "wiki_*.rox"'
+        )
+    table = _KIND.parse(data, path)
     try:
-        _check_containers(data)
-        table = _object(json.loads(data))
-        version = table.get("version")
-        if type(version) is not int or version != _VERSION:
-            raise ManifestError(
-                f"{path}: manifest of version {version!r:.100}, but this reader knows "
-                f"version {_VERSION}; install a newer roxxel-format"
-            )
-        _check(table.get("format") == _FORMAT_NAME, "the format is missing")
         return _parsed(table)
-    except _BadFieldError as error:
+    except (_BadFieldError, ValueError, RecursionError) as error:
         raise ManifestError(
             f"{path}: the manifest contradicts itself ({error}); restore it, or write "
             "the corpus again"
         ) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, ManifestError):
-            raise
-        raise ManifestError(
-            f"{path}: the manifest is not JSON ({error}); restore it, or write the "
-            "corpus again"
-        ) from error
-
-
-def _check_containers(data: bytes) -> None:
-    """Limit the number of lists and objects, and so the memory that parsing needs.
-
-    An empty list has 3 bytes in the file, but needs 64 bytes of memory. A manifest of
-    this writer needs 5 bytes of memory for each byte of the file.
-    """
-    num_containers = data.count(b"{") + data.count(b"[")
-    _check(
-        num_containers <= _MOST_CONTAINERS + len(data) // _BYTES_PER_CONTAINER,
-        f"{num_containers} lists and objects in {len(data)} bytes",
-    )
 
 
 class _BadFieldError(Exception):
     """A field of a manifest is invalid; the message names the field and the fault."""
-
-
-def _unusable(data: bytes, path: str) -> ManifestError:
-    if f'"format":"{_FORMAT_NAME}"'.encode() in data[:100]:
-        return ManifestError(
-            f"{path}: the manifest does not match its checksum; it was damaged or "
-            "edited, so restore it, or write the corpus again"
-        )
-    return ManifestError(
-        f"{path}: not a manifest of a Roxxel corpus; move the file elsewhere, or name "
-        'the corpus by its pattern, such as "wiki_*.rox"'
-    )
 
 
 def _parsed(table: dict[str, Any]) -> Manifest:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.files import matches_in
+from roxxel_store.reading import read_file
 
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
@@ -19,7 +20,6 @@ from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_mani
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._store.corpus_name import SUFFIX, manifests_in, visible
 from roxxel_format._store.locks import writing
-from roxxel_format._store.reading import read_file
 from roxxel_format._write.commit import Committed, commit, manifest_of
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
@@ -81,7 +81,7 @@ def _bare_shards(name: CorpusName) -> list[Path]:
         shard
         for path in manifests_in(name.folder)
         for shard in parse_manifest(
-            read_file(path, MAX_MANIFEST_SIZE), str(path)
+            read_file(path, MAX_MANIFEST_SIZE, ShardError), str(path)
         ).shards.names
     }
     start = "" if name.is_folder else name.prefix

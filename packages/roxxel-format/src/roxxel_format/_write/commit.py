@@ -12,13 +12,14 @@ record that it was written as one of several shards, or it is a column of such a
 from __future__ import annotations
 
 import contextlib
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.files import draft_path, drafted_name, names_in, sync_folder
 from roxxel_store.locks import is_locked
 from roxxel_store.output import replace_file
+from roxxel_store.reading import read_file
+from roxxel_store.records import RecordError, parse_value
 
 from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._spec.layout import shard_table
@@ -28,11 +29,10 @@ from roxxel_format._spec.manifest import (
     Version,
     parse_manifest,
 )
-from roxxel_format._spec.records import parse_record
+from roxxel_format._spec.records import PLAN
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.corpus_name import SUFFIX, own_names, shards_of
 from roxxel_format._store.locks import alone, committing
-from roxxel_format._store.reading import read_file
 from roxxel_format.errors import (
     ManifestError,
     NotAShardError,
@@ -168,7 +168,7 @@ def unfinished_job(
     """
     if plan is None:
         return None
-    job: str = parse_record("plan", plan, folder + name.plan.name)["job"]
+    job: str = PLAN.parse(plan, folder + name.plan.name)["job"]
     return None if job in map(name.job_of, manifest.shards.names) else job
 
 
@@ -337,14 +337,14 @@ def _manifest_path(name: CorpusName) -> Path:
 def is_other_json(data: bytes) -> bool:
     """Return whether bytes are JSON, but neither a manifest nor a damaged one."""
     try:
-        table = json.loads(data)
-    except (ValueError, RecursionError):
+        table = parse_value(data, "", "")
+    except RecordError:
         return False
     return not (isinstance(table, dict) and "format" in table and "crc32" in table)
 
 
 def _read(path: Path) -> bytes | None:
     try:
-        return read_file(path, MAX_MANIFEST_SIZE)
+        return read_file(path, MAX_MANIFEST_SIZE, ShardError)
     except FileNotFoundError:
         return None

@@ -19,6 +19,7 @@ from roxxel_store.client import Bucket, bucket_of
 from roxxel_store.errors import BucketError
 from roxxel_store.files import names_in
 from roxxel_store.output import Output, replace_file
+from roxxel_store.reading import read_file
 from roxxel_store.swap import swap_object
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
@@ -26,7 +27,6 @@ from roxxel_format._spec.records import DamagedRecordError
 from roxxel_format._spec.tables import sizes_of
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.locks import committing, writing
-from roxxel_format._store.reading import read_file
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, check_writable
 from roxxel_format._write.commit import (
     BEGUN,
@@ -170,7 +170,7 @@ class FolderPlace(Place):
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if there is no such file."""
         try:
-            return read_file(self.name.folder / name, MAX_MANIFEST_SIZE)
+            return read_file(self.name.folder / name, MAX_MANIFEST_SIZE, ShardError)
         except FileNotFoundError:
             return None
 

@@ -22,11 +22,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_store import missing_extra
+from roxxel_store.reading import open_file, read_file
+from roxxel_store.records import parse_object
 
 from roxxel_format._spec.tables import as_table
-from roxxel_format._store.reading import open_file, read_file
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
@@ -279,7 +281,8 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
         ) from error
     path = _file_of(name)
     if path is not None:
-        os.close(open_file(path))  # Rejects a pipe: the library would block.
+        # Rejects a pipe: the library would block.
+        os.close(open_file(path, ShardError))
     naming: Iterable[Path] = ()
     try:
         if path is None:
@@ -307,14 +310,12 @@ def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
 def _end_named_by(files: Iterable[Path]) -> str | None:
     """Return the `eos_token` of the first file that has one."""
     for path in files:
-        try:
-            table: object = json.loads(read_file(path, _MAX_NAMING_SIZE))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(
-                f"{path}: is not JSON ({error}), so the tokenizer's end of text is "
-                "unknown; correct the file, or remove it and pass separator"
-            ) from error
-        end = as_table(table).get("eos_token")
+        remedy = (
+            "the tokenizer's end of text is in this file, so correct it, or remove it "
+            "and pass separator"
+        )
+        data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
+        end = parse_object(data, str(path), remedy, ValueError).get("eos_token")
         # A token may stand with its options.
         end = as_table(end).get("content", end)
         if isinstance(end, str):
