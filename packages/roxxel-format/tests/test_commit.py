@@ -340,6 +340,23 @@ def test_first_writes_of_many_processes_that_fail_or_not_lose_no_append(
     assert sorted(corpus.tokens[:].tolist()) == list(range(8))
 
 
+def test_an_append_takes_no_shard_of_a_write_that_began_meanwhile_for_a_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    listdir = os.listdir
+
+    def list_after_another_write(folder: Path) -> list[str]:
+        monkeypatch.setattr(os, "listdir", listdir)
+        corpus.write([[1]], exist="append")
+        return listdir(folder)
+
+    monkeypatch.setattr(os, "listdir", list_after_another_write)
+    corpus.write([[2]], exist="append")
+
+    assert corpus.tokens[:].tolist() == [1, 2]
+
+
 def test_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         corpus_of(tmp_path, interrupted(*documents_of(9000, 9000)))

@@ -131,7 +131,13 @@ def find_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     """
     found = read_committed(name, replaces=replaces)
     if found.data is None and not replaces:
-        _check_no_shards(name)
+        try:
+            _check_no_shards(name)
+        except ShardError:
+            # The shard may be of a write that has begun and listed it meanwhile.
+            found = read_committed(name)
+            if found.data is None:
+                raise
     return found
 
 
