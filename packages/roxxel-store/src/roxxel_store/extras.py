@@ -7,7 +7,6 @@ follows from how the package was installed, which its metadata records (PEP 610)
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from typing import Any
@@ -48,12 +47,14 @@ def missing_extra(
 def _command(package: str, extra: str) -> str:
     from importlib import metadata
 
+    from roxxel_store.records import parse_object
+
     try:
         distribution = metadata.distribution(package)
     except metadata.PackageNotFoundError:
         return f'pip install "{package}[{extra}]"'
     record = distribution.read_text("direct_url.json") or "{}"
-    origin: dict[str, Any] = json.loads(record)
+    origin = parse_object(record, f"{package}/direct_url.json", "install it again")
     is_by_uv = (distribution.read_text("INSTALLER") or "").strip() == "uv"
     # `uv run` sets this variable in the environment of its child.
     is_uv_run = "UV_RUN_RECURSION_DEPTH" in os.environ

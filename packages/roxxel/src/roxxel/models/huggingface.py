@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from roxxel_store import missing_extra, published
+from roxxel_store.records import parse_object
 
 from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._llama import Llama
@@ -143,12 +144,8 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
 
 def _parsed(path: Path) -> dict[str, Any]:
     """Return the content of `config.json`; raise ValueError if a size is missing."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: is not JSON ({error}); copy the file of the model again"
-        ) from error
+    remedy = "copy the file of the model again"
+    values = parse_object(path.read_bytes(), str(path), remedy)
     sizes = [key for key, field in _FIELDS.items() if field in _SIZES]
     missing = [key for key in sizes if values.get(key) is None]
     if missing:
