@@ -15,9 +15,9 @@ from roxxel_ckpt import (
     Checkpointer,
     CheckpointTimeoutError,
     CheckpointWriteError,
-    _orbax,
 )
-from roxxel_ckpt._local_folder import LocalFolder
+from roxxel_ckpt._arrays import orbax
+from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt.errors import brief
 
 from .helpers import checkpointer, content, make, save_all, train
@@ -33,7 +33,7 @@ def no_space(*_: object) -> NoReturn:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Keep background writes waiting until the event is set."""
-    opened, start = threading.Event(), _orbax.start_writing
+    opened, start = threading.Event(), orbax.start_writing
 
     def start_behind_gate(*arguments: Any) -> Callable[[], None]:
         wait = start(*arguments)
@@ -44,7 +44,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
         return wait_at_gate
 
-    monkeypatch.setattr(_orbax, "start_writing", start_behind_gate)
+    monkeypatch.setattr(orbax, "start_writing", start_behind_gate)
     yield opened
     opened.set()
 
@@ -285,7 +285,7 @@ def test_the_live_state_changes_only_when_all_of_it_was_read(
     def fail(*_: object) -> None:
         raise ValueError("a disk that fails\nand more of it")
 
-    monkeypatch.setattr(_orbax, "read_arrays", fail)
+    monkeypatch.setattr(orbax, "read_arrays", fail)
     with pytest.raises(
         Exception, match=r"the arrays cannot be read \(ValueError: a disk that fails\)"
     ):

@@ -15,8 +15,8 @@ from roxxel_ckpt import (
     Checkpointer,
     CheckpointMismatchError,
     CheckpointStateLostError,
-    _orbax,
 )
+from roxxel_ckpt._arrays import orbax
 
 from .helpers import content, flip, largest_file
 
@@ -59,7 +59,7 @@ def test_restore_with_release_needs_the_memory_of_training(
     gc.collect()
     others = live_bytes() - LEAVES * LEAF_BYTES
     counted: list[int] = []
-    read = _orbax.read_arrays
+    read = orbax.read_arrays
 
     def read_and_count(*arguments: Any) -> dict[str, Any]:
         counted.append(live_bytes())
@@ -67,7 +67,7 @@ def test_restore_with_release_needs_the_memory_of_training(
         counted.append(live_bytes())
         return arrays
 
-    monkeypatch.setattr(_orbax, "read_arrays", read_and_count)
+    monkeypatch.setattr(orbax, "read_arrays", read_and_count)
     with Checkpointer(tmp_path, model) as saving:
         saving.save(1)
         peaks: dict[bool, float] = {}
@@ -125,7 +125,7 @@ def test_a_failed_read_says_that_the_live_state_is_lost(
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(_orbax, "read_arrays", fail)
+        patch.setattr(orbax, "read_arrays", fail)
         with pytest.raises(CheckpointStateLostError) as caught:
             saving.restore(release=True)
     for named in (str(tmp_path / "1"), "Input/output error", "the checkpoint is unch"):

@@ -22,10 +22,10 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
-    _orbax,
-    _save,
 )
-from roxxel_ckpt._local_folder import LocalFolder
+from roxxel_ckpt._arrays import orbax
+from roxxel_ckpt._place.disk import LocalFolder
+from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
 
 from .helpers import checkpointer, content, few, flip, make, save_all, train
@@ -598,7 +598,7 @@ def test_step_in_the_place_of_its_folder_is_named(
 
 @pytest.mark.parametrize(
     "moment",
-    [(_orbax, "start_writing"), (_save, "digest_files"), (LocalFolder, "commit")],
+    [(orbax, "start_writing"), (save, "digest_files"), (LocalFolder, "commit")],
 )
 def test_a_folder_that_is_renamed_during_a_save_loses_no_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: tuple[Any, str]

@@ -10,7 +10,8 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel_ckpt import Checkpointer, _orbax
+from roxxel_ckpt import Checkpointer
+from roxxel_ckpt._arrays import orbax
 
 from .helpers import content, leaves
 
@@ -93,7 +94,7 @@ def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
     spread(nnx.Dict(model=fresh, optimizer=fresh_optimizer), mesh_of(2, 4))
     live = leaves(fresh, fresh_optimizer)
     largest: dict[str, int] = {}
-    read = _orbax.read_arrays
+    read = orbax.read_arrays
 
     def read_and_look(*arguments: Any) -> dict[str, Any]:
         arrays = read(*arguments)
@@ -101,7 +102,7 @@ def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
             largest[name] = max(shard.data.size for shard in array.addressable_shards)
         return arrays
 
-    monkeypatch.setattr(_orbax, "read_arrays", read_and_look)
+    monkeypatch.setattr(orbax, "read_arrays", read_and_look)
     Checkpointer(of_eight, fresh, fresh_optimizer).restore()
 
     assert largest["model/linear/kernel"] == 8 * 16 // 8

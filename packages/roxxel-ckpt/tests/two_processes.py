@@ -22,8 +22,8 @@ from roxxel_ckpt import (
     Checkpointer,
     CheckpointError,
     CheckpointStateLostError,
-    _orbax,
 )
+from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt.coordination import (
     Channel,
     CoordinationService,
@@ -146,7 +146,7 @@ class Run:
 
     def read_alone(self) -> None:
         """Fail to read on one process, before and after the arrays are deleted."""
-        read = _orbax.read_arrays
+        read = orbax.read_arrays
 
         def fail(*arguments: Any) -> dict[str, Any]:
             if self.index == 1:
@@ -154,14 +154,14 @@ class Run:
             return read(*arguments)
 
         self.set(7)
-        _orbax.read_arrays = fail
+        orbax.read_arrays = fail
         self.failure_of(self.saving.restore)
         assert self.holds(7)
         try:
             self.saving.restore(release=True)
         except CheckpointStateLostError as error:
             self.say(f"{type(error).__name__}: {error}")
-        _orbax.read_arrays = read
+        orbax.read_arrays = read
         assert self.saving.restore() == 4
 
     def differ(self) -> None:

@@ -22,12 +22,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_ckpt._bucket_folder import fetch_descriptions
-    from roxxel_ckpt._compare import RestoreReport
-    from roxxel_ckpt._description import BestRule, LeafSpec, read_description
-    from roxxel_ckpt._import import import_safetensors
-    from roxxel_ckpt._retention import best_rule
-    from roxxel_ckpt._save import SaveRecord
+    from roxxel_ckpt._arrays.safetensors import import_safetensors
+    from roxxel_ckpt._place.bucket import fetch_descriptions
+    from roxxel_ckpt._place.description import BestRule, LeafSpec, read_description
+    from roxxel_ckpt._restore.compare import RestoreReport
+    from roxxel_ckpt._save.retention import best_rule
+    from roxxel_ckpt._save.save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
     from roxxel_ckpt.errors import (
         CheckpointBucketError,
@@ -63,15 +63,15 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BestRule": "_description",
+    "BestRule": "_place.description",
     "Checkpointer": "checkpointer",
-    "LeafSpec": "_description",
-    "RestoreReport": "_compare",
-    "SaveRecord": "_save",
-    "best_rule": "_retention",
-    "fetch_descriptions": "_bucket_folder",
-    "import_safetensors": "_import",
-    "read_description": "_description",
+    "LeafSpec": "_place.description",
+    "RestoreReport": "_restore.compare",
+    "SaveRecord": "_save.save",
+    "best_rule": "_save.retention",
+    "fetch_descriptions": "_place.bucket",
+    "import_safetensors": "_arrays.safetensors",
+    "read_description": "_place.description",
 }
 
 

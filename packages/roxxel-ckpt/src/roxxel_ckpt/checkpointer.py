@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
-from roxxel_ckpt._bucket_folder import open_folder
-from roxxel_ckpt._compare import Options
-from roxxel_ckpt._description import (
+from roxxel_ckpt._arrays.leaves import StateTree
+from roxxel_ckpt._arrays.live import LiveObjects
+from roxxel_ckpt._arrays.orbax import versions
+from roxxel_ckpt._names import STATE_ROOT
+from roxxel_ckpt._place.bucket import open_folder
+from roxxel_ckpt._place.description import (
     Description,
     checked_json,
     checked_metrics,
@@ -19,13 +22,10 @@ from roxxel_ckpt._description import (
     description_of,
     descriptions,
 )
-from roxxel_ckpt._leaves import StateTree
-from roxxel_ckpt._live_objects import LiveObjects
-from roxxel_ckpt._names import STATE_ROOT
-from roxxel_ckpt._orbax import versions
-from roxxel_ckpt._restore import Restorer
-from roxxel_ckpt._retention import Retention
-from roxxel_ckpt._save import Save, SaveRecord, begin_save, check_shared
+from roxxel_ckpt._restore.compare import Options
+from roxxel_ckpt._restore.restorer import Restorer
+from roxxel_ckpt._save.retention import Retention
+from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.errors import (
     CheckpointError,
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
 
-    from roxxel_ckpt._compare import RestoreReport
-    from roxxel_ckpt._description import BestRule
-    from roxxel_ckpt._restore import Candidate
+    from roxxel_ckpt._place.description import BestRule
+    from roxxel_ckpt._restore.compare import RestoreReport
+    from roxxel_ckpt._restore.restorer import Candidate
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")

@@ -18,19 +18,12 @@ import flax
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-import tensorstore
 from etils import epath
 from orbax.checkpoint import type_handlers
 
 from roxxel_ckpt._integrity import is_of_manager
-from roxxel_ckpt._manager import ManagerLeaf, manager_leaves
-from roxxel_ckpt._names import MANAGER_ITEM, STATE
-from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
-    CheckpointUnreadableError,
-    brief,
-    is_of_files,
-)
+from roxxel_ckpt._names import STATE
+from roxxel_ckpt._place.manager import read_manager_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -154,11 +147,7 @@ def read_arrays(
     if not targets:
         return {}
     if is_of_manager(directory):
-        leaves = manager_leaves(directory)
-        return {
-            name: _read_into(_open(directory, name, leaves[name]), target)
-            for name, target in targets.items()
-        }
+        return read_manager_arrays(directory, targets)
     item = {name: 0 if target is None else target for name, target in targets.items()}
     restore_args = {
         name: ocp.RestoreArgs(restore_type=np.ndarray)
@@ -180,84 +169,6 @@ def read_arrays(
                 item=item, restore_args=restore_args, partial_restore=True
             ),
         )
-
-
-def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of every leaf that an Orbax manager wrote, by name.
-
-    Raises:
-        CheckpointDamagedError: A leaf cannot be read.
-    """
-    specs: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, leaf in manager_leaves(directory).items():
-        array = _open(directory, name, leaf)
-        dtype, shape = str(array.dtype.name), tuple(array.shape)
-        if leaf.is_number:
-            dtype = type(np.zeros((), dtype).item()).__name__
-        elif leaf.key_kind is not None:
-            make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
-            try:
-                dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
-            except (TypeError, ValueError) as error:
-                raise CheckpointDamagedError(
-                    f"{directory}: {name} has PRNG keys of the unknown kind "
-                    f"{leaf.key_kind!r}; restore another step"
-                ) from error
-        specs[name] = dtype, shape
-    return specs
-
-
-def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
-    """Read a part of the leaves that an Orbax manager wrote, and drop the values.
-
-    Without digests, only a read detects files that are missing or too short.
-
-    Raises:
-        CheckpointDamagedError: A leaf cannot be read.
-    """
-    for name, leaf in list(manager_leaves(directory).items())[part::num_parts]:
-        _open(directory, name, leaf, read=True)
-
-
-def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
-    """Open an array that an Orbax manager wrote, or read all of its values.
-
-    This function uses TensorStore directly, so that verification and restore depend on
-    the same parts of a step. Orbax's handler parses more of the step, opens all arrays
-    at once and, after an error, prints a traceback for each.
-    """
-    store = {
-        "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{directory / MANAGER_ITEM}/"},
-        "path": f"{'.'.join(leaf.path)}/",
-    }
-    try:
-        opened: Any = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
-        return opened.read().result() if read else opened
-    except ValueError as error:
-        if not is_of_files(error):
-            raise CheckpointUnreadableError.because(directory, error) from error
-        raise CheckpointDamagedError(
-            f"{directory}: {name} cannot be read ({brief(error)}); restore another step"
-        ) from error
-
-
-def _read_into(opened: Any, target: jax.ShapeDtypeStruct | None) -> Any:
-    """Read an open array as numpy, or into a sharding."""
-    if target is None or target.sharding is None:
-        return opened.read().result()
-    read: dict[str, Any] = {}
-
-    def block(index: Any) -> Any:
-        # Devices that hold replicas request the same block.
-        key = str(index)
-        if key not in read:
-            read[key] = opened[index].read().result()
-        return read[key]
-
-    return jax.make_array_from_callback(
-        target.shape, target.sharding, block, dtype=target.dtype
-    )
 
 
 def versions() -> dict[str, str]:

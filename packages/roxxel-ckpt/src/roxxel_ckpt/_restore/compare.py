@@ -11,7 +11,7 @@ from roxxel_ckpt.errors import CheckpointMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt._place.description import LeafSpec
 
 _LINES_IN_ERROR = 3
 _LINES_IN_TABLE = 20

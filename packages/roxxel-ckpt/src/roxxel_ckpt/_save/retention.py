@@ -15,12 +15,12 @@ import math
 import re
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_ckpt._description import BestRule
+from roxxel_ckpt._place.description import BestRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_ckpt._description import Description
+    from roxxel_ckpt._place.description import Description
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

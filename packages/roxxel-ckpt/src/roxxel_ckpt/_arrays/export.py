@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store import published
 
-from roxxel_ckpt._orbax import read_arrays
+from roxxel_ckpt._arrays.orbax import read_arrays
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt._place.description import LeafSpec
 
 _BYTES_AT_ONCE = 1 << 28
 _DTYPES = {

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import checked_client, for_each
 
-from roxxel_ckpt._copies import Copies, storing, write_copy
-from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._integrity import digests_from_json, unsealed
-from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
-from roxxel_ckpt._step_files import StepFiles
+from roxxel_ckpt._place.copies import Copies, storing, write_copy
+from roxxel_ckpt._place.disk import LocalFolder, absolute
+from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
+from roxxel_ckpt._place.step_files import StepFiles
 from roxxel_ckpt.buckets import SCHEMES, checked_url, checkpoint_bucket, is_url
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
     from typing import Any
 
-    from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.folder import Folder
     from roxxel_ckpt.contents import Files
 
 _DIGESTS = "digests/"

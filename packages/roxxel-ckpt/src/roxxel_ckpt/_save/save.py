@@ -19,9 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt import _orbax
-from roxxel_ckpt._description import descriptions
-from roxxel_ckpt._folder import how_to_bring_back
+from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
     crc_of,
     digest_files,
@@ -31,6 +29,8 @@ from roxxel_ckpt._integrity import (
     write_synced,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
+from roxxel_ckpt._place.description import descriptions
+from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -44,9 +44,9 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from roxxel_ckpt._description import Description, LeafSpec
-    from roxxel_ckpt._folder import Folder
-    from roxxel_ckpt._retention import Retention
+    from roxxel_ckpt._place.description import Description, LeafSpec
+    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._save.retention import Retention
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -313,7 +313,7 @@ class Save:
         state = self._staging / STATE
         try:
             state.mkdir(parents=True)
-            wait_for_files = _orbax.start_writing(state, box.pop())
+            wait_for_files = orbax.start_writing(state, box.pop())
         except BaseException as error:
             self._copied.set_exception(error)
             raise

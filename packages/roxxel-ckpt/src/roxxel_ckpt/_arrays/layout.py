@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._description import LeafSpec
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.description import LeafSpec
 
     ChunkFiles = dict[str, list[tuple[tuple[int, ...], str, int]]]
 

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_ckpt import _orbax
-from roxxel_ckpt._compare import (
-    check_form,
-    check_loadable,
-    check_restorable,
-    plan_restore,
-)
-from roxxel_ckpt._description import (
+from roxxel_ckpt._arrays import orbax
+from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
+from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
+from roxxel_ckpt._integrity import FileDigest, Verifier, find_undigested
+from roxxel_ckpt._place.description import (
     checked_step,
     is_version_1,
     not_found,
@@ -27,9 +24,13 @@ from roxxel_ckpt._description import (
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._integrity import FileDigest, Verifier, find_undigested
-from roxxel_ckpt._layout import chunk_files, layout_files, read_layout
-from roxxel_ckpt._leaves import StateTree, from_stored, target_of
+from roxxel_ckpt._place.manager import read_through
+from roxxel_ckpt._restore.compare import (
+    check_form,
+    check_loadable,
+    check_restorable,
+    plan_restore,
+)
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,
@@ -49,9 +50,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import SupportsIndex
 
-    from roxxel_ckpt._compare import Options, RestoreReport
-    from roxxel_ckpt._description import Description, LeafSpec
-    from roxxel_ckpt._folder import Folder
+    from roxxel_ckpt._place.description import Description, LeafSpec
+    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._restore.compare import Options, RestoreReport
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Targets = dict[str, jax.ShapeDtypeStruct | None]
@@ -148,7 +149,7 @@ class Restorer:
         def read() -> None:
             if release:
                 live.release(candidate.source)
-            stored = _orbax.read_arrays(candidate.directory, candidate.targets or {})
+            stored = orbax.read_arrays(candidate.directory, candidate.targets or {})
             for name, source in candidate.source.items():
                 # `pop` frees each stored array early, so peak memory is one state.
                 values[name] = from_stored(name, stored.pop(source), live.leaves[name])
@@ -315,7 +316,7 @@ class Restorer:
         """Describe the first damage in the files that this process reads."""
         directory = candidate.directory
         if not candidate.description.has_digests:
-            _orbax.read_through(directory, process_index(), process_count())
+            read_through(directory, process_index(), process_count())
             return None
         digests = read_digests(directory, candidate.description)
         if candidate.targets is None or is_version_1(directory):

@@ -29,13 +29,17 @@ from roxxel_ckpt._integrity import (
     text_of,
     unsealed,
 )
-from roxxel_ckpt._manager import FORMAT_OF_MANAGER, read_manager_description
 from roxxel_ckpt._names import (
     COMMIT_FILE,
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
     listed,
+)
+from roxxel_ckpt._place.manager import (
+    FORMAT_OF_MANAGER,
+    read_manager_description,
+    read_manager_leaves,
 )
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -47,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from roxxel_ckpt._folder import Folder
+    from roxxel_ckpt._place.folder import Folder
 
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
@@ -305,8 +309,6 @@ def read_description(directory: Path) -> Description:
 def read_leaves(directory: Path) -> dict[str, LeafSpec]:
     """Return shape and dtype of every leaf by name, or raise CheckpointDamagedError."""
     if is_of_manager(directory):
-        from roxxel_ckpt._orbax import read_manager_leaves
-
         specs = read_manager_leaves(directory).items()
         return {name: LeafSpec(shape, dtype) for name, (dtype, shape) in specs}
     body = _read(directory, V1_TREE_FILE)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_ckpt._export import exported_name, safetensors_dtype
-from roxxel_ckpt._leaves import from_stored
-from roxxel_ckpt._live_objects import LiveObjects
+from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
+from roxxel_ckpt._arrays.leaves import from_stored
+from roxxel_ckpt._arrays.live import LiveObjects
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
 
 if TYPE_CHECKING:
     import os
 
-    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt._place.description import LeafSpec
 
 _MAX_HEADER_BYTES = 100_000_000
 _MOST_NAMED = 5

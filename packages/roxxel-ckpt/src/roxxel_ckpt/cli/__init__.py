@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store import check_output
 from roxxel_store.command import prepare_streams, run_command
 
-from roxxel_ckpt._arguments import parser
-from roxxel_ckpt._compare import plan_restore
-from roxxel_ckpt._description import (
+from roxxel_ckpt._integrity import Verifier, find_undigested
+from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
+from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
     descriptions,
@@ -27,9 +27,12 @@ from roxxel_ckpt._description import (
     read_description,
     read_digests,
 )
-from roxxel_ckpt._folder import how_to_bring_back
-from roxxel_ckpt._integrity import Verifier, find_undigested
-from roxxel_ckpt._named_steps import (
+from roxxel_ckpt._place.folder import how_to_bring_back
+from roxxel_ckpt._place.manager import read_through
+from roxxel_ckpt._restore.compare import plan_restore
+from roxxel_ckpt._save.retention import Retention
+from roxxel_ckpt.cli.arguments import parser
+from roxxel_ckpt.cli.named_steps import (
     Step,
     holds_none,
     named_aside,
@@ -37,8 +40,6 @@ from roxxel_ckpt._named_steps import (
     named_step,
     named_steps,
 )
-from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
-from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.folder import Folder
 
     Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
 
@@ -273,7 +274,7 @@ def _different_values(
     """Yield each leaf whose bits differ, with a line that describes the difference."""
     import numpy as np
 
-    from roxxel_ckpt._export import read_as_numpy
+    from roxxel_ckpt._arrays.export import read_as_numpy
 
     def bits(values: Any) -> Any:
         return np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, -1)
@@ -319,8 +320,6 @@ def _damage(step: Step, *, fetch: bool = False) -> str | None:
     try:
         description = read_description(directory)
         if not description.has_digests:
-            from roxxel_ckpt._orbax import read_through
-
             read_through(directory)
         digests = read_digests(directory, description)
     except CheckpointDamagedError as error:
@@ -334,7 +333,7 @@ def _damage(step: Step, *, fetch: bool = False) -> str | None:
 
 def _misfit(step: Step, digests: Mapping[str, FileDigest]) -> str | None:
     """Describe the first array whose sound files do not fit the description."""
-    from roxxel_ckpt._layout import chunk_files, layout_files, read_layout
+    from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
 
     directory = step.directory
     if is_version_1(directory) or not step.description().has_digests:
@@ -374,7 +373,7 @@ def _export(options: argparse.Namespace) -> int:
     check_output(target)
     step = named_step(options.step)
     directory = _sound_directory(step, "exported")
-    from roxxel_ckpt._export import export_safetensors
+    from roxxel_ckpt._arrays.export import export_safetensors
 
     leaves = step.leaves()
     names = _exported_names(step, leaves, options.part, is_all=options.all)
@@ -396,7 +395,7 @@ def _exported_names(
     step: Step, leaves: Mapping[str, LeafSpec], part: str | None, *, is_all: bool
 ) -> dict[str, str]:
     """Map the leaves to export to their names in the file."""
-    from roxxel_ckpt._export import exported_name
+    from roxxel_ckpt._arrays.export import exported_name
 
     if is_all:
         return {name: name for name in leaves}
@@ -466,7 +465,3 @@ _COMMANDS = {
     "bring-back": _bring_back,
     "export": _export,
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from roxxel_ckpt._leaves import StateTree
+from roxxel_ckpt._arrays.leaves import StateTree
 
 OTHER_FORM = (
     "save any other pytree with Checkpointer(path), save(step, metrics, state=tree) "

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.locks import try_lock, unlock
 
-from roxxel_ckpt._folder import cannot_hold_aside, not_set_aside, only_set_aside
-from roxxel_ckpt._held_folder import HeldFolder
 from roxxel_ckpt._integrity import (
     Verifier,
     find_missing,
@@ -42,6 +40,8 @@ from roxxel_ckpt._names import (
     V1_META_FILE,
     V1_TREE_FILE,
 )
+from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
+from roxxel_ckpt._place.held import HeldFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The interface to the folder of one run's checkpoints.
 
-The folder is on a disk (`roxxel_ckpt._local_folder`) or in a bucket
-(`roxxel_ckpt._bucket_folder`). In both, the package removes only files that it created.
+The folder is on a disk (`roxxel_ckpt._place.disk`) or in a bucket
+(`roxxel_ckpt._place.bucket`). In both, the package removes only files that it created.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_ckpt._bucket_folder import open_folder
-from roxxel_ckpt._description import (
+from roxxel_ckpt._names import ABANDONED, listed
+from roxxel_ckpt._place.bucket import open_folder
+from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
     read_description,
     read_leaves,
 )
-from roxxel_ckpt._local_folder import LocalFolder
-from roxxel_ckpt._names import ABANDONED, listed
+from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -27,7 +27,7 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from roxxel_ckpt._folder import Folder
+    from roxxel_ckpt._place.folder import Folder
 
 _NAME_A_FOLDER = "name a folder of checkpoints or of a run"
 
@@ -40,6 +40,7 @@ class Step(NamedTuple):
 
     @property
     def location(self) -> str:
+        """The path or URL that names the step in messages."""
         return self.folder.location(self.number)
 
     @property
@@ -48,10 +49,12 @@ class Step(NamedTuple):
         return self.folder.step_path(self.number)
 
     def description(self) -> Description:
+        """Read the description."""
         with self._renamed() as directory:
             return read_description(directory)
 
     def leaves(self) -> dict[str, LeafSpec]:
+        """Read shape and dtype of every leaf."""
         with self._renamed() as directory:
             return read_leaves(directory)
 
@@ -92,6 +95,7 @@ def named_aside(text: str) -> tuple[Folder, int]:
 
 
 def holds_none(folder: Folder) -> CheckpointNotFoundError:
+    """Return the error for a folder without steps."""
     return CheckpointNotFoundError(
         f"{folder}: is not a checkpoint and holds none; {_NAME_A_FOLDER}"
     )
@@ -122,4 +126,5 @@ def named_steps(text: str) -> list[Step]:
 
 
 def named_step(text: str) -> Step:
+    """Return the step that a text names, or the newest of a folder or run."""
     return named_steps(text)[-1]

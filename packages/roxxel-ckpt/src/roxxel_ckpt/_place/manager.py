@@ -8,17 +8,25 @@ checkpoints and never writes any. Their files have no digests.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt._integrity import escaped, text_of
 from roxxel_ckpt._names import MANAGER_ITEM
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointUnreadableError,
+    brief,
+    is_of_files,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import jax
 
 # `Description.format` of a step that an Orbax manager wrote.
 FORMAT_OF_MANAGER = 0
@@ -106,6 +114,102 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
         places[place] = name
         leaves[name] = ManagerLeaf(path, value_type == _NUMBER, kinds.get(place))
     return leaves
+
+
+def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of every leaf that an Orbax manager wrote, by name.
+
+    Raises:
+        CheckpointDamagedError: A leaf cannot be read.
+    """
+    import jax
+    import numpy as np
+
+    specs: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, leaf in manager_leaves(directory).items():
+        array = _open(directory, name, leaf)
+        dtype, shape = str(array.dtype.name), tuple(array.shape)
+        if leaf.is_number:
+            dtype = type(np.zeros((), dtype).item()).__name__
+        elif leaf.key_kind is not None:
+            make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
+            try:
+                dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
+            except (TypeError, ValueError) as error:
+                raise CheckpointDamagedError(
+                    f"{directory}: {name} has PRNG keys of the unknown kind "
+                    f"{leaf.key_kind!r}; restore another step"
+                ) from error
+        specs[name] = dtype, shape
+    return specs
+
+
+def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
+    """Read a part of the leaves that an Orbax manager wrote, and drop the values.
+
+    Without digests, only a read detects files that are missing or too short.
+
+    Raises:
+        CheckpointDamagedError: A leaf cannot be read.
+    """
+    for name, leaf in list(manager_leaves(directory).items())[part::num_parts]:
+        _open(directory, name, leaf, read=True)
+
+
+def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
+    """Open an array that an Orbax manager wrote, or read all of its values.
+
+    This function uses TensorStore directly, so that verification and restore depend on
+    the same parts of a step. Orbax's handler parses more of the step, opens all arrays
+    at once and, after an error, prints a traceback for each.
+    """
+    import tensorstore
+
+    store = {
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{directory / MANAGER_ITEM}/"},
+        "path": f"{'.'.join(leaf.path)}/",
+    }
+    try:
+        opened: Any = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
+        return opened.read().result() if read else opened
+    except ValueError as error:
+        if not is_of_files(error):
+            raise CheckpointUnreadableError.because(directory, error) from error
+        raise CheckpointDamagedError(
+            f"{directory}: {name} cannot be read ({brief(error)}); restore another step"
+        ) from error
+
+
+def read_manager_arrays(
+    directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
+) -> dict[str, Any]:
+    """Read arrays of a step into shardings; a target of None reads numpy."""
+    leaves = manager_leaves(directory)
+    return {
+        name: _read_into(_open(directory, name, leaves[name]), target)
+        for name, target in targets.items()
+    }
+
+
+def _read_into(opened: Any, target: jax.ShapeDtypeStruct | None) -> Any:
+    """Read an open array as numpy, or into a sharding."""
+    import jax
+
+    if target is None or target.sharding is None:
+        return opened.read().result()
+    read: dict[str, Any] = {}
+
+    def block(index: Any) -> Any:
+        # Devices that hold replicas request the same block.
+        key = str(index)
+        if key not in read:
+            read[key] = opened[index].read().result()
+        return read[key]
+
+    return jax.make_array_from_callback(
+        target.shape, target.sharding, block, dtype=target.dtype
+    )
 
 
 def _name_of(

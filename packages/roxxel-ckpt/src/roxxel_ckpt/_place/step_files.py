@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import for_each
 
-from roxxel_ckpt._copies import storing, write_copy
 from roxxel_ckpt._integrity import damaged_block, is_sealed, wrong_size
+from roxxel_ckpt._place.copies import storing, write_copy
 from roxxel_ckpt.errors import CheckpointWriteError
 
 if TYPE_CHECKING:

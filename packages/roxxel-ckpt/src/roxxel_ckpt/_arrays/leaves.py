@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from roxxel_ckpt._description import LeafSpec
 from roxxel_ckpt._integrity import escaped
+from roxxel_ckpt._place.description import LeafSpec
 from roxxel_ckpt.errors import CheckpointError, CheckpointMismatchError
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Leaves of a tree, and the files that hold them."""

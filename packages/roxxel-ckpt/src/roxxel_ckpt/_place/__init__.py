@@ -1,0 +1,1 @@
+"""The files of steps: on a disk, or in a bucket."""

@@ -1,0 +1,1 @@
+"""Choosing, verifying and reading a step."""

@@ -1,0 +1,1 @@
+"""One save, and which steps it keeps."""
