@@ -56,8 +56,8 @@ ERRORS = {
     "opendir": (*REFUSED, "EMFILE"),
     "readdir": ("EIO", "ESTALE"),
 }
-# A disk without locks; a unit of a preparation whose files may not be looked at.
-OTHER_REASONS = ("no working flock", "are not done")
+# A disk without locks.
+OTHER_REASONS = ("no working flock",)
 LIBRARY = ctypes.CDLL(os.environ["LD_PRELOAD"])
 LIBRARY.end_watch.restype = ctypes.c_char_p
 

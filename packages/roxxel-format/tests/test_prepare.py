@@ -341,6 +341,51 @@ def test_a_killed_preparation_goes_on_to_the_same_bytes(
     assert content(target.parent) == content(tmp_path / "one")
 
 
+def test_the_same_command_removes_what_an_interrupted_commit_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "write", tmp_path / "c_*.rox", *texts(tmp_path, 3), "--unit-bytes", 1
+    with monkeypatch.context() as context:
+
+        def refuse(path: Path, **_: object) -> None:
+            raise OSError(5, "Input/output error", str(path))
+
+        context.setattr(Path, "unlink", refuse)
+        assert run(*words) == 0
+    assert len(Roxxel(tmp_path / "c_*.rox").leftovers()) > 1
+
+    assert run(*words) == 0
+
+    assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
+
+
+@pytest.mark.parametrize("ending", [".rox", ".unit"])
+def test_a_file_of_a_unit_that_cannot_be_looked_at_is_not_taken_for_absent(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ending: str,
+) -> None:
+    target = tmp_path / "c_*.rox"
+    assert run("write", target, *texts(tmp_path, 3), "--part", "0/1") == 0
+    capsys.readouterr()
+    with monkeypatch.context() as context:
+        stat = os.stat
+
+        def refuse(path: Any, **options: Any) -> os.stat_result:
+            if str(path).endswith(ending):
+                raise OSError(5, "Input/output error", str(path))
+            return stat(path, **options)
+
+        context.setattr(os, "stat", refuse)
+        assert run("commit", target) == 1
+    said = capsys.readouterr().err
+    assert "Input/output error" in said
+    assert f"{ending}:" in said
+
+    assert run("commit", target) == 0
+
+
 def test_a_unit_may_be_written_twice_at_the_same_time(tmp_path: Path) -> None:
     path = lines(tmp_path, "a.jsonl", 300)
     options = [str(path), "--unit-bytes", "4000", "--separator", "0"]

@@ -190,6 +190,13 @@ def _says_ending(options: WriteOptions) -> bool:
     return options.side is None or options.side.is_held_out
 
 
+def _tidy(name: CorpusName) -> None:
+    """Remove what interrupted writes left, such as the plan of a committed job."""
+    # A later `clean` removes files that cannot be removed now.
+    with contextlib.suppress(OSError, ShardError):
+        remove_leftovers(name)
+
+
 _MOST_ALIKE = 8
 """The run ends when this many units failed with one kind of error, and none is done."""
 
@@ -238,6 +245,7 @@ class _Preparation:
             kept = kept_on_disk(name, self._options, self._arguments, self._started)
             if kept is not None:
                 say_kept(self._corpus, *kept, self._options)
+                _tidy(name)
                 return kept[0]
         with ExitStack() as resources:
             place = place_of(target, resources)
@@ -246,10 +254,8 @@ class _Preparation:
             except BaseException:
                 place.undo_begin()
                 raise
-        # A later `clean` removes files that cannot be removed now.
         if name is not None and part is None and not appends:
-            with contextlib.suppress(OSError, ShardError):
-                remove_leftovers(name)
+            _tidy(name)
         return result
 
     def _run(

@@ -194,7 +194,7 @@ class FolderPlace(Place):
         found: dict[str, int] = {}
         for each in names_in(folder):
             # Another process may have renamed its draft; a link may be broken.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found[each] = (folder / each).stat().st_size
         return found
 
