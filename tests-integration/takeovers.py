@@ -67,7 +67,7 @@ class Gate:
         path, nothing = self.folder / "manifest.json", {"steps": [], "aside": []}
         if not path.exists():
             return nothing
-        return nothing | json.loads(path.read_bytes())["body"]["listed"]
+        return nothing | json.loads(path.read_bytes())["listed"]
 
     def listed(self) -> list[int]:
         """Return the committed steps."""

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, fetch_run, open_run
 from roxxel.run_files import RunFolderError
-from roxxel_ckpt.swap import Writer
 from roxxel_store.client import Bucket
+from roxxel_store.swap import Writer
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
@@ -290,7 +290,7 @@ def manifest(runs: Runs, name: str) -> dict[str, Any]:
     nothing: dict[str, Any] = {"steps": [], "files": {}}
     if not path.exists():
         return nothing
-    return nothing | json.loads(path.read_bytes())["body"]["listed"]
+    return nothing | json.loads(path.read_bytes())["listed"]
 
 
 def newest_step(runs: Runs, name: str) -> int:

@@ -157,7 +157,7 @@ class Campaign:
         path = self.home / "bucket/data" / name / "checkpoints/manifest.json"
         if not path.exists():
             return set()
-        listed = json.loads(path.read_bytes())["body"]["listed"]
+        listed = json.loads(path.read_bytes())["listed"]
         steps = listed.get("steps", ())
         return {int(each["name"].partition(".")[0]) for each in steps}
 

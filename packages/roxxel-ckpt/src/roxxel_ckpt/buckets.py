@@ -5,10 +5,20 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from roxxel_store.client import Bucket
+from roxxel_store.swap import SwapErrors
 
-from roxxel_ckpt.errors import CheckpointBucketError
+from roxxel_ckpt.errors import (
+    CheckpointBucketError,
+    CheckpointDamagedError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+)
 
 SCHEMES = ("s3", "gs", "az")
+SWAP_ERRORS = SwapErrors(
+    CheckpointDamagedError, CheckpointTimeoutError, CheckpointWriteError
+)
+"""The errors of the manifest of checkpoints."""
 
 
 def checkpoint_bucket(url: str, timeout_s: float) -> Bucket:

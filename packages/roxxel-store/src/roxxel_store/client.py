@@ -395,7 +395,7 @@ class Bucket:
                 return _interruptible(lambda: request(client, store))
             except (FileNotFoundError, client.exceptions.NotFoundError) as error:
                 if _NO_BUCKET.search(str(error)):
-                    raise self._refusal(
+                    raise self.refusal(
                         f"{url}: there is no such bucket; check the URL"
                     ) from None
                 raise FileNotFoundError(
@@ -414,15 +414,15 @@ class Bucket:
                 # The message of the client may hold parts of the response.
                 reason = _reason(error).format(option=self._option)
                 if reason == _REFUSED and not is_repeated:
-                    raise self._refusal(f"{what}: {reason}") from None
+                    raise self.refusal(f"{what}: {reason}") from None
                 raise self._error(f"{what}: {reason}") from None
             except ValueError:
-                raise self._refusal(
+                raise self.refusal(
                     f"{url}: the client cannot use this name; give the object another "
                     "name"
                 ) from None
 
-    def _refusal(self, message: str) -> BucketError:
+    def refusal(self, message: str) -> BucketError:
         """Return the error of a request that certainly changed nothing."""
         error = self._error(message)
         error.is_refused = True
@@ -431,13 +431,13 @@ class Bucket:
     def _store(self, client: ModuleType, url: str, *, is_large: bool) -> ObjectStore:
         name, endpoint = _endpoint(self._scheme)
         if endpoint and not endpoint.startswith(("http://", "https://")):
-            raise self._refusal(
+            raise self.refusal(
                 f"{url}: the environment variable {name} is not the URL of a server; "
                 "begin it with http:// or https://"
             )
         problem = find_google_problem() if self._scheme == "gs" else None
         if problem is not None:
-            raise self._refusal(f"{url}: {problem}")
+            raise self.refusal(f"{url}: {problem}")
         request_s = min(_REQUEST_S, self._timeout_s / 3)
         if is_large:
             request_s = max(request_s, _UPLOAD_S)
@@ -451,7 +451,7 @@ class Bucket:
                 os.getpid(),
             )
         except client.exceptions.BaseError as error:
-            raise self._refusal(
+            raise self.refusal(
                 f"{url}: the client cannot begin ({type(error).__name__}); set "
                 f"{_SETTINGS.get(self._scheme, 'its settings')} in the environment"
             ) from None

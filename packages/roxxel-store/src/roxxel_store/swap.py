@@ -1,13 +1,93 @@
-"""Compare and swap: replace one small object if nobody else has replaced it."""
+"""Compare and swap of one small object in a bucket, and of a manifest over others.
+
+`swap_object` replaces a small object if nobody else has replaced it. `Writer` builds on
+it: a folder whose manifest lists immutable objects.
+
+    manifest.json                                       replaced by each commit
+    <label><generation>-<number>-<token>                an immutable object, or
+    <label><generation>-<number>-<token>/...            several in one folder
+
+The manifest lists what a folder of a bucket holds, and carries a generation. Every
+other object is immutable, and its name holds the generation of the program that wrote
+the object. An object that the manifest does not list does not exist for a reader.
+
+A program begins by replacing the manifest with one of a higher generation. It commits
+by uploading objects, then replacing the manifest. Each replacement is one conditional
+request, which the store refuses if the manifest is no longer the one that this program
+wrote. So a program that was suspended, or lost its network, cannot undo what a later
+program committed, whenever its requests arrive.
+
+A program deletes only what its own last commit dropped, and what earlier generations
+left unlisted. Nobody can list these objects again: names are never used twice.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+import os
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from roxxel_store.client import Version
 from roxxel_store.errors import BucketError
+from roxxel_store.records import RecordError, RecordKind, checksum_of
 
 if TYPE_CHECKING:
-    from roxxel_store.client import Bucket, Version
+    from collections.abc import Generator, Iterable
+
+    from roxxel_store.client import Bucket
+
+MANIFEST = "manifest.json"
+_NAME = re.compile(r"(?:.*[./])?([0-9]+)-[0-9]+-[0-9a-f]{16}")
+_writers: dict[tuple[str, int], Writer] = {}
+
+
+class SupersededError(OSError):
+    """A later program has begun, or the manifest is gone: nothing can be committed.
+
+    Example:
+        >>> issubclass(SupersededError, OSError)
+        True
+    """
+
+
+@dataclass(frozen=True)
+class SwapErrors:
+    """The classes of the errors of a manifest; each is called with a message.
+
+    Attributes:
+        damaged: The manifest is damaged, is lost, or has another version.
+        late: Another thread of this process holds the folder for too long.
+        superseded: This program can commit nothing any more.
+
+    Example:
+        >>> SwapErrors(damaged=ValueError).late
+        <class 'TimeoutError'>
+    """
+
+    damaged: Callable[[str], Exception] = RecordError
+    late: Callable[[str], Exception] = TimeoutError
+    superseded: Callable[[str], Exception] = SupersededError
+
+    def kind(self) -> RecordKind:
+        """Return the kind of record that a manifest is."""
+        return RecordKind(
+            "manifest",
+            1,
+            "nothing here can be found without it, so put an earlier version of this "
+            "object back, if the bucket keeps versions, or give another folder",
+            self.damaged,
+            "install the release that wrote it",
+            needs=("generation", "number", "writer", "host", "listed"),
+        )
+
+
+_ERRORS = SwapErrors()
 
 
 def swap_object(
@@ -43,3 +123,325 @@ def swap_object(
     if failure is not None and found.version == version:
         raise failure
     return None
+
+
+class Manifest(NamedTuple):
+    """The content of a manifest.
+
+    Attributes:
+        generation: Number of the program that wrote the manifest; 0 without a manifest.
+        number: How often the manifest of this folder has been replaced.
+        writer: A random name of the program that wrote the manifest.
+        host: The machine of this program, for messages.
+        listed: What the folder holds, as JSON. Names of objects, and of folders of
+            objects, are texts anywhere in it.
+
+    Example:
+        >>> Manifest(1, 0, "a1", "host", {"steps": ["5.1-1-00112233445566aa"]}).names()
+        {'5.1-1-00112233445566aa'}
+    """
+
+    generation: int = 0
+    number: int = 0
+    writer: str = ""
+    host: str = ""
+    listed: Mapping[str, Any] = {}
+
+    def names(self) -> set[str]:
+        """Return the names that the manifest lists."""
+        return set(_names_in(self.listed))
+
+    def made(self, name: str) -> bool:
+        """Return whether the program that wrote the manifest made a name."""
+        return is_name(name) and name.endswith(f"-{self.writer}")
+
+
+def read_manifest(bucket: Bucket, errors: SwapErrors = _ERRORS) -> Manifest:
+    """Read the manifest of a folder, which is empty if there is none.
+
+    Raises:
+        RecordError: The manifest is damaged.
+        BucketError: The bucket cannot be read.
+    """
+    return _read(bucket, errors)[0]
+
+
+def check_not_lost(bucket: Bucket, errors: SwapErrors = _ERRORS) -> None:
+    """Raise a RecordError if objects are there, but no manifest."""
+    found = bucket.names()
+    left = sorted(filter(is_name, [*found.objects, *found.prefixes]))
+    if left and MANIFEST not in found.objects:
+        raise errors.damaged(
+            f"{bucket.url}: holds {left[-1]}, but {MANIFEST}, which lists the objects "
+            "here, is gone; put it back (perhaps the bucket keeps deleted versions), "
+            "or give another folder"
+        )
+
+
+def is_name(name: str) -> bool:
+    """Return whether a program made the name with `Writer.new_name`."""
+    return _NAME.fullmatch(name) is not None
+
+
+def remove_folder(bucket: Bucket, name: str) -> None:
+    """Delete all objects in the folder of a name."""
+    bucket.delete([f"{name}/{each}" for each in bucket.sizes(f"{name}/")])
+
+
+def writer_of(bucket: Bucket, errors: SwapErrors = _ERRORS) -> Writer:
+    """Return this process's writer of a folder, which sends requests by `bucket`."""
+    writer = _writers.setdefault((bucket.url, os.getpid()), Writer(bucket, errors))
+    writer.bucket = bucket
+    return writer
+
+
+class Writer:
+    """A program that commits to a folder.
+
+    All methods may be called from several threads. To commit, take over the folder,
+    upload objects under new names, and list them::
+
+        writer.begin()
+        name = writer.new_name("5.")
+        ...  # upload below this name
+        writer.swap(lambda listed: {**listed, "steps": [name]})
+        writer.collect()
+
+    Example:
+        >>> from roxxel_store.client import Bucket
+        >>> Writer(Bucket("s3://my-bucket/run", timeout_s=60)).may_delete
+        True
+
+    Attributes:
+        bucket: The folder.
+    """
+
+    def __init__(self, bucket: Bucket, errors: SwapErrors = _ERRORS) -> None:
+        self.bucket = bucket
+        self._errors = errors
+        self._lock = threading.RLock()
+        self._work = threading.Lock()
+        self._held: Manifest | None = None
+        self._version: Version | None = None
+        self._num_names = 0
+        # Names that no manifest lists, once the next swap has succeeded.
+        self._dropped: set[str] = set()
+        self._is_settled = True
+        self._is_superseded = False
+
+    @property
+    def held(self) -> Manifest:
+        """The manifest that this program wrote last."""
+        if self._held is None:
+            raise AssertionError(f"{self.bucket.url}: this program has not begun")
+        return self._held
+
+    @property
+    def may_delete(self) -> bool:
+        """Whether this program is the writer, and none of its swaps is in doubt."""
+        return self._is_settled and not self._is_superseded
+
+    @contextlib.contextmanager
+    def alone(self, timeout_s: float) -> Generator[None]:
+        """Wait until no other thread of this process uploads and commits here.
+
+        Raises:
+            TimeoutError: The other thread did not end in time.
+        """
+        if not self._work.acquire(timeout=timeout_s):
+            raise self._errors.late(
+                f"{self.bucket.url}: the save of another thread did not end within "
+                f"{timeout_s:g} seconds; use one Checkpointer, or give a larger "
+                "timeout"
+            )
+        try:
+            yield
+        finally:
+            self._work.release()
+
+    def begin(self) -> None:
+        """Take over the folder; from now on, commits of earlier programs fail.
+
+        Raises:
+            BucketError: The bucket fails, or its store ignores conditions.
+        """
+        with self._lock:
+            self._is_settled, self._is_superseded = True, False
+            while True:
+                found, version = _read(self.bucket, self._errors)
+                if version is None:
+                    check_not_lost(self.bucket, self._errors)
+                mine = Manifest(
+                    found.generation + 1,
+                    found.number + 1,
+                    secrets.token_hex(8),
+                    socket.gethostname(),
+                    found.listed,
+                )
+                if self._replace(mine, version):
+                    self._check_conditions()
+                    return
+
+    def ensure_begun(self) -> None:
+        """Take over the folder, unless this program has done so already.
+
+        Raises:
+            SupersededError: A later program has begun.
+        """
+        if self._held is None:
+            self.begin()
+        else:
+            self._check_ours(_read(self.bucket, self._errors)[0])
+
+    def new_name(self, label: str = "") -> str:
+        """Return a name for an object that no other object has ever had."""
+        with self._lock:
+            self._num_names += 1
+            number = self._num_names
+        held = self.held  # the name of the program is random
+        return f"{label}{held.generation}-{number}-{held.writer}"
+
+    def swap(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
+        """Commit: replace what the manifest lists.
+
+        Args:
+            change: Returns what the new manifest lists, given what the old one lists.
+                May be called more than once.
+
+        Raises:
+            SupersededError: A later program has begun; nothing was changed.
+            BucketError: The request failed; it may still take effect.
+        """
+        with self._lock:
+            while True:
+                before = self.held
+                after = before._replace(
+                    number=before.number + 1, listed=change(before.listed)
+                )
+                if self._replace(after, self._version):
+                    self._dropped |= before.names() - after.names()
+                    return
+                # An earlier swap of this program has taken effect after its failure.
+                found, version = _read(self.bucket, self._errors)
+                self._check_ours(found)
+                self._held, self._version = found, version
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Let `collect` delete objects that this program wrote and does not list."""
+        with self._lock:
+            self._dropped.update(names)
+
+    def collect(self) -> None:
+        """Delete what this program dropped, and what earlier ones left unlisted.
+
+        Call it only after a successful swap, so that none of it can be listed again.
+        """
+        with self._lock:
+            held, dropped = self.held, set(self._dropped)
+        listed = held.names()
+
+        def is_left(name: str) -> bool:
+            if not is_name(name) or name in listed:
+                return False
+            return _generation(name) < held.generation or name in dropped
+
+        objects, folders = self._names_there()
+        self.bucket.delete(filter(is_left, objects))
+        for name in filter(is_left, folders):
+            remove_folder(self.bucket, name)
+
+    def _names_there(self) -> tuple[list[str], list[str]]:
+        """Return the objects and folders here, and in folders of other names."""
+        top = self.bucket.names()
+        objects, folders = list(top.objects), list(top.prefixes)
+        for prefix in top.prefixes:
+            if not is_name(prefix):
+                inner = self.bucket.names(f"{prefix}/")
+                objects += [f"{prefix}/{name}" for name in inner.objects]
+                folders += [f"{prefix}/{name}" for name in inner.prefixes]
+        return objects, folders
+
+    def _replace(self, manifest: Manifest, version: Version | None) -> bool:
+        """Replace the manifest; return False if it is another than `version`."""
+        was_settled, self._is_settled = self._is_settled, False
+        try:
+            new = swap_object(self.bucket, MANIFEST, self._packed(manifest), version)
+        except BucketError as error:
+            self._is_settled = was_settled and error.is_refused
+            raise
+        except FileNotFoundError:
+            raise self._gone() from None
+        if new is None:
+            return False
+        self._held, self._version = manifest, new
+        self._is_settled = True
+        return True
+
+    def _check_conditions(self) -> None:
+        """Raise a BucketError if the store ignores the condition of a request.
+
+        A store that does replaces the manifest by itself, which does no harm.
+        """
+        no_version = Version('"0"', "0")
+        same = self._packed(self.held)
+        if self.bucket.replace(MANIFEST, same, no_version) is not None:
+            raise self.bucket.refusal(
+                f"{self.bucket.url}: the store ignores the condition If-Match of a "
+                "request, so two programs could overwrite each other's files; "
+                "update the store, or write to another one"
+            )
+
+    def _packed(self, manifest: Manifest) -> bytes:
+        return self._errors.kind().pack(manifest._asdict())
+
+    def _gone(self) -> Exception:
+        return self._errors.superseded(
+            f"{self.bucket.url_of(MANIFEST)}: is gone, although this program wrote it, "
+            "so nothing can be saved here; put it back (perhaps the bucket keeps "
+            "deleted versions), or start the program again with another folder"
+        )
+
+    def _check_ours(self, found: Manifest) -> None:
+        """Raise SupersededError if another program wrote the manifest."""
+        if not found.generation:
+            raise self._gone()
+        if found.writer != self.held.writer:
+            self._is_superseded = True
+            host = f" on {found.host}" if found.host else ""
+            raise self._errors.superseded(
+                f"{self.bucket.url}: another program{host} has begun to save here, so "
+                "this program can no longer save; give every run a folder of its own"
+            )
+
+
+def _read(bucket: Bucket, errors: SwapErrors) -> tuple[Manifest, Version | None]:
+    """Return the manifest and its version; read it twice if it arrives damaged."""
+    try:
+        found = bucket.get(MANIFEST)
+        if checksum_of(found.data) is None:
+            found = bucket.get(MANIFEST)
+    except FileNotFoundError:
+        return Manifest(), None
+    url = bucket.url_of(MANIFEST)
+    table = errors.kind().parse(found.data, url)
+    return Manifest(**{name: table[name] for name in Manifest._fields}), found.version
+
+
+def _names_in(value: Any) -> Generator[str]:
+    """Yield the names among all texts inside a JSON value."""
+    if isinstance(value, str):
+        if is_name(value):
+            yield value
+    elif isinstance(value, Mapping):
+        for each in cast("Mapping[str, Any]", value).values():
+            yield from _names_in(each)
+    elif isinstance(value, list | tuple):
+        for each in cast("Iterable[Any]", value):
+            yield from _names_in(each)
+
+
+def _generation(name: str) -> int:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise AssertionError(f"{name} is no name of `new_name`")
+    return int(match[1])

@@ -6,7 +6,7 @@
     files/<generation>-<number>-<token>                  a piece of a file of the run
 
 A step exists while the manifest lists it. A save uploads its files under a new name,
-then replaces the manifest (`roxxel_ckpt.swap`), so a kill never leaves half a step. If
+then replaces the manifest (`roxxel_store.swap`), so a kill never leaves half a step. If
 several programs save here, the one that begins last wins: the swaps of the others fail.
 
 Processes need not share a disk. Each process writes its files to a local directory and
@@ -25,6 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.client import checked_client, for_each
+from roxxel_store.swap import (
+    Writer,
+    check_not_lost,
+    is_name,
+    read_manifest,
+    remove_folder,
+    writer_of,
+)
 
 from roxxel_ckpt._integrity import digests_from_json, unsealed
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
@@ -32,20 +40,18 @@ from roxxel_ckpt._place.copies import Copies, storing, write_copy
 from roxxel_ckpt._place.disk import LocalFolder, absolute
 from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._place.step_files import StepFiles
-from roxxel_ckpt.buckets import SCHEMES, checked_url, checkpoint_bucket, is_url
+from roxxel_ckpt.buckets import (
+    SCHEMES,
+    SWAP_ERRORS,
+    checked_url,
+    checkpoint_bucket,
+    is_url,
+)
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
     CheckpointWriteError,
-)
-from roxxel_ckpt.swap import (
-    Writer,
-    check_not_lost,
-    is_name,
-    read_manifest,
-    remove_folder,
-    writer_of,
 )
 
 if TYPE_CHECKING:
@@ -102,7 +108,7 @@ class BucketFolder:
         Raises:
             CheckpointDamagedError: There are steps, and no manifest that lists them.
         """
-        check_not_lost(self._bucket)
+        check_not_lost(self._bucket, SWAP_ERRORS)
         aside = [] if self._is_aside else self._contents().aside
         if aside:
             raise only_set_aside(self, sorted({entry.step for entry in aside}))
@@ -251,7 +257,7 @@ class BucketFolder:
 
     def sees(self, mark: str) -> bool:
         """Return whether this process sees the manifest of the program `mark`."""
-        return read_manifest(self._bucket).writer == mark
+        return read_manifest(self._bucket, SWAP_ERRORS).writer == mark
 
     def unmark(self, mark: str) -> None:
         """Do nothing: the manifest stays."""
@@ -389,10 +395,10 @@ class BucketFolder:
 
     @property
     def _writer(self) -> Writer:
-        return writer_of(self._bucket)
+        return writer_of(self._bucket, SWAP_ERRORS)
 
     def _contents(self) -> Contents:
-        return Contents.of(read_manifest(self._bucket).listed)
+        return Contents.of(read_manifest(self._bucket, SWAP_ERRORS).listed)
 
     def _names(self) -> dict[int, str]:
         """Return the name of every step, oldest step first."""

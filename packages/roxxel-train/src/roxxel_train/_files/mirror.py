@@ -9,7 +9,7 @@ the start, with every checkpoint and at the end. (Checkpoints are uploaded by
 
 A piece is never changed. An upload sends only the pieces that have changed; of a
 growing log, this is the last piece. The swap of the manifest that commits a checkpoint
-lists the pieces, too (`roxxel_ckpt.swap`): whoever restores a checkpoint has its log.
+lists the pieces, too (`roxxel_store.swap`): whoever restores a checkpoint has its log.
 
 If two programs run here, the one that begins last wins: it replaces the manifest and
 then reads the files, so it has every file that another program has committed. After
@@ -34,12 +34,12 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     fetch_descriptions,
 )
-from roxxel_ckpt.buckets import checked_url, checkpoint_bucket
+from roxxel_ckpt.buckets import SWAP_ERRORS, checked_url, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
-from roxxel_ckpt.swap import Writer, read_manifest, writer_of
 from roxxel_store.client import for_each
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
+from roxxel_store.swap import Writer, read_manifest, writer_of
 
 from roxxel_train._files.log import METRICS_FILE
 from roxxel_train._files.reference import CHECKPOINTS
@@ -162,7 +162,7 @@ class Mirror:
 
     @property
     def _writer(self) -> Writer:
-        return writer_of(self._bucket)
+        return writer_of(self._bucket, SWAP_ERRORS)
 
     def _check_complete(self, before: Files, files: Files) -> None:
         """Raise CheckpointWriteError if a file without which no run resumes is gone."""
@@ -210,7 +210,7 @@ class Mirror:
         while True:
             left -= 1
             try:
-                return act(Contents.of(read_manifest(self._bucket).listed))
+                return act(Contents.of(read_manifest(self._bucket, SWAP_ERRORS).listed))
             except FileNotFoundError as error:
                 if not left:
                     raise RunMismatchError(

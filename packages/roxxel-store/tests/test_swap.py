@@ -1,0 +1,129 @@
+"""A manifest over immutable objects: who begins last wins, and nothing else is lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_store.client import Answer, Bucket, Listed, Listing, ObjectVersion, Version
+from roxxel_store.records import RecordError
+from roxxel_store.swap import MANIFEST, SupersededError, Writer, read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+URL = "s3://data/run"
+
+
+class Memory(Bucket):
+    """Objects in memory, which have a new version after every replacement."""
+
+    def __init__(self) -> None:
+        super().__init__(URL, 60)
+        self.objects: dict[str, bytes] = {}
+        self.number = 0
+
+    def hasty(self, most_s: float = 0) -> Bucket:
+        del most_s
+        return self
+
+    def get(
+        self,
+        name: str,
+        span: tuple[int, int] | None = None,
+        most_bytes: int | None = None,
+    ) -> Answer:
+        del span, most_bytes
+        if name not in self.objects:
+            raise FileNotFoundError(name)
+        data, tag = self.objects[name], f"{self.number}"
+        return Answer(data, len(data), tag, Version(tag, None))
+
+    def replace(
+        self, name: str, data: bytes, version: Version | None
+    ) -> Version | None:
+        now = Version(f"{self.number}", None) if name in self.objects else None
+        if version != now:
+            return None
+        self.objects[name] = data
+        self.number += 1
+        return Version(f"{self.number}", None)
+
+    def names(self, prefix: str = "") -> Listing:
+        below = [n.removeprefix(prefix) for n in self.objects if n.startswith(prefix)]
+        return Listing(
+            {n: Listed(ObjectVersion(0, ""), 0.0) for n in below if "/" not in n},
+            sorted({name.partition("/")[0] for name in below if "/" in name}),
+        )
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return {
+            name.removeprefix(prefix): len(data)
+            for name, data in self.objects.items()
+            if name.startswith(prefix)
+        }
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in list(names):
+            self.objects.pop(name, None)
+
+
+def commit(writer: Writer, label: str) -> str:
+    """Upload an object in a folder, and list nothing else."""
+    name = writer.new_name(label)
+    assert isinstance(writer.bucket, Memory)
+    writer.bucket.objects[f"{name}/data"] = b""
+    writer.swap(lambda _: {"names": [name]})
+    return name
+
+
+def test_a_program_that_was_taken_over_changes_nothing() -> None:
+    bucket = Memory()
+    earlier, later = Writer(bucket), Writer(bucket)
+    earlier.begin()
+    commit(earlier, "1.")
+    later.begin()
+    kept = commit(later, "2.")
+
+    with pytest.raises(SupersededError, match=rf"^{URL}: another program"):
+        commit(earlier, "3.")
+
+    assert read_manifest(bucket).names() == {kept}
+    assert not earlier.may_delete
+    later.collect()
+    assert {name.partition("/")[0] for name in bucket.objects} == {MANIFEST, kept}
+
+
+def test_a_manifest_knows_the_names_that_its_program_made() -> None:
+    bucket = Memory()
+    earlier, later = Writer(bucket), Writer(bucket)
+    earlier.begin()
+    name = earlier.new_name("1.")
+    assert read_manifest(bucket).made(name)
+
+    later.begin()
+    assert not read_manifest(bucket).made(name)
+
+
+def test_a_flipped_bit_in_a_manifest_is_found() -> None:
+    bucket = Memory()
+    Writer(bucket).begin()
+    data = bytearray(bucket.objects[MANIFEST])
+    data[20] ^= 1
+    bucket.objects[MANIFEST] = bytes(data)
+
+    with pytest.raises(RecordError, match=rf"^{URL}/{MANIFEST}: .* damaged"):
+        read_manifest(bucket)
+
+
+def test_objects_whose_manifest_is_gone_are_named() -> None:
+    bucket = Memory()
+    writer = Writer(bucket)
+    writer.begin()
+    name = commit(writer, "1.")
+    del bucket.objects[MANIFEST]
+
+    with pytest.raises(RecordError, match=rf"^{URL}: holds {name}, but {MANIFEST}"):
+        Writer(bucket).begin()
+    with pytest.raises(SupersededError, match=rf"^{URL}/{MANIFEST}: is gone"):
+        writer.ensure_begun()
