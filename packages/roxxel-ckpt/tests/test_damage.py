@@ -15,6 +15,7 @@ import pytest
 from roxxel_ckpt import (
     CheckpointDamagedError,
     Checkpointer,
+    CheckpointError,
     CheckpointUnreadableError,
     _integrity,
 )
@@ -256,6 +257,33 @@ def test_a_step_that_cannot_be_read_is_no_damage(
     assert not caplog.records
     assert reading.steps() == [10, 20]
     assert reading.restore() == 20
+
+
+@pytest.mark.parametrize("name", ["state", "state/_METADATA", WEIGHTS])
+def test_a_look_that_fails_at_any_moment_of_a_restore_names_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 20)
+    reading = checkpointer(tmp_path, seed=1)
+    stat, watched = os.stat, str(tmp_path / "20" / name)
+    looks = fails_at = 0
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        nonlocal looks
+        looks += str(path) == watched
+        if str(path) == watched and looks == fails_at:
+            raise OSError(errno.EIO, "Input/output error", watched)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    while looks >= fails_at:
+        looks, fails_at = 0, fails_at + 1
+        try:
+            assert reading.restore() == 20
+        except CheckpointError as error:
+            assert "Input/output error" in str(error)  # noqa: PT017 - some may pass
+    assert fails_at > 1
 
 
 def test_a_step_is_saved_beside_one_that_cannot_be_read_and_none_is_deleted(

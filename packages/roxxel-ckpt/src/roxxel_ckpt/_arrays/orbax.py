@@ -12,22 +12,22 @@ import asyncio
 import contextlib
 import functools
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import flax
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from etils import epath
+from etils.epath import gpath
 from orbax.checkpoint import type_handlers
 
-from roxxel_ckpt._integrity import is_of_manager
+from roxxel_ckpt._integrity import is_of_manager, mode_of
 from roxxel_ckpt._names import STATE
 from roxxel_ckpt._place.manager import read_manager_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
-    from pathlib import Path
 
 # If an array has at least this size, each of its replicas writes a part. For smaller
 # arrays, one file per replica would cost more than it saves.
@@ -61,7 +61,7 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
         stack.enter_context(contextlib.closing(handler))
         stack.callback(_await_all, commits)
         futures: Any = asyncio.run(
-            handler.async_save(epath.Path(directory), args=ocp.args.PyTreeSave(arrays))
+            handler.async_save(_Path(directory), args=ocp.args.PyTreeSave(arrays))
         )
         ended = stack.pop_all()
 
@@ -71,6 +71,14 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
                 future.result()
 
     return wait
+
+
+class _Path(gpath.PosixGPath):
+    """A path for Orbax, which takes a file that it may not look at for absent."""
+
+    def exists(self) -> bool:
+        """Return whether there is something; raise an error of the disk."""
+        return mode_of(Path(self)) is not None
 
 
 class _Arrays(type_handlers.ArrayHandler):
@@ -164,7 +172,7 @@ def read_arrays(
     handler = ocp.PyTreeCheckpointHandler()
     with _quiet(), contextlib.closing(handler):
         return handler.restore(
-            epath.Path(directory / STATE),
+            _Path(directory / STATE),
             args=ocp.args.PyTreeRestore(
                 item=item, restore_args=restore_args, partial_restore=True
             ),
