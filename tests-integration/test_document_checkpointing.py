@@ -137,9 +137,9 @@ def test_step_may_be_an_integer_of_any_library(tmp_path: Path, step: Any) -> Non
 @pytest.mark.parametrize("step", [7.0, "7", np.float32(7), jnp.array(7.0), None])
 def test_step_that_is_not_an_integer_is_one_sentence(tmp_path: Path, step: Any) -> None:
     saving = Checkpointer(str(tmp_path), *make())
-    with pytest.raises(TypeError, match=r"^step must be an integer, got .*; give the"):
+    with pytest.raises(TypeError, match=r"^step must be an integer, the number of "):
         saving.save(step, {"loss": 0.5})
-    with pytest.raises(ValueError, match=r"^step must be 0 or more, got -1$"):
+    with pytest.raises(ValueError, match=r"^step must be at least 0, got -1$"):
         saving.save(-1, {"loss": 0.5})
     assert list(tmp_path.iterdir()) == []
 

@@ -249,7 +249,7 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(
         saving.save(1, {"loss": "low"})
     with pytest.raises(TypeError, match="metrics_dict must be a dict of numbers, got"):
         saving.save(1, 0.5)  # pyright: ignore[reportArgumentType] - the point
-    with pytest.raises(ValueError, match="step must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="step must be at least 0, got -1"):
         saving.save(-1)
     with pytest.raises(TypeError, match="model/name: holds str"):
         Checkpointer(tmp_path / "run", nnx.Dict(name=nnx.Variable("x"))).save(1)

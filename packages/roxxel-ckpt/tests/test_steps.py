@@ -538,14 +538,14 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
             ValueError, match=f"{url}: checkpoints cannot be written to this kind of"
         ):
             Checkpointer(url, make()[0])
-    with pytest.raises(TypeError, match="step must be an integer, got '3'"):
+    with pytest.raises(TypeError, match=r"step must be an integer, .*got '3'"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
     for use in (
         checkpointer(tmp_path).save,
         checkpointer(tmp_path).restore,
         checkpointer(tmp_path).metrics,
     ):
-        with pytest.raises(TypeError, match="step must be an integer, got True"):
+        with pytest.raises(TypeError, match=r"step must be an integer, .*got True"):
             use(True)
     with pytest.raises(ValueError, match=r"metrics_dict\['loss'\] is larger than any"):
         checkpointer(tmp_path).save(1, {"loss": 10**400})

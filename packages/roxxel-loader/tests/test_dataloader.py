@@ -3,7 +3,6 @@ from __future__ import annotations
 import multiprocessing
 import operator
 import os
-import re
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain
@@ -288,7 +287,7 @@ def test_no_items_without_end_and_no_whole_batch_are_errors() -> None:
 )
 def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
     arguments: dict[str, Any] = {"batch_size": 2} | {name: value}
-    with pytest.raises(ValueError, match=f"{name} is {value}"):
+    with pytest.raises(ValueError, match=f"{name} must be at least .*got {value}"):
         Dataloader(RangeDataset(5), **arguments)
 
 
@@ -308,10 +307,9 @@ def test_arguments_of_another_type_are_named(
     name: str, value: Any, wanted: str
 ) -> None:
     arguments: dict[str, Any] = {"batch_size": 2} | {name: value}
-    with pytest.raises(
-        TypeError, match=f"{name} is {re.escape(repr(value))}.* give {wanted}"
-    ):
+    with pytest.raises(TypeError, match=f"^{name} .*{wanted}") as error:
         Dataloader(RangeDataset(5), **arguments)
+    assert repr(value) in str(error.value)
 
 
 def test_a_function_over_batches_must_be_one() -> None:
@@ -392,7 +390,7 @@ def test_a_bool_is_not_a_number() -> None:
     names = ("batch_size", "workers", "prefetch", "seed", "start_step", "epochs")
     for name in names:
         options: dict[str, Any] = {"batch_size": 2, name: flag}
-        with pytest.raises(TypeError, match=f"{name} is True; give an integer"):
+        with pytest.raises(TypeError, match=f"{name} must be an integer, got True"):
             Dataloader(dataset, **options)
     loader = Dataloader(dataset, 2)
     for use in (
@@ -403,7 +401,7 @@ def test_a_bool_is_not_a_number() -> None:
         lambda count: Dataloader(dataset, 2, process_index=0, process_count=count),
         lambda stop: device_stream(lambda _: np.zeros(2), 0, stop),
     ):
-        with pytest.raises(TypeError, match="is True; give an integer"):
+        with pytest.raises(TypeError, match="must be an integer, got True"):
             use(flag)
 
 
@@ -448,7 +446,7 @@ def test_a_process_number_out_of_range_is_an_error(index: int, count: int) -> No
 def test_a_process_number_that_is_not_an_integer_is_an_error(
     index: Any, count: Any
 ) -> None:
-    with pytest.raises(TypeError, match=r"process_\w+ is \d\.5; give an integer"):
+    with pytest.raises(TypeError, match=r"process_\w+ must be an integer, got \d\.5"):
         Dataloader(RangeDataset(8), 2, process_index=index, process_count=count)
 
 

@@ -343,9 +343,9 @@ def test_steps_must_be_a_range(start: int, stop: int) -> None:
 
 
 def test_counts_must_not_be_negative() -> None:
-    with pytest.raises(ValueError, match="prefetch is -1"):
+    with pytest.raises(ValueError, match=r"prefetch must be at least .*got -1"):
         device_stream(CountingSource(), 0, 1, prefetch=-1)
-    with pytest.raises(ValueError, match="workers is -2"):
+    with pytest.raises(ValueError, match=r"workers must be at least .*got -2"):
         device_stream(CountingSource(), 0, 1, workers=-2)
 
 

@@ -81,9 +81,9 @@ def test_small_numpy_integers_do_not_overflow_in_a_stream() -> None:
 
 
 def test_a_stream_is_not_counted_from_its_end() -> None:
-    with pytest.raises(ValueError, match="num_items is -1"):
+    with pytest.raises(ValueError, match=r"num_items must be at least .*got -1"):
         numbers(5).take(-1)
-    with pytest.raises(ValueError, match="num_items is -2"):
+    with pytest.raises(ValueError, match=r"num_items must be at least .*got -2"):
         numbers(5).skip(-2)
 
 
@@ -346,7 +346,7 @@ def test_what_a_stream_cannot_do_is_named() -> None:
         loader.epoch(1)
     with pytest.raises(TypeError, match="buffer_size, seed"):
         Dataloader(numbers(9), 2, shuffle=True)
-    with pytest.raises(ValueError, match="buffer_size is 0"):
+    with pytest.raises(ValueError, match=r"buffer_size must be at least .*got 0"):
         numbers(9).shuffle(0)
     with (
         ProcessPoolExecutor(1) as executor,

@@ -598,13 +598,13 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"eval_every": 0}, "eval_every must be 1 or more, got 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every must be 1 or more"),
-        ({"log_every": -1}, "log_every must be 1 or more, got -1"),
+        ({"eval_every": 0}, "eval_every must be at least 1, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be at least 1"),
+        ({"log_every": -1}, "log_every must be at least 1, got -1"),
         ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
         ({"loss_fn": None}, "loss_fn and train_step are both None"),
-        ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
-        ({"keep_every": 0}, "keep_every must be 1 or more, got 0"),
+        ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),
+        ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
         ({"keep_every": "6"}, "keep_every='6' is not a duration; give a number and s"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),

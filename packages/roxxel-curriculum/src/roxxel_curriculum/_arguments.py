@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_store.arguments import as_integer
+
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import by_name
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Skip
@@ -20,7 +22,7 @@ _SMALLEST_SHARE_INVERSE = 10**12
 
 def checked_seed(seed: Any) -> int:
     """Return `seed` as an int; any integer is valid."""
-    return as_integer(seed, "seed must be an integer")
+    return as_integer("seed", seed)
 
 
 def checked_phases(
@@ -56,7 +58,7 @@ def checked_phases(
 
 def checked_overlap(overlap: Any) -> int:
     """Return `overlap` as an int; raise unless it is 0 or 1."""
-    number = as_integer(overlap, "overlap must be 0 or 1 tokens")
+    number = as_integer("overlap", overlap, what="0 or 1 tokens")
     if number not in (0, 1):
         raise CurriculumError(f"overlap must be 0 or 1 tokens, got {number}")
     return number
@@ -66,10 +68,8 @@ def checked_count(name: str, value: Any) -> int | None:
     """Return `value` as an int of at least 1; None stays None."""
     if value is None:
         return None
-    number = as_integer(value, f"{name} must be an integer or None")
-    if number < 1:
-        raise CurriculumError(f"{name} must be at least 1, got {number}")
-    return number
+    what = "an integer or None"
+    return as_integer(name, value, 1, what=what, error=CurriculumError)
 
 
 def merged_skips(skips: Any) -> tuple[Skip, ...]:
@@ -120,12 +120,12 @@ def _is_iterable(value: object) -> bool:
 
 
 def _skip_pair(skip: Any) -> tuple[int, int]:
-    message = "a skip is a pair of integers (at, count)"
+    what = "a pair of integers (at, count)"
     try:
         at, count = (skip.at, skip.steps) if isinstance(skip, Skip) else skip
     except (TypeError, ValueError) as error:
-        raise TypeError(f"{message}, got {skip!r}") from error
-    return as_integer(at, message), as_integer(count, message)
+        raise TypeError(f"a skip must be {what}, got {skip!r}") from error
+    return as_integer("a skip", at, what=what), as_integer("a skip", count, what=what)
 
 
 def _named(phase: Phase, primary: str, label: str) -> Phase:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+from roxxel_store.arguments import as_integer
 
-from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import by_name
 from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 
@@ -192,22 +193,19 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
                 f"{where} have {value}; give a range with step 1, or the numbers"
             )
         return (min(value), max(value) + 1) if value else (0, 0)
-    message = (
-        f"{where} must be integers, ranges, pairs [start, stop] or texts such as "
-        "'tokens:[512,1024)'"
-    )
+    what = "integers, ranges, pairs [start, stop] or texts such as 'tokens:[512,1024)'"
     if isinstance(value, list | tuple):
         pair = cast("Sequence[Any]", value)
         if len(pair) != 2:
-            raise CurriculumError(f"{message}, got {value!r}")
-        first, stop = (as_integer(each, message) for each in pair)
+            raise CurriculumError(f"{where} must be {what}, got {value!r}")
+        first, stop = (as_integer(where, each, what=what) for each in pair)
         if first > stop:
             raise CurriculumError(
                 f"{where} have the falling range [{first}, {stop}); "
                 "give the smaller number first"
             )
     else:
-        first = as_integer(value, message)
+        first = as_integer(where, value, what=what)
         stop = first + 1
     _check_number(first, where)
     _check_number(stop - 1, where)

@@ -1,9 +1,8 @@
-"""Errors that the author of a schedule can correct, and the check of integers."""
+"""Errors that the author of a schedule can correct."""
 
 from __future__ import annotations
 
-import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,16 +56,3 @@ class StateMismatch(CurriculumError):
 
     def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:
         return StateMismatch, (self.differences,)
-
-
-def as_integer(value: Any, message: str) -> int:
-    """Return a Python or numpy integer as an int; a bool or float is a `TypeError`.
-
-    The error begins with `message`.
-    """
-    if isinstance(value, bool):
-        raise TypeError(f"{message}, got {value!r}")
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{message}, got {value!r}") from error

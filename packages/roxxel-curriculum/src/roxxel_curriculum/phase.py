@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
+from roxxel_store.arguments import as_integer
 
-from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.blend import integer_weights
 
@@ -68,7 +69,10 @@ class Phase:
         for name in ("steps", "tokens", "batch_size", "seq_len"):
             value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, name, _positive_integer(name, value))
+                number = as_integer(
+                    f"{name} of a phase", value, 1, error=CurriculumError
+                )
+                object.__setattr__(self, name, number)
         if self.epochs is not None:
             object.__setattr__(self, "epochs", _checked_epochs(self.epochs))
         if self.tokens is not None and not self.tokens // (
@@ -101,13 +105,6 @@ class Phase:
         epochs = self.epochs or 0
         # `repr` returns the decimal 0.2; the float itself is a nearby binary fraction.
         return Fraction(repr(float(epochs))) if isinstance(epochs, float) else epochs
-
-
-def _positive_integer(name: str, value: Any) -> int:
-    number = as_integer(value, f"{name} of a phase must be an integer")
-    if number < 1:
-        raise CurriculumError(f"{name} of a phase must be at least 1, got {number}")
-    return number
 
 
 def _checked_epochs(epochs: Any) -> int | float | Fraction:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_store.arguments import as_integer
+
+from roxxel_curriculum._errors import CurriculumError
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
-            epochs = as_integer(self.epochs, "epochs of a policy must be an integer")
+            epochs = as_integer("epochs of a policy", self.epochs)
             object.__setattr__(self, "epochs", epochs)
             if self.epochs < 1:
                 raise CurriculumError(

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+from roxxel_store.arguments import as_integer
+
 from roxxel_curriculum._bind.fields import (
     checked_columns,
     checked_fields,
@@ -25,7 +27,6 @@ from roxxel_curriculum._bind.sources import (
     token_range,
     with_block_checks,
 )
-from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._names import named_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
@@ -172,7 +173,7 @@ class Sampler:
                 tokens outside the range of int32.
             ValueError: `columns` has a step other than 1.
         """
-        step = as_integer(step, "step must be an integer")
+        step = as_integer("step", step)
         block = self._block(step)
         first, length = checked_columns(columns, block.seq_len)
         source, start = block.rows(step)
@@ -193,7 +194,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        step = as_integer(step, "step must be an integer")
+        step = as_integer("step", step)
         block = self._block(step)
         source, start = block.rows(step)
         return Windows(source.copy(), start.copy(), start + block.seq_len)
@@ -207,7 +208,7 @@ class Sampler:
             IndexError: The step is outside the run, or the row outside the batch.
         """
         windows = self.windows(step)
-        row = as_integer(row, "row must be an integer")
+        row = as_integer("row", row)
         if not 0 <= row < windows.source.size:
             raise IndexError(
                 f"row {row} is outside the batch of step {step}, "
@@ -297,8 +298,8 @@ class Sampler:
         Raises:
             IndexError: `step` is negative, or a row is outside the batch.
         """
-        first = as_integer(step, "step must be an integer")
-        num_steps = as_integer(n, "the number of steps must be an integer")
+        first = as_integer("step", step)
+        num_steps = as_integer("the number of steps", n)
         stop = min(first + num_steps, self.total_steps)
         blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
         wanted = windows_ahead(blocks, rows, self._masking.partial_rows)
@@ -421,7 +422,7 @@ class Sampler:
         return dict(zip(self.source_names, ranges, strict=True))
 
     def _steps_done(self, step: int) -> int:
-        step = as_integer(step, "step must be an integer")
+        step = as_integer("step", step)
         if not 0 <= step <= self.total_steps:
             raise IndexError(
                 f"step {step} is outside [0, {self.total_steps}]; "
@@ -431,7 +432,7 @@ class Sampler:
 
     def _phase_index(self, step: int) -> int:
         """Return the index in `phases` of the phase that contains a step, or raise."""
-        step = as_integer(step, "step must be an integer")
+        step = as_integer("step", step)
         if 0 <= step < self.total_steps:
             return bisect_right(self._starts, step) - 1
         raise IndexError(self._solution.why_outside(step))

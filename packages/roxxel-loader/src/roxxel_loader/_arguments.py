@@ -13,26 +13,6 @@ Seed: TypeAlias = int | jax.Array
 """A seed: an integer, or a key of `jax.random`."""
 
 
-def check_integers(**numbers: Any) -> None:
-    """Raise a TypeError if one of the named numbers is not an integer, or is a bool."""
-    for name, number in numbers.items():
-        try:
-            operator.index(number)
-            is_integer = not isinstance(number, bool)
-        except TypeError:
-            is_integer = False
-        if not is_integer:
-            raise TypeError(f"{name} is {number!r}; give an integer")
-
-
-def check_at_least(least: int, **counts: Any) -> None:
-    """Raise a ValueError for a count below `least`, a TypeError for a non-integer."""
-    check_integers(**counts)
-    for name, count in counts.items():
-        if count < least:
-            raise ValueError(f"{name} is {count}; give {least} or more")
-
-
 def seed_number(seed: Any) -> int:
     """Return an integer seed, or the bits of a JAX key as one integer.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import operator
 from functools import cache, partial
 from typing import (
     TYPE_CHECKING,
@@ -18,8 +17,9 @@ from typing import (
 )
 
 import jax
+from roxxel_store.arguments import as_integer
 
-from ._arguments import check_at_least, check_callable, check_integers
+from ._arguments import check_callable
 from ._dataloader_arguments import (
     check_batches,
     check_indexed,
@@ -222,33 +222,27 @@ class Dataloader(Generic[B]):
         process_index: int | None = None,
         process_count: int | None = None,
     ) -> None:
-        check_at_least(1, batch_size=batch_size)
-        check_at_least(0, prefetch=prefetch, start_step=start_step)
-        check_integers(seed=seed)
-        check_at_least(0, workers=workers)
-        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
-        workers, prefetch = operator.index(workers), operator.index(prefetch)
+        self._batch_size = as_integer("batch_size", batch_size, 1)
+        self._prefetch = as_integer("prefetch", prefetch, 0)
+        self._start = as_integer("start_step", start_step, 0)
+        self._seed = as_integer("seed", seed)
+        self._workers = as_integer("workers", workers, 0)
         if epochs is not None:
-            check_at_least(0, epochs=epochs)
+            epochs = as_integer("epochs", epochs, 0)
+        self._epochs = epochs
         if collate is not None:
             check_callable(collate=collate)
         if progress is not None:
             check_callable(progress=progress)
         self._process = checked_process(process_index, process_count)
-        self._workers = workers
-        self._prefetch = prefetch
         self._sharding = sharding
         self._executor = executor
         self._progress = progress
         self._collate = collate
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._dataset = dataset
-        self._batch_size = operator.index(batch_size)
         self._shuffle = shuffle
-        self._seed = operator.index(seed)
         self._drop_last = drop_last
-        self._start = operator.index(start_step)
-        self._epochs = epochs = None if epochs is None else operator.index(epochs)
         self._stop = None
         if isinstance(dataset, StreamingDataset):
             check_stream(shuffle=shuffle, executor=executor)
@@ -310,8 +304,7 @@ class Dataloader(Generic[B]):
         Raises:
             IndexError: `step` is negative, or after the last step.
         """
-        check_integers(step=step)
-        step = operator.index(step)
+        step = as_integer("step", step)
         if self._stop is None and step < 0:
             raise IndexError(f"step is {step}; give 0 or more")
         if self._stop is not None and not 0 <= step < self._stop:
@@ -332,8 +325,7 @@ class Dataloader(Generic[B]):
             ValueError: The epoch is negative.
             TypeError: The dataset is a stream.
         """
-        check_at_least(0, epoch=epoch)
-        start = operator.index(epoch) * self.steps_per_epoch
+        start = as_integer("epoch", epoch, 0) * self.steps_per_epoch
         return self._with(_start=start, _stop=start + self.steps_per_epoch)
 
     def map_batches(self, function: Callable[[B], C]) -> Dataloader[C]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from concurrent.futures import ProcessPoolExecutor
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from ._arguments import check_integers
+from roxxel_store.arguments import as_integer
+
 from .datasets import Dataset
 
 if TYPE_CHECKING:
@@ -41,12 +41,11 @@ def checked_process(
             f"process_index is {process_index} and process_count is "
             f"{process_count}; give both or neither"
         )
-    check_integers(process_index=process_index, process_count=process_count)
-    if not 0 <= process_index < process_count:
-        raise ValueError(
-            f"process_index is {process_index}; give an index in [0, {process_count})"
-        )
-    return operator.index(process_index), operator.index(process_count)
+    index = as_integer("process_index", process_index)
+    count = as_integer("process_count", process_count)
+    if not 0 <= index < count:
+        raise ValueError(f"process_index is {index}; give an index in [0, {count})")
+    return index, count
 
 
 def check_stream(*, shuffle: bool, executor: Executor | None) -> None:

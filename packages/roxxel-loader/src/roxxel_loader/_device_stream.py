@@ -7,12 +7,13 @@ function of the source and the step, so a stream may start at any step.
 from __future__ import annotations
 
 import inspect
-import operator
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ._arguments import check_at_least, check_callable, check_integers
+from roxxel_store.arguments import as_integer
+
+from ._arguments import check_callable
 from ._guard import Guard
 from ._pipeline.iterate import BatchIterator, make_global
 from .sharding._global_arrays import HostLeaf, host_batch, layouts, whole_leaf
@@ -116,14 +117,14 @@ def device_stream(
         [[8 8 8]
          [8 8 8]]
     """
-    check_integers(start=start, stop=stop)
-    start, stop = operator.index(start), operator.index(stop)
+    start, stop = as_integer("start", start), as_integer("stop", stop)
     if not 0 <= start <= stop:
         raise ValueError(
             f"[{start}, {stop}) is not a range of steps; give 0 <= start <= stop"
         )
-    given = {} if prefetch is None else {"prefetch": prefetch}
-    check_at_least(0, workers=workers, **given)
+    workers = as_integer("workers", workers, 0)
+    if prefetch is not None:
+        prefetch = as_integer("prefetch", prefetch, 0)
     layout_of = layouts(sharding)
     if isinstance(source, RowSource):
         read = _RowReader(source, layout_of, start, stop)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 import numpy as np
 from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
+from roxxel_store.arguments import as_integer
 
 from roxxel_train._log.sinks import LogTo, check_log_to
 
@@ -338,7 +339,7 @@ def _checked(setting: _Setting[Any], value: Any) -> Any:
     if "at_least" in rule and not (
         isinstance(value, str) and "str" in str(setting.type)
     ):
-        return _count(name, value)
+        return as_integer(name, value, 1)
     if "above" in rule:
         _check_amount(name, value)
     elif "called_with" in rule:
@@ -391,19 +392,6 @@ def _check_profile(profile: Any) -> None:
         raise ValueError(
             f"profile={(start, stop)} holds no steps; give 0 <= start < stop"
         )
-
-
-def _count(name: str, value: Any) -> int:
-    """Return an integer of 1 or more, or raise; a bool is not an integer."""
-    try:
-        count = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from error
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if count < 1:
-        raise ValueError(f"{name} must be 1 or more, got {value}")
-    return count
 
 
 def _check_amount(name: str, value: Any) -> None:

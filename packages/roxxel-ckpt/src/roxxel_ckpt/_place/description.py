@@ -15,8 +15,9 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
+
+from roxxel_store.arguments import as_integer
 
 from roxxel_ckpt._integrity import (
     FileDigest,
@@ -418,16 +419,7 @@ def descriptions(
 
 def checked_step(step: Any) -> int:
     """Return a step of any integer type as an int; a bool is not an integer."""
-    message = f"step must be an integer, got {step!r}; give the number of updates done"
-    if isinstance(step, bool):
-        raise TypeError(message)
-    try:
-        number = index(step)
-    except TypeError as error:
-        raise TypeError(message) from error
-    if number < 0:
-        raise ValueError(f"step must be 0 or more, got {number}")
-    return number
+    return as_integer("step", step, 0, what="an integer, the number of updates done")
 
 
 def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from roxxel_store.arguments import as_integer
 
-from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order.bijection import Permutation, mix_keys
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class _Sample(NamedTuple):
 
 def checked_tokens(source: str, start: int, stop: int, num_tokens: int) -> range:
     """Return the tokens `[start, stop)`; raise IndexError outside the source."""
-    start = as_integer(start, "start must be an integer")
-    stop = as_integer(stop, "stop must be an integer")
+    start = as_integer("start", start)
+    stop = as_integer("stop", stop)
     if not 0 <= start <= stop <= num_tokens:
         raise IndexError(
             f"tokens [{start}, {stop}) are outside source {source!r}, which has "

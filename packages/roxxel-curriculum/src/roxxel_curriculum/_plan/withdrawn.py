@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-
-from roxxel_curriculum._errors import as_integer
+from roxxel_store.arguments import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -241,7 +240,7 @@ def checked_document(document: int, source: str, num_documents: int) -> int:
         TypeError: The number is not an integer.
         IndexError: The source has no such document.
     """
-    number = as_integer(document, "document must be an integer")
+    number = as_integer("document", document)
     if not 0 <= number < num_documents:
         raise IndexError(
             f"source {source!r} has no document {number}; it has the documents "

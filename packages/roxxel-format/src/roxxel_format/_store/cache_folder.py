@@ -17,10 +17,10 @@ import os
 import re
 import shutil
 from hashlib import blake2b
-from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.arguments import as_integer
 from roxxel_store.files import drafted_name
 from roxxel_store.locks import locked_alone, locked_shared, open_lock
 
@@ -44,15 +44,9 @@ def cache_size(num_bytes: int) -> int:
         TypeError: The size is not an integer.
         ValueError: The size is less than 1.
     """
-    try:
-        size = as_index(num_bytes)
-    except TypeError:
-        raise TypeError(
-            f"cache_bytes must be an integer, got {num_bytes!r}; 200 << 30 is 200 GiB"
-        ) from None
-    if size < 1:
-        raise ValueError(f"cache_bytes must be at least 1, got {size}")
-    return size
+    return as_integer(
+        "cache_bytes", num_bytes, 1, what="an integer such as 200 << 30 (200 GiB)"
+    )
 
 
 def cache_path(folder: str | os.PathLike[str]) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from operator import index
 from typing import TYPE_CHECKING, Any, Literal
+
+from roxxel_store.arguments import as_integer
 
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._write.fields import Fields
@@ -58,11 +59,8 @@ class WriteOptions:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_shard_bytes", "vocab_size"):
             value = getattr(self, name)
-            try:
-                integer = None if value is None else index(value)
-            except TypeError:
-                raise TypeError(f"{name} must be an integer, got {value!r}") from None
-            object.__setattr__(self, name, integer)
+            if value is not None:
+                object.__setattr__(self, name, as_integer(name, value))
 
     def may_make_several(self, exist: Exist) -> bool:
         """Return whether a write may make several shards, or add a shard."""

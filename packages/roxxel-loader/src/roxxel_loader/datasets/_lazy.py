@@ -6,7 +6,6 @@ because `LazyDataset` has methods that construct its subclasses.
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
 from functools import lru_cache, partial
 from itertools import accumulate, chain, islice
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 from roxxel_curriculum import make_key, permute
+from roxxel_store.arguments import as_integer
 
-from roxxel_loader._arguments import check_at_least, check_callable, seed_number
+from roxxel_loader._arguments import check_callable, seed_number
 from roxxel_loader._guard import Guard
 
 from ._dataset import call_for_item, check_index, fetch, load_parts
@@ -81,12 +81,12 @@ class LazyDataset(ABC, Generic[T]):
 
     def take(self, num_items: int) -> SlicedDataset[T]:
         """Return the first `num_items` items, or all if there are fewer."""
-        check_at_least(0, num_items=num_items)
+        num_items = as_integer("num_items", num_items, 0)
         return self.slice(0, min(num_items, len(self)))
 
     def skip(self, num_items: int) -> SlicedDataset[T]:
         """Return the items after the first `num_items`."""
-        check_at_least(0, num_items=num_items)
+        num_items = as_integer("num_items", num_items, 0)
         return self.slice(min(num_items, len(self)))
 
     def split_dataset_by_node(self, world_size: int, rank: int) -> SlicedDataset[T]:
@@ -99,12 +99,12 @@ class LazyDataset(ABC, Generic[T]):
             ValueError: `world_size` is less than 1, or `rank` is not in [0,
                 `world_size`).
         """
-        check_at_least(1, world_size=world_size)
-        check_at_least(0, rank=rank)
+        world_size = as_integer("world_size", world_size, 1)
+        rank = as_integer("rank", rank, 0)
         if rank >= world_size:
             raise ValueError(f"rank is {rank}; give a rank in [0, {world_size})")
-        size, longer = divmod(len(self), operator.index(world_size))
-        start = operator.index(rank) * size + min(operator.index(rank), longer)
+        size, longer = divmod(len(self), world_size)
+        start = rank * size + min(rank, longer)
         return self.slice(start, start + size + (rank < longer))
 
     def sample(self, num_items: int, seed: Seed = 0) -> SampledDataset[T]:
@@ -191,9 +191,8 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
         batch_size: int = 32,
     ) -> None:
         check_callable(function=function)
-        check_at_least(1, batch_size=batch_size)
         self._dataset, self._function = dataset, function
-        self._batch_size = operator.index(batch_size)
+        self._batch_size = as_integer("batch_size", batch_size, 1)
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self._dataset), self._batch_size)
@@ -254,13 +253,13 @@ class SampledDataset(BulkDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], num_items: int, seed: Seed = 0) -> None:
-        check_at_least(0, num_items=num_items)
+        num_items = as_integer("num_items", num_items, 0)
         if num_items > len(dataset):
             raise ValueError(
                 f"{num_items} items cannot be drawn from {len(dataset)}; give "
                 f"num_items in [0, {len(dataset)}]"
             )
-        self._dataset, self._num_items = dataset, operator.index(num_items)
+        self._dataset, self._num_items = dataset, num_items
         self._key = make_key("sample", seed_number(seed))
 
     def __len__(self) -> int:
@@ -446,8 +445,7 @@ class CachedDataset(LazyDataset[T]):
 
     def __init__(self, dataset: Dataset[T], max_items: int | None = None) -> None:
         if max_items is not None:
-            check_at_least(1, max_items=max_items)
-            max_items = operator.index(max_items)
+            max_items = as_integer("max_items", max_items, 1)
         self._dataset, self._max_items = dataset, max_items
         self._cached = lru_cache(max_items)(dataset.__getitem__)
 

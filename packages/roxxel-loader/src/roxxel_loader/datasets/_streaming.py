@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from roxxel_curriculum import make_key, permute
+from roxxel_store.arguments import as_integer
 
-from roxxel_loader._arguments import check_at_least, check_callable, seed_number
+from roxxel_loader._arguments import check_callable, seed_number
 
 from ._dataset import call_for_item
 
@@ -114,9 +114,8 @@ class StreamingDataset(Generic[T]):
             TypeError: `buffer_size` is not an integer, or `seed` is neither an integer
                 nor a key.
         """
-        check_at_least(1, buffer_size=buffer_size)
-        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
-        block_size, number = operator.index(buffer_size), seed_number(seed)
+        block_size = as_integer("buffer_size", buffer_size, 1)
+        number = seed_number(seed)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             first, skipped = divmod(start, block_size)
@@ -140,8 +139,7 @@ class StreamingDataset(Generic[T]):
             ValueError: `num_items` is negative.
             TypeError: `num_items` is not an integer.
         """
-        check_at_least(0, num_items=num_items)
-        num_taken = operator.index(num_items)
+        num_taken = as_integer("num_items", num_items, 0)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return islice(self._open(start, epoch), max(num_taken - start, 0))
@@ -155,8 +153,7 @@ class StreamingDataset(Generic[T]):
             ValueError: `num_items` is negative.
             TypeError: `num_items` is not an integer.
         """
-        check_at_least(0, num_items=num_items)
-        num_skipped = operator.index(num_items)
+        num_skipped = as_integer("num_items", num_items, 0)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return self._open(start + num_skipped, epoch)

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
+from roxxel_store.arguments import as_integer
 
 try:
     import pyarrow as pa
@@ -16,7 +17,6 @@ except ModuleNotFoundError as error:
         "roxxel_loader.datasets.arrow", "pyarrow", "roxxel-loader", "arrow"
     ) from error
 
-from roxxel_loader._arguments import check_at_least
 
 from ._dataset import as_rows, load_parts
 from ._lazy import BulkDataset, CachedDataset
@@ -89,7 +89,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         max_groups: int = 4,
     ) -> None:
-        check_at_least(1, max_groups=max_groups)
+        max_groups = as_integer("max_groups", max_groups, 1)
         several = paths if isinstance(paths, list | tuple) else [paths]
         groups = _RowGroups([str(path) for path in several], columns)
         self._stops = list(accumulate(groups.sizes))

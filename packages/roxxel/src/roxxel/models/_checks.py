@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
-
-
-def check_integer(name: str, value: Any, least: int) -> None:
-    """Raise TypeError for a value that is not an integer, ValueError below `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if int(value) < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def check_number(

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Literal, get_args
 
-from roxxel.models._checks import check_integer, check_number
+from roxxel_store.arguments import as_integer
+
+from roxxel.models._checks import check_number
 
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]
@@ -45,7 +47,7 @@ class RopeScaling:
         check_number("factor of RopeScaling", self.factor, least=1)
         for name in ("low_freq_factor", "high_freq_factor"):
             check_number(f"{name} of RopeScaling", getattr(self, name))
-        check_integer("original_context of RopeScaling", self.original_context, 1)
+        as_integer("original_context of RopeScaling", self.original_context, 1)
         if not 0 < self.low_freq_factor < self.high_freq_factor:
             raise ValueError(
                 "RopeScaling needs 0 < low_freq_factor < high_freq_factor, got "
@@ -119,7 +121,7 @@ class LlamaConfig:
             *("vocab_size", "width", "hidden", "num_layers", "num_heads"),
             *("num_kv_heads", "context"),
         ):
-            check_integer(f"{name} of a model", getattr(self, name), 1)
+            as_integer(f"{name} of a model", getattr(self, name), 1)
         self._check_options()
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
@@ -153,12 +155,12 @@ class LlamaConfig:
     def _check_options(self) -> None:
         """Check each option by itself; `__post_init__` checks combinations."""
         if self.head_width is not None:
-            check_integer("head_width of a model", self.head_width, 1)
+            as_integer("head_width of a model", self.head_width, 1)
         for name in ("bos_token_id", "eos_token_id"):
             ids = getattr(self, name)
             for each in ids if isinstance(ids, tuple) else (ids,):
                 if each is not None:
-                    check_integer(f"{name} of a model", each, 0)
+                    as_integer(f"{name} of a model", each, 0)
         for name in ("rope_theta", "norm_epsilon"):
             check_number(f"{name} of a model", getattr(self, name), is_above=True)
         check_number("init_std of a model", self.init_std)

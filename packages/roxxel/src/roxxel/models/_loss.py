@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from roxxel_store.arguments import as_integer
 
-from roxxel.models._checks import check_integer
 from roxxel.models._llama import logits_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _sums(
     length = targets.shape[1]
     if chunk is None:
         return _chunk_sums(matrix, hidden, targets, weights)
-    check_integer("loss_chunk", chunk, 1)
+    as_integer("loss_chunk", chunk, 1)
     num_chunks = -(-length // chunk)
     missing = num_chunks * chunk - length
 

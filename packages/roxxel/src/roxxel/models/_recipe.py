@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import jax
 import optax
 from flax import nnx
+from roxxel_store.arguments import as_integer
 
-from roxxel.models._checks import check_integer, check_number
+from roxxel.models._checks import check_number
 from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
@@ -74,10 +75,10 @@ def llama(
                 f"{name!r} is neither an argument of roxxel.models.llama nor a field "
                 f"of LlamaConfig, which are {', '.join(sorted(known))}"
             )
-    check_integer("seed", seed, 0)
+    as_integer("seed", seed, 0)
     check_number("z_loss", z_loss)
     if loss_chunk is not None:
-        check_integer("loss_chunk", loss_chunk, 1)
+        as_integer("loss_chunk", loss_chunk, 1)
     if isinstance(sizes.get("rope_scaling"), dict):
         sizes["rope_scaling"] = _rope_scaling(sizes["rope_scaling"])
     model = Llama(PRESETS[preset](**sizes), rngs=nnx.Rngs(seed))
@@ -106,12 +107,12 @@ def make_optimizer(
     The arguments are those of `llama`. After `total_steps`, the learning rate stays at
     its final value.
     """
-    check_integer("total_steps", total_steps, 0)
+    as_integer("total_steps", total_steps, 0)
     check_number("peak_rate", peak_rate)
     check_number("final_share", final_share, most=1)
     check_number("weight_decay", weight_decay)
     if warmup_steps is not None:
-        check_integer("warmup_steps", warmup_steps, 0)
+        as_integer("warmup_steps", warmup_steps, 0)
     warmup = max(1, total_steps // 12) if warmup_steps is None else warmup_steps
     if warmup >= max(total_steps, 2):
         raise ValueError(

@@ -1,0 +1,48 @@
+"""The check of integers that callers pass, with one wording for all packages."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def as_integer(
+    name: str,
+    value: Any,
+    least: int | None = None,
+    *,
+    what: str = "an integer",
+    error: Callable[[str], Exception] = ValueError,
+) -> int:
+    """Return an integer of Python or NumPy as an int, so that it cannot overflow.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: The argument.
+        least: The smallest valid integer; None if all are valid.
+        what: What the argument must be, for messages.
+        error: Class of the error for an integer below `least`.
+
+    Raises:
+        TypeError: The value is a bool, a float or no number.
+        ValueError: The integer is below `least`. An `error` is raised instead.
+
+    Example:
+        >>> as_integer("steps", 3, 1)
+        3
+        >>> as_integer("steps", 0, 1)
+        Traceback (most recent call last):
+        ValueError: steps must be at least 1, got 0
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be {what}, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError as failure:
+        raise TypeError(f"{name} must be {what}, got {value!r}") from failure
+    if least is not None and number < least:
+        raise error(f"{name} must be at least {least}, got {number}")
+    return number

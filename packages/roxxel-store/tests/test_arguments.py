@@ -1,0 +1,35 @@
+"""An integer is an int of any width; nothing else is taken for one."""
+
+from __future__ import annotations
+
+from operator import index
+
+import pytest
+from roxxel_store.arguments import as_integer
+
+
+class Narrow:
+    """An integer of another library."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+def test_an_integer_of_any_library_becomes_an_int() -> None:
+    assert type(as_integer("steps", Narrow())) is int
+    assert as_integer("steps", Narrow(), 7) == index(Narrow())
+    assert as_integer("seed", -5) == -5
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", None, [1]])
+def test_what_is_no_integer_is_named(value: object) -> None:
+    with pytest.raises(TypeError, match=r"^steps must be an integer, got ") as error:
+        as_integer("steps", value, 1)
+    assert repr(value) in str(error.value)
+
+
+def test_an_integer_below_the_least_raises_the_error_of_the_caller() -> None:
+    with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0$"):
+        as_integer("steps", 0, 1)
+    with pytest.raises(IndexError, match=r"^row must be at least 0, got -1$"):
+        as_integer("row", -1, 0, error=IndexError)
