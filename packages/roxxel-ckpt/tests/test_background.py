@@ -205,6 +205,46 @@ def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+def test_a_step_is_flushed_with_all_its_files_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed, fsync = set[int](), os.fsync
+
+    def flush(descriptor: int) -> None:
+        fsync(descriptor)
+        flushed.add(os.fstat(descriptor).st_ino)
+
+    monkeypatch.setattr(os, "fsync", flush)
+    with checkpointer(tmp_path / "run") as saving:
+        saving.save(1)
+
+    parts = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    assert [path for path in parts if path.stat().st_ino not in flushed] == []
+
+
+def test_a_step_whose_name_cannot_be_flushed_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, fsync = tmp_path / "run", os.fsync
+    with checkpointer(folder, max_to_keep=1, keep_best=0) as saving:
+        save_all(saving, 1)
+
+        def refuse(descriptor: int) -> None:
+            if os.fstat(descriptor).st_ino == folder.stat().st_ino:
+                raise OSError(5, "Input/output error")
+            fsync(descriptor)
+
+        with monkeypatch.context() as context:
+            context.setattr(os, "fsync", refuse)
+            saving.save(2)
+            with pytest.raises(CheckpointWriteError, match="Input/output error"):
+                saving.wait()
+        assert 1 in saving.steps()
+
+        save_all(saving, 3)
+    assert saving.steps() == [3]
+
+
 def test_a_save_whose_thread_cannot_start_fails_and_blocks_no_later_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,21 +9,22 @@ blocks with other damage.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roxxel_store.files import matches_in
 
 from roxxel_ckpt._names import COMMIT_FILE, MANAGER_ITEM, V1_META_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 _BLOCK_BYTES = 1 << 24
 # An Orbax manager writes these files and no `checkpoint.json`.
@@ -50,23 +51,12 @@ def digest_files(directory: Path) -> dict[str, Any]:
     """Return the digests of all files below a directory, as a JSON object."""
     sizes = {
         path.relative_to(directory).as_posix(): path.stat().st_size
-        for path in _files_below(directory)
+        for path in sorted(matches_in(directory, "**/*"))
+        if path.is_file()
     }
     checksums = _checksums(directory, dict.fromkeys(sizes, _BLOCK_BYTES))
     files = {name: [size, *checksums[name]] for name, size in sizes.items()}
     return {"block_bytes": _BLOCK_BYTES, "files": files}
-
-
-def _files_below(directory: Path) -> list[Path]:
-    """Return all files below a directory; `Path.rglob` hides errors of the disk."""
-    found: list[Path] = []
-    for folder, _, names in os.walk(directory, onerror=_raise):
-        found += [Path(folder, name) for name in names]
-    return sorted(found)
-
-
-def _raise(error: OSError) -> None:
-    raise error
 
 
 def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
@@ -282,16 +272,6 @@ def write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Flush the entries of a directory to the disk, if the system supports it."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def is_of_manager(directory: Path) -> bool:

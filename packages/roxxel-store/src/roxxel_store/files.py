@@ -111,10 +111,26 @@ def sync_file(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk."""
-    fd = os.open(folder, os.O_RDONLY)
+    """Flush the names in a folder to the disk.
+
+    Does nothing on a file system that cannot flush a folder.
+    """
+    _sync(folder)
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush a folder and all that it holds to the disk, whoever wrote it."""
+    for path in [*matches_in(folder, "**/*"), folder]:
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
     try:
         sync_file(fd)
+    except OSError as error:
+        if error.errno not in {errno.ENOTSUP, errno.EINVAL}:
+            raise
     finally:
         os.close(fd)
 

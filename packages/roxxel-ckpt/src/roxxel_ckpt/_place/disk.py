@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import matches_in, names_in, sync_folder, sync_tree
 from roxxel_store.locks import try_lock, unlock
 
 from roxxel_ckpt._integrity import (
@@ -29,7 +30,6 @@ from roxxel_ckpt._integrity import (
     is_of_manager,
     is_step,
     mode_of,
-    sync_directory,
     write_synced,
 )
 from roxxel_ckpt._names import (
@@ -204,8 +204,8 @@ class LocalFolder:
 
     def num_bytes(self, step: int) -> int:
         """Return the number of bytes of all files of a step."""
-        files = (path for path in self.step_path(step).rglob("*") if path.is_file())
-        return sum(path.stat().st_size for path in files)
+        found = matches_in(self.step_path(step), "**/*")
+        return sum(path.stat().st_size for path in found if path.is_file())
 
     def drop(self, directory: Path, *, keep: bool) -> None:
         """Do nothing: there are no copies."""
@@ -250,9 +250,11 @@ class LocalFolder:
     def deliver(self, staging: Path) -> None:
         """Move the files of a process up, into the staged directory of the save."""
         staged = staging.parent
+        # Orbax flushes arrays, but neither its metadata nor the names in its folders.
+        sync_tree(staging)
         for entry in list(staging.iterdir()):
             _merge(entry, staged / entry.name)
-        sync_directory(staged)
+        sync_folder(staged)
         shutil.rmtree(staging)
 
     def delivered(self, staging: Path, process: int) -> Path:
@@ -286,14 +288,14 @@ class LocalFolder:
             )
         staged = staging.parent
         write_synced(staged / COMMIT_FILE, text)
-        sync_directory(staged)
+        sync_folder(staged)
         newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
         self._set_aside(newer)
         numbered, replaced = self._numbered_path(step), self._replaced(step)
         if mode_of(numbered) is not None:
             numbered.rename(replaced)
         staged.rename(numbered)
-        sync_directory(self.path)
+        sync_folder(self.path)
         if mode_of(replaced) is not None:
             self._remove(replaced, step)
         return newer
@@ -341,8 +343,8 @@ class LocalFolder:
             self.step_path(step).rename(aside.path / f"{step}.{last + 1}")
             newer = [step, *newer]
         back.rename(target)
-        sync_directory(aside.path)
-        sync_directory(self.path)
+        sync_folder(aside.path)
+        sync_folder(self.path)
         return newer
 
     def _set_aside(self, steps: list[int]) -> None:
@@ -354,13 +356,14 @@ class LocalFolder:
             copies = aside._copies(step)  # noqa: SLF001 - a folder of this class
             name = f"{step}.{max(copies)[0] + 1}" if copies else str(step)
             self.step_path(step).rename(aside.path / name)
-        sync_directory(aside.path)
+        if steps:
+            sync_folder(aside.path)
 
     def _copies(self, step: int) -> list[tuple[int, Path]]:
         """Return every copy of a step in `abandoned/`, with its number."""
         found = (
-            (_ABANDONED_STEP.fullmatch(each.name), each)
-            for each in self.path.glob(f"{step}*")
+            (_ABANDONED_STEP.fullmatch(name), self.path / name)
+            for name in names_in(self.path)
         )
         return [(int(m[2] or 0), e) for m, e in found if m and int(m[1]) == step]
 
@@ -467,7 +470,7 @@ def _merge(source: Path, target: Path) -> None:
             raise
         for entry in list(source.iterdir()):
             _merge(entry, target / entry.name)
-        sync_directory(target)
+        sync_folder(target)
 
 
 def _is_directory(path: Path) -> bool:

@@ -13,6 +13,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_store.files import names_in
+
 from roxxel_ckpt._integrity import escaped, text_of
 from roxxel_ckpt._names import MANAGER_ITEM
 from roxxel_ckpt.errors import (
@@ -247,8 +249,9 @@ def _parsed_entry(entry: Any) -> tuple[tuple[str, ...], str | None]:
 def _key_kinds(directory: Path) -> dict[str, str]:
     """Map the dotted path of every PRNG key to the key's implementation."""
     kinds: dict[str, str] = {}
-    for file in sorted((directory / MANAGER_ITEM / "array_metadatas").glob("*")):
-        name = file.relative_to(directory).as_posix()
+    folder = f"{MANAGER_ITEM}/array_metadatas"
+    for each in names_in(directory / folder):
+        name = f"{folder}/{each}"
         try:
             for entry in _json(directory, name)["array_metadatas"]:
                 array = entry["array_metadata"]

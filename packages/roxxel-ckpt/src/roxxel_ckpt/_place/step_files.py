@@ -12,6 +12,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from roxxel_store.client import for_each
+from roxxel_store.files import matches_in
 
 from roxxel_ckpt._integrity import damaged_block, is_sealed, wrong_size
 from roxxel_ckpt._place.copies import storing, write_copy
@@ -52,7 +53,7 @@ class StepFiles:
         """Upload all files of a local directory, several at a time."""
         names = [
             path.relative_to(directory).as_posix()
-            for path in directory.rglob("*")
+            for path in matches_in(directory, "**/*")
             if path.is_file()
         ]
 
