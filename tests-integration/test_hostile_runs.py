@@ -175,7 +175,8 @@ def test_a_pipe_in_place_of_the_record_is_one_sentence_and_drawn(
     assert train(folder) == 1
 
     [said] = capfd.readouterr().err.splitlines()
-    assert f"{record}: is not a regular file, so it is not the record of a run" in said
+    assert str(record) in said
+    assert "not a regular file" in said
     assert main(["report", str(folder / "run")]) == 0
 
 

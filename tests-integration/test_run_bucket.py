@@ -17,9 +17,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, fetch_run, open_run
-from roxxel.run_files import RunFolderError
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer
+from roxxel_train import RunFolder, RunFolderError
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
@@ -237,7 +237,7 @@ def test_a_run_branches_from_a_run_in_a_bucket(runs: Runs) -> None:
         extra = f'branch_from = "{given}"\n'
         runs.train(runs.config(name, to, extra), "b")
         run = open_run(to if "://" in to else runs.folder / to)
-        assert losses(run.folder) == expected
+        assert losses(run.files.path) == expected
         assert str(run.parent) == f"step 35 of {url}"
         assert run.parent is not None
         assert run.parent.run_id is not None
@@ -551,6 +551,4 @@ def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
 
 
 def is_locked(folder: Path) -> bool:
-    from roxxel.run_files import is_running
-
-    return is_running(folder)
+    return RunFolder(folder).is_running

@@ -19,9 +19,9 @@ from roxxel.config import (
     open_foreign_source,
     parse_config,
 )
-from roxxel.run_files import RunFolderError
 from roxxel_curriculum import Curriculum
 from roxxel_format.foreign import DatatroveTokens, FlatTokens, MegatronTokens
+from roxxel_train import RunFolderError
 
 from .runs import MODEL
 

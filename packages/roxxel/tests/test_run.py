@@ -13,7 +13,7 @@ import roxxel
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
-from roxxel.run_files import RunFolderError
+from roxxel_train import RunFolderError
 
 from .runs import write_project
 

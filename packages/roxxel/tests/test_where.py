@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
-from roxxel.run_files import RunFolderError
 from roxxel.search import find_tokens
+from roxxel_train import RunFolderError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,10 +2,11 @@
 
 `Trainer` trains a model over a curriculum. The trainer compiles one update per batch
 shape, reads metrics two updates late, and writes checkpoints in the background.
-`Logger` writes the log of a run, and can be used alone. `data_state` reads the recorded
-data state of a run, from which every past batch can be computed again.
+`Logger` writes the log of a run, and can be used alone. `RunFolder` reads the files of
+a run. `data_state` reads the recorded data state of a run, from which every past batch
+can be computed again.
 
-Each public name is imported on first use, so `data_state` does not import JAX.
+Each public name is imported on first use, so reading a run does not import JAX.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_train._files.folder import RunData, data_state, run_data
+    from roxxel_train._files.data import RunData, data_state, run_data
     from roxxel_train._files.mirror import fetch_run
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
         LogWriteError,
         NonFiniteError,
         Preempted,
+        RunFolderError,
         RunMismatchError,
         SettingsDifferError,
     )
+    from roxxel_train.run_folder import RunFolder
     from roxxel_train.trainer import Trainer
 
 __all__ = [
@@ -43,6 +46,8 @@ __all__ = [
     "NonFiniteError",
     "Preempted",
     "RunData",
+    "RunFolder",
+    "RunFolderError",
     "RunMismatchError",
     "RunSummary",
     "SettingsDifferError",
@@ -56,12 +61,13 @@ _HOMES = {
     "TIMING_FIELDS": "_step.loss",
     "Logger": "_log.logger",
     "ModelState": "_step.step",
-    "RunData": "_files.folder",
+    "RunData": "_files.data",
+    "RunFolder": "run_folder",
     "RunSummary": "_run.events",
     "Trainer": "trainer",
-    "data_state": "_files.folder",
+    "data_state": "_files.data",
     "fetch_run": "_files.mirror",
-    "run_data": "_files.folder",
+    "run_data": "_files.data",
 }
 
 

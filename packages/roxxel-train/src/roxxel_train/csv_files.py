@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store.output import replace_file
 
-from roxxel_train._files.log import absolute
+from roxxel_train._files.paths import absolute
 from roxxel_train._log.values import drawn_values
 
 if TYPE_CHECKING:

@@ -16,6 +16,10 @@ class RunMismatchError(ValueError):
     """The folder holds another run, which this run must not overwrite."""
 
 
+class RunFolderError(ValueError):
+    """A folder does not hold the run, or the part of a run, that was asked for."""
+
+
 class SettingsDifferError(ValueError):
     """A setting differs between processes; every process raises this error."""
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 
-from roxxel_train._files.log import absolute
+from roxxel_train._files.paths import absolute
 from roxxel_train._log.values import drawn_values
 
 try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 from flax import nnx
 
-from roxxel_train._files.folder import RunFolder
+from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
@@ -106,7 +106,7 @@ class Trainer:
         path = config.save_path
         # A wrong URL should fail soon, however long a save may take.
         timeout_s = min(config.timeout, 180.0)
-        folder = None if path is None else RunFolder(path, timeout_s)
+        folder = None if path is None else OwnFolder(path, timeout_s)
         log_dir = None if folder is None else folder.path
         sinks = [] if log_dir is None else make_sinks(config.log_to, log_dir)
         log = config.logger or Logger(log_dir, sinks)

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 
-from roxxel_train._files.log import METRICS_FILE, absolute
+from roxxel_train._files.log import METRICS
+from roxxel_train._files.paths import absolute
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -109,7 +110,7 @@ class WandB:
     def cut(self, step: int) -> None:
         """Send the rows of `metrics.jsonl` up to `step` that W&B lacks."""
         self._begin()
-        path = self._folder / METRICS_FILE
+        path = self._folder / METRICS
         lines = path.read_bytes().splitlines() if path.is_file() else []
         for line in lines:
             try:

@@ -126,6 +126,8 @@ __all__ = [
     "Roxxel",
     "Run",
     "RunData",
+    "RunFolder",
+    "RunFolderError",
     "RunMismatchError",
     "RunSummary",
     "SQLiteDataset",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
-from roxxel_train import run_data
+from roxxel_train import RunFolder, RunFolderError
+from roxxel_train.run_folder import shown_name
 
 from roxxel.config import (
     RunConfig,
@@ -24,19 +25,6 @@ from roxxel.config import (
     newest_config,
     open_foreign_source,
 )
-from roxxel.run_files import (
-    CHECKPOINTS,
-    Checkpoint,
-    Parent,
-    RunFolderError,
-    check_run,
-    local_folder,
-    read_checkpoints,
-    read_parent,
-    read_primary,
-    read_rows,
-    shown_name,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -44,6 +32,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Field, Sampler
     from roxxel_format import TokenReader
     from roxxel_train import RunData
+    from roxxel_train.run_folder import Checkpoint, Parent
 
 Corpus: TypeAlias = "str | os.PathLike[str] | Sequence[str] | TokenReader"
 """Where a source is: a path, pattern, URL, list of these, or an open reader."""
@@ -73,9 +62,9 @@ def open_run(
     text = os.fspath(path)
     # `Path.expanduser` raises an error for a folder of another name that begins with ~.
     location = text if "://" in text else Path(os.path.expanduser(text))  # noqa: PTH111
-    folder = local_folder(location)
-    check_run(folder)
-    return Run(location, folder, dict(sources or {}))
+    files = RunFolder(location)
+    files.check()
+    return Run(location, files, dict(sources or {}))
 
 
 @dataclass(frozen=True)
@@ -86,7 +75,7 @@ class Run:
 
     Attributes:
         path: Folder of the run, or its URL.
-        folder: Local folder with the files of the run.
+        files: The files of the run, in a local folder.
         moved: New locations of sources that moved, by name.
 
     Example:
@@ -98,7 +87,7 @@ class Run:
     """
 
     path: Path | str
-    folder: Path = field(repr=False)
+    files: RunFolder = field(repr=False)
     moved: Mapping[str, Corpus] = field(default_factory=dict[str, Any])
 
     @property
@@ -108,7 +97,7 @@ class Run:
         Raises:
             ConfigError: The copy of the config is invalid.
         """
-        newest = newest_config(self.folder)
+        newest = newest_config(self.files.path)
         return None if newest is None else load_config(newest)
 
     @property
@@ -119,7 +108,7 @@ class Run:
         its parent. The metrics of steps up to `parent.step` are in the folder of the
         parent: `open_run(run.parent.path).metrics`.
         """
-        return read_parent(self.folder)
+        return self.files.parent
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -128,12 +117,12 @@ class Run:
         If the name of the primary source changed during the run, all rows have the
         newest name.
         """
-        return read_rows(self.folder)[0]
+        return self.files.rows()[0]
 
     @property
     def checkpoints(self) -> tuple[Checkpoint, ...]:
         """The descriptions of the undamaged checkpoints, by step."""
-        return tuple(read_checkpoints(self.folder)[0])
+        return tuple(self.files.checkpoints()[0])
 
     def sampler(
         self,
@@ -158,7 +147,7 @@ class Run:
             RunMismatchError: A file of the run is damaged.
             CheckpointError: All checkpoints are damaged.
         """
-        data = self._data()
+        data = self.files.data()
         try:
             readers = self._readers(data)
             sampler = recorded_sampler(
@@ -178,17 +167,19 @@ class Run:
     @property
     def has_masks(self) -> bool:
         """Whether the run reads a column `loss_mask` of a corpus."""
-        return any("loss_mask" in source for source in self._data().state["sources"])
+        return any(
+            "loss_mask" in source for source in self.files.data().state["sources"]
+        )
 
     @property
     def primary(self) -> str:
         """Name of the primary source at the last start; `"self"` without a name."""
-        return read_primary(self.folder)
+        return self.files.primary
 
     @property
     def trained_steps(self) -> int:
         """Number of steps that the run had trained at its newest sound checkpoint."""
-        return self._data().trained["step"]
+        return self.files.data().trained["step"]
 
     def corpora(self) -> dict[str, TokenReader]:
         """Return the corpora of the run by source name, at the recorded versions.
@@ -196,7 +187,7 @@ class Run:
         Raises:
             RunFolderError: A corpus cannot be opened.
         """
-        data = self._data()
+        data = self.files.data()
         versions = {
             shown_name(each["name"], data.primary): each["fingerprint"]
             for each in data.state["sources"]
@@ -231,26 +222,17 @@ class Run:
                     f"{self.path}: a Python program started this run, so its folder "
                     "does not name the model; pass model="
                 )
-            model = make_model(config, self._data().state)
+            model = make_model(config, self.files.data().state)
 
         from roxxel_ckpt import Checkpointer
 
-        path = f"{self.path}/{CHECKPOINTS}"
+        path = f"{self.path}/checkpoints"
         with Checkpointer(path, model, read_only=True) as checkpointer:
             if not checkpointer.restore(step):
                 raise RunFolderError(
                     f"{self.path}: holds no checkpoint; train the run until it saves"
                 )
         return model
-
-    def _data(self) -> RunData:
-        try:
-            return run_data(self.folder)
-        except FileNotFoundError as error:
-            raise RunFolderError(
-                f"{self.path}: holds neither run.json nor a checkpoint, so it does not "
-                "record what was read; give the folder of a run"
-            ) from error
 
     def _readers(self, data: RunData) -> dict[str, TokenReader]:
         """Open the sources of the run; omit unused sources of unknown location."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train import RunFolder
+
 from roxxel.config import config_at
-from roxxel.run_files import CHECKPOINTS, local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,9 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         the hash of the primary corpus's tokenizer. An unknown text is left out.
     """
     texts: dict[str, str] = {}
-    run = re.sub(f"/{CHECKPOINTS}$", "", checkpoints)
+    run = re.sub("/checkpoints$", "", checkpoints)
     if run != checkpoints:
-        folder = local_folder(run if "://" in run else Path(run))
-        config = config_at(folder, step)
+        config = config_at(RunFolder(run).path, step)
         if config is not None:
             texts["config"] = config.read_text(encoding="utf-8")
     data: Any = extra.get("data") or {}

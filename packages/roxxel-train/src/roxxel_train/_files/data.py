@@ -1,26 +1,40 @@
-"""`data.json`, the record of a run's data, which every start writes.
+"""Which data a run has read and plans to read, from the files in its folder.
 
-`data.json` holds the paths of the corpora, and the state of the sampler at the last
-planned step, which determines all batches of the run. From this file alone a program
-can compute every past and planned batch.
+`data.json`, which every start writes, holds the paths of the corpora, and the state of
+the sampler at the last planned step, which determines all batches of the run. From this
+file alone a program can compute every past and planned batch. This module does not
+import JAX, so programs without an accelerator can read the data state.
 """
 
 from __future__ import annotations
 
-import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    read_description,
+)
 from roxxel_format import Roxxel
 
+from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.records import (
+    DATA,
+    RECORD,
+    RECORD_OF_DATA,
+    RECORD_OF_RUN,
+    find_record,
+)
+from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from roxxel_curriculum import Curriculum, Sampler
-
-DATA = "data.json"
-_VERSION = 1
 
 
 def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
@@ -33,7 +47,6 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     named = curriculum.primary != "self"
     readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
     return {
-        "version": _VERSION,
         "sources": {
             name: reader.filepath if isinstance(reader, Roxxel) else None
             for name, reader in readers.items()
@@ -43,34 +56,138 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     }
 
 
-def read_data_record(folder: Path) -> dict[str, Any] | None:
-    """Return the content of `data.json`; None if the file does not exist.
+def data_state(
+    path: str | os.PathLike[str], *, needs_checkpoint: bool = False
+) -> dict[str, Any]:
+    """Return the recorded data state of a run, from which its batches are recomputed.
+
+    The state holds the seed, the versions of the corpora, the curriculum's `longest`,
+    and the trained phases. With this state a curriculum returns the batches that the
+    run has read, even if the curriculum was edited since::
+
+        sampler = curriculum.sampler(state=data_state("run"))
+
+    Args:
+        path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
+            a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
+        needs_checkpoint: Whether a run without a checkpoint is an error. A branch can
+            only start from a checkpoint.
+
+    Returns:
+        The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
+        the newest sound checkpoint, or at the start of a run that has none. Later steps
+        follow the current curriculum.
 
     Raises:
-        RunMismatchError: The file is damaged or of another version.
+        FileNotFoundError: The folder does not hold a run, lacks the selected step, or
+            has no checkpoint although `needs_checkpoint` is True.
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    path = folder / DATA
-    if not path.exists():
-        return None
-    if not path.is_file():  # opening a named pipe would block
-        raise RunMismatchError(
-            f"{path}: is not a regular file, so it is not the record of a run's data; "
-            "restore the file, or resume the run, which writes the file again"
+    found = parse_reference(os.fspath(path))
+    if isinstance(found.path, str):
+        found = Reference(fetch_run(found.path), found.step)
+    folder = Path(found.path)
+    state = _of_checkpoint(found.checkpoints, found.step)
+    if state is not None:
+        return state
+    record = find_record(folder / RECORD, RECORD_OF_RUN)
+    if record is None:
+        raise FileNotFoundError(
+            f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
+            "give the save_path of a run"
         )
-    try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        version, _, _ = (content[key] for key in ("version", "sources", "state"))
-        primary = content.get("primary", "self")
-        if not isinstance(primary, str) or not primary:
-            raise TypeError(f"primary is {primary!r}")  # noqa: TRY301 - as a missing key
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunMismatchError(
-            f"{path}: is not the record of a run's data ({error!r}); restore the file, "
-            "or resume the run, which writes the file again"
-        ) from error
-    if version != _VERSION:
-        raise RunMismatchError(
-            f"{path}: has version {version}, but this release reads {_VERSION}; "
-            "read the run with the version of roxxel-train that trained last"
+    if needs_checkpoint:
+        raise FileNotFoundError(
+            f"{path}: holds no checkpoint; "
+            "give the folder of a run that has saved a checkpoint"
         )
-    return content
+    return record["data"]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data of a run, as recorded in its folder.
+
+    Attributes:
+        sources: Location of each source at the last start of the run: an absolute path,
+            a list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty
+            for a run of an earlier release, which did not record locations.
+        state: `Sampler.state` at the last step that the last start planned. For a run
+            of an earlier release, at the newest checkpoint.
+        trained: `data_state` of the run, which determines the trained batches.
+        primary: Name of the primary source at the last start. `sources` and the states
+            call the primary `"self"`.
+
+    Example:
+        >>> data = RunData({"self": "web_*.rox"}, {"step": 8}, {"step": 6})
+        >>> data.state["step"]
+        8
+    """
+
+    sources: Mapping[str, str | list[str] | None]
+    state: Mapping[str, Any]
+    trained: Mapping[str, Any]
+    primary: str = "self"
+
+
+def run_data(path: str | os.PathLike[str]) -> RunData:
+    """Return the sources and the data state of a run, from the files in its folder.
+
+    From the result, `roxxel_curriculum.recorded_sampler` computes every past and
+    planned batch of the run, without the program or the config that trains the run.
+
+    Args:
+        path: As for `data_state`, but not the folder of checkpoints.
+
+    Raises:
+        FileNotFoundError: The folder does not hold a run.
+        RunMismatchError: A file of the run is damaged or of another version.
+        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
+    """
+    text = os.fspath(path)
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    folder = fetch_run(text) if "://" in text else Path(os.path.expanduser(text))  # noqa: PTH111
+    # Read `data.json` after the checkpoint. Each start writes `data.json` before its
+    # first checkpoint, so the file is then not older than the checkpoint.
+    trained = data_state(folder)
+    record = find_record(folder / DATA, RECORD_OF_DATA)
+    if record is None:
+        return RunData({}, trained, trained)
+    primary = record.get("primary", "self")
+    if not isinstance(primary, str) or not primary:
+        raise RunMismatchError(
+            f"{folder / DATA}: names the primary source {primary!r}; "
+            f"{RECORD_OF_DATA.remedy}"
+        )
+    return RunData(record["sources"], record["state"], trained, primary)
+
+
+def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:
+    """Return the data state at a step, or at the newest sound checkpoint, or None.
+
+    Raises:
+        CheckpointNotFoundError: The folder has no such step.
+    """
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    damage: CheckpointDamagedError | None = None
+    steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    if step is not None and step not in steps:
+        held = f"steps {', '.join(map(str, steps[::-1]))}" if steps else "no step"
+        raise CheckpointNotFoundError(f"{folder}: has no step {step}; it holds {held}")
+    for number in steps if step is None else [step]:
+        try:
+            extra = read_description(folder / str(number)).extra
+        except CheckpointDamagedError as error:
+            damage = damage or error
+            continue
+        if not extra or "data" not in extra:
+            raise RunMismatchError(
+                f"{folder / str(number)}: has no data state, so a trainer did not "
+                "write this checkpoint; give the folder of a run"
+            )
+        return extra["data"]
+    if damage is not None:
+        raise damage
+    return None

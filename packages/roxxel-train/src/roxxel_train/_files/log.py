@@ -12,14 +12,12 @@ import json
 import math
 import os
 import queue
-import re
 import threading
 import time
 import zlib
 from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from roxxel_store.locks import try_lock, unlock
@@ -27,16 +25,15 @@ from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
 _Result = TypeVar("_Result")
 
-METRICS_FILE = "metrics.jsonl"
-ASIDE_FILE = "metrics.aside.jsonl"
-SYSTEM_FILE = "system.log"
+METRICS, ASIDE = "metrics.jsonl", "metrics.aside.jsonl"
+SYSTEM_LOG = "system.log"
 
 _MAX_WAITING = 10_000
 _TAIL_BYTES = 1 << 20
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class LastRow(NamedTuple):
@@ -126,15 +123,15 @@ class LogFiles:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._rows_path = folder / METRICS_FILE
-        self._aside_path = folder / ASIDE_FILE
+        self._rows_path = folder / METRICS
+        self._aside_path = folder / ASIDE
         with ExitStack() as on_error:
             self._rows = _LogFile(self._rows_path, _json_line)
             on_error.callback(self._rows.close)
             self._rows.lock()
-            self._text = _LogFile(folder / SYSTEM_FILE, _text_line)
+            self._text = _LogFile(folder / SYSTEM_LOG, _text_line)
             on_error.callback(self._text.close)
-            if _torn_bytes(folder / SYSTEM_FILE):
+            if _torn_bytes(folder / SYSTEM_LOG):
                 self._text.end_line()
             torn = _torn_bytes(self._rows_path)
             self.was_torn = torn > 0
@@ -285,58 +282,12 @@ def append_once(folder: Path, level: str, message: str) -> None:
 
     The process that writes the file may be stopped, and continue later.
     """
-    path = folder / SYSTEM_FILE
+    path = folder / SYSTEM_LOG
     if path.is_file() and not any(message.encode() in line for line in _tail(path)):
         torn = "\n" if _torn_bytes(path) else ""
         with path.open("ab", buffering=0) as file:
             file.write((torn + _text_line(level, message)).encode())
             os.fsync(file.fileno())
-
-
-def is_url(text: str) -> bool:
-    """Return whether a path is a URL, or the result of `Path(URL)`, such as `gs:/x`."""
-    return _URL.match(text) is not None
-
-
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path; a first part `~` is the home folder.
-
-    Call this when a path is given: the program may change its directory later.
-    """
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
-
-
-def check_writable(path: str | os.PathLike[str], name: str) -> Path:
-    """Return the absolute path of a folder, given as argument `name`.
-
-    Raises:
-        OSError: The folder can neither be written nor created.
-        ValueError: The path is a URL, or contains a NUL.
-    """
-    text = os.fspath(path)
-    if is_url(text):
-        raise ValueError(
-            f"{name}={text!r}: is a URL, which cannot be used here; give a folder, or "
-            "save_path= a URL as text"
-        )
-    if "\0" in text:
-        raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
-    folder = absolute(path)
-    if folder.is_symlink() and not folder.exists():
-        raise FileNotFoundError(
-            f"{name}={text!r}: is a symbolic link to a path that does not exist; "
-            "create this path, or give another folder"
-        )
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
-    if not nearest.is_dir():
-        raise NotADirectoryError(f"{name}={text!r}: {nearest} is a file; give a folder")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"{name}={text!r}: {nearest} cannot be written; "
-            "give another folder or change its permissions"
-        )
-    return folder
 
 
 def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:

@@ -41,8 +41,8 @@ from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
 
-from roxxel_train._files.log import METRICS_FILE
-from roxxel_train._files.reference import CHECKPOINTS
+from roxxel_train._files.log import METRICS
+from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt.contents import Files, Piece
 
-RECORD = "run.json"
-LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _SYNCED = ".synced"
 """Local file with the digests of the lists of which the folder is a copy."""
@@ -166,7 +164,7 @@ class Mirror:
 
     def _check_complete(self, before: Files, files: Files) -> None:
         """Raise CheckpointWriteError if a file without which no run resumes is gone."""
-        for name in (RECORD, METRICS_FILE):
+        for name in (RECORD, METRICS):
             is_known = name == RECORD or name in before
             if is_known and name not in files:
                 raise CheckpointWriteError(

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-CHECKPOINTS = "checkpoints"
+from roxxel_train._files.records import CHECKPOINTS
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 
 from roxxel_train._files.log import (
-    METRICS_FILE,
+    METRICS,
     LastRow,
     LogFiles,
     Worker,
     append_once,
-    check_writable,
     plain_row,
 )
+from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ class Logger:
         ]
         self._is_open = True
         if self._files is not None and self._files.was_torn:
-            self.warning(f"dropped an incomplete last row of {METRICS_FILE}")
+            self.warning(f"dropped an incomplete last row of {METRICS}")
 
     def _close_sinks(self) -> None:
         for sink in self._sinks:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from roxxel_train._together.texts import shown
+from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 
-from roxxel_train._files.folder import run_record
 from roxxel_train._files.identity import known_ids
-from roxxel_train._files.log import is_url
-from roxxel_train._files.reference import CHECKPOINTS, Reference, parse_reference
+from roxxel_train._files.own_folder import run_record
+from roxxel_train._files.paths import is_url
+from roxxel_train._files.records import CHECKPOINTS
+from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train.errors import RunMismatchError
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum, Plan
 
-    from roxxel_train._files.folder import RunFolder
+    from roxxel_train._files.own_folder import OwnFolder
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.recorder import Recorder
     from roxxel_train._step.step import Tree
@@ -73,7 +73,7 @@ class RunState:
         curriculum: Curriculum,
         model: nnx.Module,
         optimizer: nnx.Optimizer[Any],
-        folder: RunFolder | None,
+        folder: OwnFolder | None,
     ) -> None:
         checkpointer = config.checkpointer
         self.best_metric: str | None = None
@@ -177,7 +177,7 @@ class RunState:
             )
 
     def run_lock(self, devices: Mapping[str, int]) -> AbstractContextManager[None]:
-        """Return a context in which process 0 holds `RunFolder.run_lock`.
+        """Return a context in which process 0 holds `OwnFolder.run_lock`.
 
         `devices` counts the devices of the run by kind.
         """

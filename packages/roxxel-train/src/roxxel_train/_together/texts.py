@@ -6,7 +6,6 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,15 +16,6 @@ def named(indices: Sequence[int]) -> str:
     """Return the names of processes for a message, such as `processes 0, 3`."""
     listed = ", ".join(map(str, indices[:10])) + (", ..." if len(indices) > 10 else "")
     return f"process{'es' if len(indices) > 1 else ''} {listed}"
-
-
-def shown(path: Path | str) -> str:
-    """Return a path for a message: relative if it is below the working directory."""
-    if isinstance(path, str):
-        return path
-    with suppress(ValueError, OSError):
-        return str(path.relative_to(Path.cwd()))
-    return str(path)
 
 
 def brief(error: BaseException) -> str:

@@ -8,9 +8,10 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from roxxel_train import RunFolderError
+
 from roxxel.cli._runs import add_run_arguments, opened
 from roxxel.cli._words import ShownProgress, say
-from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     from roxxel_train.audit import Audit, Difference

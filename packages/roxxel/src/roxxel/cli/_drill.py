@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train import RunFolder, RunFolderError
+
 from roxxel.cli._plan import planned
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
@@ -30,7 +32,6 @@ from roxxel.config import (
     config_text,
     with_total_steps,
 )
-from roxxel.run_files import CHECKPOINTS, RunFolderError, read_rows
 
 if TYPE_CHECKING:
     import argparse
@@ -138,7 +139,7 @@ class _Drill:
         took_s = time.monotonic() - began_s
         plural = "s" if self.total_steps > 1 else ""
         say(f"unbroken: {self.total_steps} step{plural} in {took_s:.1f} s")
-        return read_rows(self.scratch / "unbroken")[0]
+        return RunFolder(self.scratch / "unbroken").rows()[0]
 
     def killed(
         self, unbroken: list[dict[str, Any]], num_kills: int, chosen: random.Random
@@ -167,7 +168,7 @@ class _Drill:
                 f"{self.scratch}: the run was complete before the first kill; give "
                 "more --steps"
             )
-        return read_rows(self.scratch / "killed")[0]
+        return RunFolder(self.scratch / "killed").rows()[0]
 
     @contextlib.contextmanager
     def _started(self, name: str) -> Generator[_Start]:
@@ -341,7 +342,7 @@ def _state_differences(scratch: Path) -> Iterator[str]:
     """Yield the differences between the last checkpoints; print what is equal."""
     from roxxel_ckpt.cli import main
 
-    pair = [str(scratch / name / CHECKPOINTS) for name in ("unbroken", "killed")]
+    pair = [str(scratch / name / "checkpoints") for name in ("unbroken", "killed")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         # Each of the two runs has an id of its own.
         code = main(["diff", "--values", "--ignore", "extra.run", *pair])

@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train import RunFolder
+
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
     add_branch_argument,
@@ -24,7 +26,6 @@ from roxxel.config import (
     newest_config,
     open_curriculum,
 )
-from roxxel.run_files import check_run
 
 if TYPE_CHECKING:
     import argparse
@@ -117,7 +118,7 @@ def _other(path: Path) -> tuple[RunConfig, Path | str | None]:
     if not path.is_dir():
         config = load_config(path)
         return config, config.run_folder
-    check_run(path)
+    RunFolder(path).check()
     used = newest_config(path)
     if used is None:
         raise ConfigError(

@@ -6,9 +6,9 @@ import argparse
 from typing import TYPE_CHECKING
 
 from roxxel_format.naming import named
+from roxxel_train import RunFolderError
 
 from roxxel.run import open_run
-from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_train import RunFolder
+
 from roxxel.cli._plan import planned, print_plan
 from roxxel.cli._words import (
     BRANCH,
@@ -27,7 +29,6 @@ from roxxel.config import (
     keep_config,
     make_trainer,
 )
-from roxxel.run_files import claimed, local_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -108,10 +109,10 @@ def run(options: argparse.Namespace) -> None:
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
-        folder = local_folder(run_folder)
-        with claimed(folder):
-            state = begun_state(config, folder)
-            keep_config(config, folder, 0 if state is None else state["step"])
+        folder = RunFolder(run_folder)
+        with folder.claimed():
+            state = begun_state(config, folder.path)
+            keep_config(config, folder.path, 0 if state is None else state["step"])
         print_plan(planned(config, state), tell)
         tell("")
     try:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at, names_of
+from roxxel_train import RunFolderError
+from roxxel_train.run_folder import shown_name
 
 from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
 from roxxel.cli._words import ShownProgress, say
-from roxxel.run_files import RunFolderError, shown_name
 from roxxel.search import find_tokens
 
 if TYPE_CHECKING:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from roxxel_curriculum import Curriculum, CurriculumError
 from roxxel_format import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
-from roxxel_train import data_state
+from roxxel_train import RunFolder, data_state
 
 from roxxel.config._declaration import ConfigError
-from roxxel.run_files import newest_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,7 +80,7 @@ def begun_state(
         CheckpointError: All checkpoints of the run are damaged.
     """
     folder, parent = folder or config.run_folder, config.trainer.get("branch_from")
-    state = None if folder is None else newest_state(folder)
+    state = None if folder is None else RunFolder(folder).state()
     if state is None and parent is not None:
         return data_state(config.corpus(parent), needs_checkpoint=True)
     return state

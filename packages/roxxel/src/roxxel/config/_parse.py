@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from msgspec import Meta
 from roxxel_train.config import TrainConfig
+from roxxel_train.run_folder import PRIMARY
 
 from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
@@ -28,7 +29,6 @@ from roxxel.config._declaration import (
 )
 from roxxel.config._schedule import PHASE, SCHEDULE, schedule_of
 from roxxel.config._toml import checked, dotted, given, keys_of, named, table_of
-from roxxel.run_files import PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

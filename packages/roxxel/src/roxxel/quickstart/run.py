@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
+from roxxel_train import RunFolder
+
 from roxxel.config import ConfigError, make_trainer, open_curriculum
 from roxxel.quickstart.corpus import (
     VOCAB_SIZE,
@@ -25,7 +27,6 @@ from roxxel.quickstart.folder import (
     new_config,
     steps_of,
 )
-from roxxel.run_files import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,7 +215,7 @@ def _say_ending(
             f"{summary.waited_s / max(summary.seconds, 1e-9):.1%} of it waiting for "
             f"data; {summary.step} steps in all."
         )
-    rows, _ = read_rows(folder.path)
+    rows, _ = RunFolder(folder.path).rows()
     loss = [float(row["eval_loss"]) for row in rows if "eval_loss" in row][-1]
     say(
         f"Held-out loss: {loss:.2f} nats a byte after {summary.step} steps "

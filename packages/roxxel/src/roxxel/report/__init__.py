@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roxxel_store import published
+from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.report._comparison import comparison
 from roxxel.report._configs import config_values
 from roxxel.report._facts import RunFacts, read_facts
 from roxxel.report._page import page
-from roxxel.run_files import RunFolderError, local_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ def write_report(run: Path | str, out: Path) -> RunFacts:
             suffix of another type of file, or the folder of `out` does not exist.
         OSError: The folder cannot be read, or the page cannot be written.
     """
-    facts = read_facts(local_folder(run), str(run))
+    facts = read_facts(run)
     _write(out, page(facts))
     return facts
 
@@ -80,14 +80,15 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
             f"a page draws at most {MAX_RUNS} runs together, got {len(runs)}; give "
             "fewer runs"
         )
-    folders = [local_folder(run) for run in runs]
-    for index, folder in enumerate(folders):
-        if folder.resolve() in [other.resolve() for other in folders[:index]]:
-            raise RunFolderError(f"{runs[index]}: is given twice; give each run once")
-    facts = [
-        read_facts(folder, str(run)) for folder, run in zip(folders, runs, strict=True)
-    ]
-    _write(out, comparison(facts, [config_values(folder) for folder in folders]))
+    folders = [RunFolder(run) for run in runs]
+    seen: set[Path] = set()
+    for folder in folders:
+        if folder.path.resolve() in seen:
+            raise RunFolderError(f"{folder}: is given twice; give each run once")
+        seen.add(folder.path.resolve())
+    facts = [read_facts(folder) for folder in folders]
+    configs = [config_values(folder.path) for folder in folders]
+    _write(out, comparison(facts, configs))
     return facts
 
 

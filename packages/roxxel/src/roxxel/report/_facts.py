@@ -9,6 +9,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt import best_rule
+from roxxel_train import RunFolder
+from roxxel_train.run_folder import is_count, number
 
 from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import (
@@ -20,30 +22,14 @@ from roxxel.report._series import (
     thinned,
 )
 from roxxel.report._spikes import Spike, find_spikes
-from roxxel.run_files import (
-    CHECKPOINTS,
-    RECORD,
-    LogEntry,
-    Parent,
-    check_run,
-    is_count,
-    is_running,
-    newest_state,
-    number,
-    read_checkpoints,
-    read_log,
-    read_parent,
-    read_primary,
-    read_record,
-    read_rows,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
+
     from roxxel.config import RunConfig
-    from roxxel.run_files import Checkpoint
 
 Rows = list[dict[str, Any]]
 
@@ -193,34 +179,35 @@ class RunFacts:
         return name.startswith(_LOSS_OF) and source in self.tokens_by_source
 
 
-def read_facts(folder: Path, location: str | None = None) -> RunFacts:
+def read_facts(run: RunFolder | Path | str) -> RunFacts:
     """Read the facts of a run from its folder.
 
     Args:
-        folder: Folder of the run, on a disk.
-        location: The folder or URL that commands on the page name; None for `folder`.
+        run: The run, or its folder or URL. Commands on the page name it in this form.
 
     Raises:
         RunFolderError: The folder holds no run.
         OSError: The folder cannot be read.
     """
-    check_run(folder)
-    rows, num_damaged = read_rows(folder)
+    run = run if isinstance(run, RunFolder) else RunFolder(run)
+    run.check()
+    folder = run.path
+    rows, num_damaged = run.rows()
     train = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval"]
-    entries = read_log(folder)
-    record = read_record(folder)
+    entries = run.log()
+    record = run.record
     began = record or {}
     seed, versions = began.get("seed"), began.get("versions")
-    checkpoints, damaged_steps = read_checkpoints(folder)
-    damaged = [RECORD] if record is None else []
-    damaged += [f"{CHECKPOINTS}/{step}" for step in damaged_steps]
+    checkpoints, damaged_steps = run.checkpoints()
+    damaged = ["run.json"] if record is None else []
+    damaged += [f"checkpoints/{step}" for step in damaged_steps]
     config = _config(folder)
     best_metric, best_step = _best(checkpoints, config)
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
     starts = [found for e in entries if (found := _START.match(e.text))]
     total_steps = _total_steps(starts)
-    parent = read_parent(folder)
+    parent = run.parent
     first_step = _first_step(parent)
     before = _tokens_before(parent)
     clock = clock_of(train, first_step, 0 if parent is None else parent.tokens)
@@ -230,8 +217,8 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
     return RunFacts(
         name=folder.resolve().name,
-        location=str(folder) if location is None else location,
-        status=_status(folder, step, total_steps, entries),
+        location=run.location,
+        status=_status(run, step, total_steps, entries),
         step=step,
         total_steps=total_steps,
         tokens=int(
@@ -259,7 +246,7 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         ),
         spikes=tuple(find_spikes(train)),
         phases=tuple(
-            trained_phases(train, checkpoints, first_step, before, read_primary(folder))
+            trained_phases(train, checkpoints, first_step, before, run.primary)
         ),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
@@ -269,7 +256,7 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         last_text=texts[-1] if texts else "",
         num_damaged=num_damaged,
         damaged=tuple(damaged),
-        plan="" if config is None else _plan(config, folder),
+        plan="" if config is None else _plan(config, run),
     )
 
 
@@ -285,9 +272,9 @@ def _tokens_before(parent: Parent | None) -> Mapping[str, int] | None:
 
 
 def _status(
-    folder: Path, step: int, total_steps: int | None, entries: list[LogEntry]
+    run: RunFolder, step: int, total_steps: int | None, entries: list[LogEntry]
 ) -> str:
-    if is_running(folder):
+    if run.is_running:
         return "running"
     if total_steps is not None and step >= total_steps:
         return "complete"
@@ -435,12 +422,11 @@ def _devices(kinds: Any, processes: Any) -> str:
     return f"{text} in {processes} processes" if text and several else text
 
 
-def _plan(config: RunConfig, folder: Path) -> str:
+def _plan(config: RunConfig, run: RunFolder) -> str:
     """Return the plan of a run as text; empty if corpora or state are unreadable."""
     from roxxel.config import open_curriculum
 
     try:
-        state = newest_state(folder)
-        return str(open_curriculum(config).plan(config.seed, state))
+        return str(open_curriculum(config).plan(config.seed, run.state()))
     except (OSError, ValueError):
         return ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel.run_files import PRIMARY, is_count, shown_name
+from roxxel_train.run_folder import PRIMARY, is_count, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from roxxel.run_files import Checkpoint
+    from roxxel_train.run_folder import Checkpoint
 
 
 @dataclass(frozen=True)

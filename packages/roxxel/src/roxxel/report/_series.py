@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from roxxel.run_files import is_count, number
+from roxxel_train.run_folder import is_count, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from roxxel.run_files import number
+from roxxel_train.run_folder import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

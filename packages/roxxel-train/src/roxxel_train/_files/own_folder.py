@@ -1,0 +1,208 @@
+"""The folder of the run that this program trains: the lock, and `run.json`.
+
+The folder also holds `checkpoints/`, `metrics.jsonl` and `system.log`. If the folder is
+in a bucket, a local folder has these files too, except the checkpoints. Others read the
+files through `roxxel_train.RunFolder`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_store.output import replace_file
+
+from roxxel_train._files.identity import copied, new_id, place_of, registered
+from roxxel_train._files.log import METRICS
+from roxxel_train._files.mirror import Mirror, locked
+from roxxel_train._files.paths import check_writable, shown
+from roxxel_train._files.records import (
+    CHECKPOINTS,
+    DATA,
+    RECORD,
+    RECORD_OF_DATA,
+    RECORD_OF_RUN,
+    find_record,
+)
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from roxxel_ckpt.contents import Files
+    from roxxel_store.records import RecordKind
+
+_RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class OwnFolder:
+    """The folder of the run of this program; `run_lock` creates the folder.
+
+    Attributes:
+        path: The folder; for a URL, the local folder with the files of the run.
+        location: The path, or the URL as text.
+        checkpoints: The folder of the checkpoints.
+        record: Content of `run.json`; None if the file does not exist. `run_lock`
+            updates this attribute.
+        warning: What `run_lock` found out about the folder; None if nothing.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
+        self._mirror: Mirror | None = None
+        self.record: dict[str, Any] | None
+        self.checkpoints: Path | str
+        self.warning: str | None = None
+        if isinstance(path, str) and "://" in path:
+            self._mirror = mirror = Mirror(os.fspath(path), timeout_s)
+            self.path, self.location = mirror.folder, mirror.url
+            self.checkpoints = f"{mirror.url}/{CHECKPOINTS}"
+            content = mirror.record()
+            self.record = None
+            if content is not None:
+                self.record = RECORD_OF_RUN.parse(content, f"{self}/{RECORD}")
+        else:
+            self.path = self.location = check_writable(path, "save_path")
+            self.checkpoints = self.path / CHECKPOINTS
+            self.record = self._read()
+
+    def __str__(self) -> str:
+        return shown(self.location)
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether the files of the run are uploaded."""
+        return self._mirror is not None
+
+    @contextmanager
+    def run_lock(self, newest_step: int = 0, **record: Any) -> Generator[None]:
+        """Hold `run.lock`, and write `run.json` at the first start.
+
+        An existing `run.json` stays as it is, even if another program wrote the file
+        after this object was made. But a copied folder gets an id of its own, with
+        which its checkpoints after `newest_step` are saved. In a bucket, this program
+        becomes the writer, the files of the run are fetched, and they are uploaded at
+        the start and at the end.
+
+        Raises:
+            RunMismatchError: Another process holds the lock.
+            CheckpointWriteError: A later program has begun to run in the bucket.
+            CheckpointBucketError: The bucket refuses, fails, or does not answer.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path) as is_free:
+            if not is_free:
+                raise RunMismatchError(
+                    f"{self}: another process is running in this folder; "
+                    "wait until it ends, or give another save_path"
+                )
+            if self._mirror is not None:
+                self._mirror.take_over()
+            self._register(newest_step, record)
+            if self._mirror is None:
+                yield
+                return
+            self._mirror.commit()
+            try:
+                yield
+            except BaseException:
+                # An error of the upload must not replace the error of the run.
+                with suppress(OSError):
+                    self._mirror.commit()
+                raise
+            self._mirror.commit()
+
+    def _register(self, newest_step: int, record: Mapping[str, Any]) -> None:
+        """Write `run.json` at the first start, and after a move or a copy."""
+        place, found = place_of(self.location), self._read()
+        if found is None:
+            # Without `run.json` the folder is not a run, so this file comes first.
+            versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
+            head = {"id": new_id(), "place": place}
+            content = {**head, **record, "versions": versions}
+        else:
+            content = registered(found, place, newest_step)
+        if content != found:
+            self._write(RECORD, RECORD_OF_RUN, content)
+        if found is not None and content["id"] != found["id"]:
+            self.warning = copied(content, self.path)
+        self.record = content
+
+    def has_step_after(self, step: int) -> bool:
+        """Return whether a newer checkpoint is in the folder, or was set aside.
+
+        In a bucket the files of every checkpoint are kept beside it.
+        """
+        if not isinstance(self.checkpoints, Path):
+            return False
+        folders = (self.checkpoints, self.checkpoints / "abandoned")
+        names = [each.name for one in folders if one.is_dir() for each in one.iterdir()]
+        numbers = (name.partition(".")[0] for name in names)
+        return any(number.isdecimal() and int(number) > step for number in numbers)
+
+    def write_data(self, record: Mapping[str, Any]) -> None:
+        """Write `data.json`, at every start, after all checks of the start."""
+        self._write(DATA, RECORD_OF_DATA, record)
+
+    def commit(self) -> None:
+        """In a bucket, upload the files that have changed, and commit them.
+
+        Raises:
+            CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
+        """
+        if self._mirror is not None:
+            self._mirror.commit()
+
+    def files_of_step(self, checkpoint_path: str) -> Files:
+        """In a bucket, upload the files that have changed, for a checkpoint to commit.
+
+        Checkpoints in another folder than `checkpoints` do not list the run's files, so
+        for these the files are committed now, and the result is empty.
+
+        Raises:
+            CheckpointWriteError, CheckpointBucketError: As in `run_lock`.
+        """
+        if self._mirror is not None and checkpoint_path == self.checkpoints:
+            return self._mirror.upload()
+        self.commit()
+        return {}
+
+    def fetch_folder(self, name: str) -> None:
+        """Copy a subfolder of a run in a bucket to this machine.
+
+        Processes other than process 0 call this method. Process 0 fetches all files in
+        `run_lock`.
+        """
+        if self._mirror is not None:
+            self._mirror.fetch_folder(name)
+
+    def _write(self, name: str, kind: RecordKind, members: Mapping[str, Any]) -> None:
+        content = kind.pack(members)
+        replace_file(self.path / name, content, self.path / f"{name}.tmp")
+
+    def _read(self) -> dict[str, Any] | None:
+        record = find_record(self.path / RECORD, RECORD_OF_RUN)
+        if record is None:
+            weights = f", and init_from={str(self)!r} to start with its weights"
+            for name, more in ((CHECKPOINTS, weights), (METRICS, "")):
+                if _has_content(self.path / name):
+                    raise RunMismatchError(
+                        f"{self}: holds {name} but no {RECORD}, so it is not a "
+                        f"run of this trainer; give another save_path{more}"
+                    )
+        return record
+
+
+def run_record(path: Path | str) -> dict[str, Any] | None:
+    """Return `run.json` of the run that owns a folder of checkpoints, or None."""
+    if isinstance(path, str):
+        content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
+        return None if content is None else RECORD_OF_RUN.parse(content, path)
+    return find_record(path.parent / RECORD, RECORD_OF_RUN)
+
+
+def _has_content(path: Path) -> bool:
+    """Return whether a path is a folder, or a file that is not empty."""
+    return path.is_dir() or (path.exists() and path.stat().st_size > 0)

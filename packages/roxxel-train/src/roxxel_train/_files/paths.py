@@ -1,0 +1,65 @@
+"""Paths that a user gives: a path or a URL, made absolute, checked, shown."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def is_url(text: str) -> bool:
+    """Return whether a path is a URL, or the result of `Path(URL)`, such as `gs:/x`."""
+    return _URL.match(text) is not None
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return an absolute path; a first part `~` is the home folder.
+
+    Call this when a path is given: the program may change its directory later.
+    """
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
+
+
+def check_writable(path: str | os.PathLike[str], name: str) -> Path:
+    """Return the absolute path of a folder, given as argument `name`.
+
+    Raises:
+        OSError: The folder can neither be written nor created.
+        ValueError: The path is a URL, or contains a NUL.
+    """
+    text = os.fspath(path)
+    if is_url(text):
+        raise ValueError(
+            f"{name}={text!r}: is a URL, which cannot be used here; give a folder, or "
+            "save_path= a URL as text"
+        )
+    if "\0" in text:
+        raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
+    folder = absolute(path)
+    if folder.is_symlink() and not folder.exists():
+        raise FileNotFoundError(
+            f"{name}={text!r}: is a symbolic link to a path that does not exist; "
+            "create this path, or give another folder"
+        )
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{name}={text!r}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"{name}={text!r}: {nearest} cannot be written; "
+            "give another folder or change its permissions"
+        )
+    return folder
+
+
+def shown(path: Path | str) -> str:
+    """Return a path for a message: relative if it is below the working directory."""
+    if isinstance(path, str):
+        return path
+    with suppress(ValueError, OSError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)

@@ -1,0 +1,435 @@
+"""Reads the files of a run, without JAX: rows, log, checkpoints, records and data.
+
+The run may still be training, or a crash may have left a file incomplete. So a method
+of `RunFolder` returns the undamaged rows and checkpoints, and counts or lists the
+damaged ones. Nothing is ever changed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_ckpt import read_description
+from roxxel_store.locks import try_lock
+from roxxel_store.records import find_object
+
+from roxxel_train._files.data import data_state, run_data
+from roxxel_train._files.log import METRICS, SYSTEM_LOG
+from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.records import CHECKPOINTS, DATA, LOCK, RECORD
+from roxxel_train.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from roxxel_ckpt import BestRule
+
+    from roxxel_train._files.data import RunData
+
+PRIMARY = "self"
+"""Name of the primary source in states, and in runs that give it no other name."""
+
+_BY_SOURCE = {"tokens_by_source", "planned_tokens_by_source", "rows_by_source"}
+"""Fields of a training row with a value for each source."""
+
+_GREATEST_COUNT = 2**63
+"""Bound of plausible step and token counts; a larger count means a damaged file."""
+
+_GREATEST_NUMBER = 1e300
+"""Numbers of this absolute value or more count as missing: charts would overflow."""
+
+_LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([A-Z]+) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The description of one checkpoint.
+
+    Attributes:
+        step: Updates done.
+        metrics: Numbers saved with the checkpoint.
+        extra: JSON values that the trainer saved beside the arrays; `"data"` is the
+            result of `Sampler.state`.
+        best: The rule by which the run ranks its checkpoints; None if the checkpoint
+            does not record a rule.
+
+    Example:
+        >>> Checkpoint(100, {"loss": 2.5}).metrics["loss"]
+        2.5
+    """
+
+    step: int
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    best: BestRule | None = None
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The checkpoint of another run from which a run started.
+
+    Attributes:
+        path: Folder or URL of the other run. If the checkpoint was not in a run's
+            folder, the folder of checkpoints that held it.
+        step: Step of the checkpoint.
+        is_branch: Whether the run continues the other run from `step` on. If not, the
+            run took only the weights, and began at step 0.
+        run_id: The `id` in `run.json` of the other run; None if not recorded.
+        digest: Digest of the checkpoint; None if not recorded.
+        tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
+        tokens_by_source: The same tokens by source. Empty if `is_branch` is false, or
+            if `run.json` does not record these tokens.
+
+    Example:
+        >>> str(Parent("runs/a", 100, is_branch=True))
+        'step 100 of runs/a'
+    """
+
+    path: str
+    step: int
+    is_branch: bool
+    run_id: str | None = None
+    digest: str | None = None
+    tokens: int = 0
+    tokens_by_source: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return f"step {self.step:,} of {self.path}"
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One entry of `system.log`.
+
+    Attributes:
+        time: Time in UTC, ISO 8601.
+        level: `INFO`, `WARNING` or `ERROR`.
+        text: One line, or several lines that end in a traceback.
+
+    Example:
+        >>> LogEntry("2026-11-21T12:00:00Z", "INFO", "starts: 8 steps").level
+        'INFO'
+    """
+
+    time: str
+    level: str
+    text: str
+
+
+class RunFolder:
+    """The files of a run, to read them while it trains or after it has ended.
+
+    Making this object checks nothing, and each method reads the files again. Call
+    `check` first where a folder without a run would be a mistake.
+
+    Args:
+        run: Folder of the run, its `save_path`. For a URL, the files of the run are
+            copied to this machine, without the arrays of the checkpoints.
+
+    Attributes:
+        path: Local folder with the files.
+        location: The folder or URL, as given.
+
+    Raises:
+        CheckpointBucketError: The bucket cannot be read.
+        RunMismatchError: The files in the bucket are damaged.
+
+    Example:
+        >>> from pathlib import Path
+        >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
+        >>> _ = Path("metrics.jsonl").write_text(row)
+        >>> rows, num_damaged = RunFolder(".").rows()
+        >>> rows[0]["loss"]
+        2.5
+    """
+
+    def __init__(self, run: str | os.PathLike[str]) -> None:
+        self.location = text = os.fspath(run)
+        is_url = isinstance(run, str) and "://" in text
+        self.path = fetch_run(text) if is_url else Path(text)
+
+    def __str__(self) -> str:
+        """Return the folder or URL, as given."""
+        return self.location
+
+    def check(self) -> None:
+        """Check that the folder holds a run.
+
+        Raises:
+            RunFolderError: The folder does not exist or does not hold a run.
+        """
+        if not self.path.is_dir():
+            what = "is a file" if self.path.exists() else "there is no such folder"
+            raise RunFolderError(f"{self.path}: {what}; give the folder of a run")
+        names = (RECORD, METRICS, CHECKPOINTS)
+        if not any((self.path / name).exists() for name in names):
+            raise RunFolderError(
+                f"{self.path}: holds no run ({RECORD}, {METRICS} and {CHECKPOINTS}/ "
+                "are missing); give the save_path of a run"
+            )
+
+    @property
+    def record(self) -> dict[str, Any] | None:
+        """Content of `run.json`: empty if it is missing, None if it is damaged."""
+        if not (self.path / RECORD).exists():
+            return {}
+        return self._object(RECORD)
+
+    @property
+    def parent(self) -> Parent | None:
+        """The checkpoint from which the run started; None if `run.json` has none."""
+        record = self.record or {}
+        for option in ("branch_from", "init_from"):
+            found: Any = record.get(option)
+            try:
+                is_branch = option == "branch_from"
+                return Parent(
+                    str(found["path"]),
+                    int(found["step"]),
+                    is_branch,
+                    found.get("run_id"),
+                    found.get("digest"),
+                    _tokens(record["data"]) if is_branch else 0,
+                    {
+                        shown_name(name, self.primary): count
+                        for name, count in _counts(
+                            found.get("tokens_by_source")
+                        ).items()
+                    },
+                )
+            except (KeyError, TypeError, ValueError, AttributeError):
+                continue
+        return None
+
+    @property
+    def primary(self) -> str:
+        """Name of the primary source at the last start.
+
+        The name is `"self"` if the run gives it no name, or if `data.json` is damaged.
+        """
+        return str((self._object(DATA) or {}).get("primary", PRIMARY))
+
+    def checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
+        """Return the undamaged checkpoints and the steps of damaged ones, ascending."""
+        parent = self.path / CHECKPOINTS
+        names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+        steps = sorted(int(name) for name in names if name.isdecimal())
+        found = {step: _checkpoint(parent / str(step), step) for step in steps}
+        whole = [checkpoint for checkpoint in found.values() if checkpoint is not None]
+        return whole, [step for step in steps if found[step] is None]
+
+    def state(self) -> dict[str, Any] | None:
+        """Return `data_state` of the run; None if the folder holds no run.
+
+        Raises:
+            RunMismatchError: `run.json` is damaged or of another version, or a
+                checkpoint was not written by a trainer.
+            CheckpointError: All checkpoints are damaged.
+        """
+        try:
+            return data_state(self.path)
+        except FileNotFoundError:
+            return None
+
+    def data(self) -> RunData:
+        """Return `run_data` of the run: its sources, and what it read and will read.
+
+        Raises:
+            RunFolderError: The folder holds neither `run.json` nor a checkpoint.
+            RunMismatchError: A file of the run is damaged or of another version.
+            CheckpointError: All checkpoints are damaged.
+        """
+        try:
+            return run_data(self.path)
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"{self}: holds neither {RECORD} nor a checkpoint, so it does not "
+                "record what was read; give the folder of a run"
+            ) from error
+
+    def rows(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the rows of `metrics.jsonl`, and the number of damaged lines.
+
+        A last line without a newline does not count as damaged: the trainer is still
+        writing the line, or a crash has left it incomplete.
+
+        If the name of the primary source changed during the run, all rows have the
+        newest name.
+
+        Raises:
+            RunFolderError: `metrics.jsonl` is not a regular file.
+        """
+        rows: list[dict[str, Any]] = []
+        damaged = 0
+        primary = self.primary
+        for line in self._bytes(METRICS).splitlines(keepends=True):
+            row = _row(line)
+            if row is not None:
+                rows.append(_with_primary(row, primary))
+            elif line.endswith(b"\n"):
+                damaged += 1
+        return rows, damaged
+
+    def log(self) -> list[LogEntry]:
+        """Return the entries of `system.log`, each with its traceback.
+
+        Raises:
+            RunFolderError: `system.log` is not a regular file.
+        """
+        entries: list[LogEntry] = []
+        content = self._bytes(SYSTEM_LOG)
+        for line in content.decode(errors="replace").splitlines():
+            found = _LOG_LINE.fullmatch(line)
+            if found:
+                entries.append(LogEntry(*found.groups()))
+            elif entries:
+                last = entries[-1]
+                entries[-1] = replace(last, text=f"{last.text}\n{line}")
+        return entries
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process is training in the folder."""
+        with self._lock() as is_free:
+            return not is_free
+
+    @contextmanager
+    def claimed(self) -> Generator[None]:
+        """Hold the trainer's lock, `run.lock`, inside the block, if this file exists.
+
+        Raises:
+            RunFolderError: Another process is training in the folder.
+        """
+        with self._lock() as is_free:
+            if not is_free:
+                raise RunFolderError(
+                    f"{self.path}: another process is training in this folder; "
+                    "wait for it or give another save_path"
+                )
+            yield
+
+    @contextmanager
+    def _lock(self) -> Generator[bool]:
+        """Lock `run.lock` inside the block; yield False if another process does."""
+        path = self.path / LOCK
+        if not path.is_file():  # opening a named pipe would wait for a writer
+            yield True
+            return
+        with path.open("rb") as lock:
+            yield try_lock(lock.fileno()) is not False
+
+    def _object(self, name: str) -> dict[str, Any] | None:
+        """Return the JSON object in a file; None without one that can be read."""
+        try:
+            return find_object(self._bytes(name))
+        except (OSError, RunFolderError):
+            return None
+
+    def _bytes(self, name: str) -> bytes:
+        """Return the content of a file; empty if the file does not exist.
+
+        Raises:
+            RunFolderError: The path is not a regular file. Opening a named pipe, for
+                instance, would wait for a writer.
+        """
+        path = self.path / name
+        if not path.exists():
+            return b""
+        if not path.is_file():
+            raise RunFolderError(
+                f"{path}: is not a regular file; restore the file, or remove the path"
+            )
+        return path.read_bytes()
+
+
+def shown_name(source: str, primary: str) -> str:
+    """Return the shown name of a source; `"self"` stands for the primary."""
+    return primary if source == PRIMARY else source
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number of a row; None for text, NaN and infinities."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _GREATEST_NUMBER else None
+
+
+def is_count(value: Any) -> bool:
+    """Return whether a value is a plausible number of steps or tokens."""
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    return is_integer and 0 <= value < _GREATEST_COUNT
+
+
+def _counts(value: Any) -> dict[str, int]:
+    """Return the counts of a mapping by name; empty for another value."""
+    if not isinstance(value, dict):
+        return {}
+    found = cast("dict[str, Any]", value)
+    return {name: count for name, count in found.items() if is_count(count)}
+
+
+def _tokens(state: Mapping[str, Any]) -> int:
+    """Return the number of tokens in the trained steps of a data state."""
+    phases = state["phases"]
+    stops = [*(phase["start"] for phase in phases[1:]), state["step"]]
+    return sum(
+        (stop - phase["start"]) * phase["batch_size"] * phase["seq_len"]
+        for phase, stop in zip(phases, stops, strict=True)
+    )
+
+
+def _checkpoint(path: Path, step: int) -> Checkpoint | None:
+    """Return the description of a checkpoint; None if it is damaged."""
+    try:
+        description = read_description(path)
+        metrics = {name: number(v) for name, v in description.metrics.items()}
+        extra = dict(description.extra or {})
+    except (OSError, ValueError, TypeError):
+        return None
+    finite = {name: value for name, value in metrics.items() if value is not None}
+    return Checkpoint(step, finite, extra, description.best)
+
+
+def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
+    """Return a row in which the name `primary` replaces the recorded name."""
+    known = row.get("primary_source", PRIMARY)
+    if row["kind"] != "train" or known == primary:
+        return row
+
+    def renamed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        old, new = f"{prefix}{known}", f"{prefix}{primary}"
+        if old not in values or new in values:
+            return dict(values)
+        return {new if name == old else name: x for name, x in values.items()}
+
+    found = {
+        name: renamed(cast("dict[str, Any]", value))
+        if name in _BY_SOURCE and isinstance(value, dict)
+        else value
+        for name, value in renamed(row, "loss/").items()
+        if name != "primary_source"
+    }
+    return found if primary == PRIMARY else {**found, "primary_source": primary}
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """Parse a row; return None if it is damaged.
+
+    If only the phase or the token counts are invalid, the row lacks these values.
+    """
+    fields = find_object(line)
+    if fields is None:
+        return None
+    if not is_count(fields.get("step")) or not isinstance(fields.get("kind"), str):
+        return None
+    if not is_count(fields.get("phase")):
+        fields.pop("phase", None)
+    tokens = fields.pop("tokens_by_source", None)
+    if isinstance(tokens, dict):
+        fields["tokens_by_source"] = _counts(tokens)
+    return fields

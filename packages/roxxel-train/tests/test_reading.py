@@ -1,0 +1,60 @@
+"""`RunFolder` reads what a run, a crash or a hand has left in a folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_train import RunFolder, RunFolderError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_torn_last_row_is_not_damaged_and_another_bad_line_is(tmp_path: Path) -> None:
+    lines = [{"kind": "train", "step": 1}, {"kind": "train"}, {"step": 2}]
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "train", "step": 3')
+
+    rows, num_damaged = RunFolder(tmp_path).rows()
+
+    assert [row["step"] for row in rows] == [1]
+    assert num_damaged == 2
+
+
+def test_a_row_that_nests_too_deep_is_damaged(tmp_path: Path) -> None:
+    deep = f'{{"kind": "train", "step": 1, "x": {"[" * 100_000}{"]" * 100_000}}}\n'
+    (tmp_path / "metrics.jsonl").write_text(deep)
+
+    assert RunFolder(tmp_path).rows() == ([], 1)
+
+
+def test_a_record_is_missing_damaged_or_read(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+
+    assert folder.record == {}
+    (tmp_path / "run.json").write_text("[]")
+    assert folder.record is None
+    (tmp_path / "run.json").write_text('{"seed": 3}')
+    assert folder.record == {"seed": 3}
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(RunFolderError, match=f"{path}: .*; give the "):
+            RunFolder(path).check()
+        assert RunFolder(path).state() is None
+
+
+def test_a_run_that_trains_is_seen_and_cannot_be_claimed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.claimed():  # without the file there is nothing to lock
+        assert not folder.is_running
+    with (tmp_path / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert folder.is_running
+        with pytest.raises(RunFolderError, match="another process is training"):
+            folder.claimed().__enter__()
+    assert not folder.is_running
