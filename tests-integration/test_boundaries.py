@@ -11,19 +11,25 @@ import ast
 import re
 import subprocess
 import sys
-import tomllib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
 
 from .tools import release
+from .tools.declared import (
+    PACKAGES,
+    brought_by,
+    extras,
+    imported_at_once,
+    imported_by,
+    is_of_extra,
+    names,
+    project,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-PACKAGES = Path(__file__).parents[1] / "packages"
+    from collections.abc import Iterable
 
 # The table of the design: what a package may depend on without an extra.
 MAY_DEPEND_ON = {
@@ -58,38 +64,10 @@ UNDECLARED = {
     "roxxel": {"rich"},
 }
 
-# Import names that differ from the name of the package that brings them.
-BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
-
-# Modules that may import the library of an extra as soon as they are imported.
-MODULES_OF_EXTRAS = {
-    "roxxel-format": {"ray.py", "testing.py"},
-    "roxxel-curriculum": {"_plan/picture.py"},
-    "roxxel-loader": {
-        f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")
-    },
-    "roxxel-train": {"tensorboard.py", "wandb.py"},
-}
-
 # `import_module("jax")` and its like import too.
 LAZILY = re.compile(r"(importlib\.)?(import_module|__import__|find_spec)\('\w")
 
 BY_PACKAGE = pytest.mark.parametrize("package", sorted(MAY_DEPEND_ON))
-
-
-def project(package: str) -> dict[str, Any]:
-    text = (PACKAGES / package / "pyproject.toml").read_text("utf-8")
-    return tomllib.loads(text)["project"]
-
-
-def names(requirements: list[str]) -> set[str]:
-    return {Requirement(one).name for one in requirements}
-
-
-def extras(package: str) -> set[str]:
-    several = project(package).get("optional-dependencies", {}).values()
-    # The extra `all` names the package itself, with its other extras.
-    return {name for one in several for name in names(one)} - {package}
 
 
 def imports(package: str) -> dict[str, str]:
@@ -106,21 +84,6 @@ def imports(package: str) -> dict[str, str]:
                 place = f"{path.relative_to(PACKAGES)}:{getattr(node, 'lineno', 0)}"
                 found.setdefault(brought_by(name), place)
     return found
-
-
-def imported_by(node: ast.AST) -> set[str]:
-    """Return the top modules that a statement imports; none where it is another."""
-    modules: list[str] = []
-    if isinstance(node, ast.Import):
-        modules = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        modules = [node.module]
-    return {module.split(".")[0] for module in modules}
-
-
-def brought_by(module: str) -> str:
-    """Return the package that a module comes with."""
-    return BROUGHT_BY.get(module, module.replace("_", "-"))
 
 
 def check_none(findings: Iterable[str]) -> None:
@@ -187,31 +150,15 @@ def test_package_imports_only_what_it_declares(package: str) -> None:
 @BY_PACKAGE
 def test_what_an_extra_brings_is_imported_with_its_module_alone(package: str) -> None:
     optional = extras(package) - names(project(package)["dependencies"])
-    allowed = MODULES_OF_EXTRAS.get(package, set())
 
     check_none(
         f"{place} imports {name} at once, but only an extra of {package} installs "
         f"{name}; import it in the function that uses it"
-        for name, place in sorted(imported_at_once(package))
-        if name in optional and place.split(":")[0].split("/", 3)[3] not in allowed
+        for path in sorted((PACKAGES / package / "src").rglob("*.py"))
+        if not is_of_extra(path)
+        for name, place in sorted(imported_at_once(path))
+        if name in optional
     )
-
-
-def imported_at_once(package: str) -> Iterator[tuple[str, str]]:
-    """Yield what each module imports when it is itself imported, and where."""
-    for path in (PACKAGES / package / "src").rglob("*.py"):
-        waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
-        while waiting:
-            node = waiting.pop()
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                continue
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                waiting += node.orelse
-                continue
-            waiting += ast.iter_child_nodes(node)
-            for name in imported_by(node):
-                line = getattr(node, "lineno", 0)
-                yield brought_by(name), f"{path.relative_to(PACKAGES)}:{line}"
 
 
 @BY_PACKAGE
@@ -223,7 +170,10 @@ def test_no_extra_brings_a_package_that_stands_above(package: str) -> None:
 
 def test_only_the_report_imports_plotly() -> None:
     assert imports("roxxel")["plotly"].startswith("roxxel/src/roxxel/report/")
-    assert "plotly" not in {name for name, _ in imported_at_once("roxxel")}
+    sources = (PACKAGES / "roxxel" / "src").rglob("*.py")
+    assert "plotly" not in {
+        name for path in sources for name, _ in imported_at_once(path)
+    }
 
 
 def test_members_are_required_by_a_compatible_range() -> None:

@@ -17,6 +17,7 @@ import pytest
 from matplotlib import image
 
 from .conftest import PROGRAMS, environment
+from .tools.declared import is_of_extra
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,19 +51,11 @@ SOURCES = {
     for source in ROOT.glob("packages/*/src")
     for path in source.rglob("*.py")
 }
-# Modules that import the library of an extra. Tests of their packages, or test_ray.py,
-# run the examples.
-OF_EXTRAS = {
-    "roxxel_format.ray",
-    "roxxel_loader.datasets.huggingface",
-    "roxxel_loader.datasets.polars",
-    "roxxel_train.tensorboard",
-    "roxxel_train.wandb",
-}
+# Tests of their packages, or test_ray.py, run the examples of modules of extras.
 EXAMPLES = sorted(
     name
     for name, path in SOURCES.items()
-    if ">>> " in path.read_text() and name not in OF_EXTRAS
+    if ">>> " in path.read_text() and not is_of_extra(path)
 )
 
 RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
