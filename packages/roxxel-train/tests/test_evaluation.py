@@ -18,7 +18,6 @@ from roxxel_train import Logger, Preempted
 from .helpers import VOCABULARY, corpus, loss_fn, rows, trainer, values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -209,10 +208,10 @@ class Killing(Logger):
 
     is_on = False
 
-    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+    def progress(self, step: int, total_steps: int, loss: float | None = None) -> None:
         if self.is_on and step == 5:
             raise KeyboardInterrupt
-        super().progress(step, total_steps, shown)
+        super().progress(step, total_steps, loss)
 
 
 def test_evaluation_that_was_interrupted_is_made_once_later(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_logger_without_a_folder_shows_lines_on_standard_error(
 ) -> None:
     with Logger() as log:
         log.info("hello")
-        log.progress(5, 90, {})
+        log.progress(5, 90)
         log.metrics({"kind": "train", "step": 5, "loss": 2.0, "tokens_per_s": 1234.5})
         log.metrics({"kind": "eval", "step": 5, "text": "Once upon a time"})
 

@@ -41,9 +41,9 @@ def test_bar_shows_step_total_and_loss_and_stays_complete(
 ) -> None:
     terminal = attach_terminal(monkeypatch)
     with Logger() as log:
-        log.progress(3, 10, {"loss": "2.0000"})
+        log.progress(3, 10, 2.0)
         log.info("a sentence")
-        log.progress(10, 10, {"loss": "1.0000"})
+        log.progress(10, 10, 1.0)
 
     assert "a sentence\n" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
@@ -54,19 +54,25 @@ def test_bar_shows_step_total_and_loss_and_stays_complete(
 def test_bar_fits_the_terminal_and_drops_whole_texts(
     monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
-    shown = {
-        "loss": "3.3724",
-        "tok/s": "88,540",
-        "wait": "88.3%",
-        "self": "3.100",
-        "stackexchange-questions": "3.200",
+    row = {
+        "kind": "train",
+        "tokens_per_s": 88540.0,
+        "wait_share": 0.883,
+        "loss": 3.4,
+        "loss/self": 3.1,
+        "loss/stackexchange-questions": 3.2,
     }
+    shown = [
+        *("loss=3.3724", "tok/s=88,540", "wait=88.3%", "self=3.100"),
+        "stackexchange-questions=3.200",
+    ]
     screen, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     with os.fdopen(terminal, "w") as stream:
         monkeypatch.setattr(sys, "stderr", stream)
         with Logger() as log:
-            log.progress(212, 360, shown)
+            log.metrics(row)
+            log.progress(212, 360, 3.3724)
         drawn = os.read(screen, 2**16).decode()
     os.close(screen)
 
@@ -77,7 +83,7 @@ def test_bar_fits_the_terminal_and_drops_whole_texts(
     assert rest.startswith("212/360 [")
     assert rest.endswith("]")
     texts = rest.removesuffix("]").split(", ")[1:]
-    assert texts == [f"{name}={text}" for name, text in shown.items()][: len(texts)]
+    assert texts == shown[: len(texts)]
     assert len(texts) == {40: 0, 80: 3, 100: 4, 120: 5}[columns]
 
 
@@ -103,13 +109,24 @@ def test_row_that_cannot_be_formatted_does_not_silence_the_rest(
     assert capsys.readouterr().err == "step 1\nstep 2  loss 2.5000  mfu 41.0%\n"
 
 
+def test_last_row_is_beside_the_bar_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = attach_terminal(monkeypatch)
+    with Logger() as log:
+        log.progress(10, 10, 1.0)
+        log.metrics({"kind": "train", "step": 10, "loss": 1.0, "mfu": 0.41})
+
+    assert "mfu=41.0%" in terminal.getvalue().splitlines()[-1]
+
+
 def test_status_is_beside_the_bar_until_the_next_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = attach_terminal(monkeypatch)
     with Logger() as log:
         log.status("compiling phase 0")
-        log.progress(3, 10, {})
+        log.progress(3, 10)
         log.status("compiling phase 1")
 
     assert terminal.getvalue().startswith("compiling phase 0\n")
@@ -132,7 +149,7 @@ def test_last_step_is_drawn_however_fast_the_steps_are(
     terminal = attach_terminal(monkeypatch)
     with Logger() as log:
         for step in range(1, 38):
-            log.progress(step, 40, {})
+            log.progress(step, 40)
 
     assert "37/40" in terminal.getvalue().splitlines()[-1]
 
@@ -153,7 +170,7 @@ def test_blocked_terminal_delays_nothing_else(
     with Logger(tmp_path, timeout_s=0.01) as log:
         log.info("hello")
         called.wait()
-        log.progress(1, 2, {})
+        log.progress(1, 2)
         log.metrics({"step": 1})
         log.flush()
 
@@ -185,7 +202,7 @@ def test_notebook_gets_a_widget_only_with_ipywidgets(
     monkeypatch.setitem(sys.modules, "tqdm.notebook", notebook)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: widgets)
     with Logger() as log:
-        log.progress(1, 2, {})
+        log.progress(1, 2)
 
     assert made == ["widget" if widgets else "text"]
 
@@ -198,7 +215,7 @@ def test_file_gets_a_line_at_least_once_a_minute(
     with Logger() as log:
         for step in range(1, 20):
             now += 25
-            log.progress(step, 90, {"tok/s": "7", "loss": f"{step / 2:.4f}"})
+            log.progress(step, 90, step / 2)
             if step in (1, 10):
                 log.metrics({"kind": "train", "step": step, "loss": step / 2})
 
@@ -216,6 +233,6 @@ def test_file_gets_a_line_at_least_once_a_minute(
 
 def test_file_gets_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
     with Logger() as log:
-        log.progress(1, 2, {"loss": "1"})
+        log.progress(1, 2, 1.0)
 
     assert capsys.readouterr().err == ""

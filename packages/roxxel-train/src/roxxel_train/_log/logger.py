@@ -207,20 +207,21 @@ class Logger:
                 sink.is_behind = True
                 self.warning(f"{sink.name} is too slow; the logger drops rows for it")
 
-    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+    def progress(self, step: int, total_steps: int, loss: float | None = None) -> None:
         """Move the progress bar; without a bar, show a line about once a minute.
 
         Call this method at every step, before the metrics row of the step. Another
-        thread draws the bar, at most ten times a second. Without a bar, a line
-        shows the step and the text `loss`, unless a row was shown within a minute.
+        thread draws the bar, at most ten times a second, with the loss and the values
+        of the last training row beside it. Without a bar, a line shows the step and the
+        loss, unless a row was shown within a minute.
 
         Args:
             step: Updates done.
             total_steps: Updates in the whole run.
-            shown: Short texts beside the bar, by name; do not modify the dict later.
+            loss: Loss of the step.
         """
         if self._screen is not None:
-            self._screen.progress(step, total_steps, shown)
+            self._screen.progress(step, total_steps, loss)
 
     def cut_metrics(
         self, step: int, *, evaluated: bool = True, keep: bool = False

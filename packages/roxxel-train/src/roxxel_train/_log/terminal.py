@@ -51,13 +51,15 @@ class Terminal:
         self._bar: Any = None
         self._has_status = False
         self._total_steps: int | None = None
-        self._progress: tuple[int, int, Mapping[str, str]] | None = None
+        self._progress: tuple[int, int, str | None] | None = None
+        self._newest: tuple[int, int, str | None] | None = None
+        self._texts: Mapping[str, str] = {}  # of the last training row
         self._redraw_at_s = 0.0
         self._line_at_s = time.monotonic() + _LINE_S
         self._worker = Worker("roxxel-terminal", is_lossy=True)
 
-    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the bar to `step`, and show short texts beside the bar.
+    def progress(self, step: int, total_steps: int, loss: float | None) -> None:
+        """Move the bar to `step`; show the loss and the last training row beside it.
 
         Without a bar, show a line with the previous step and its loss if no line has
         shown a step for a minute. The line appears one step late: the metrics row of
@@ -67,7 +69,8 @@ class Terminal:
         if self._bar_class is None and now >= self._line_at_s:
             self._draw_line(now)
         self._total_steps = total_steps
-        self._progress = (step, total_steps, shown)
+        text = None if loss is None else format(loss, _WATCHED["loss"][1])
+        self._progress = self._newest = (step, total_steps, text)
         if self._bar_class is not None and now >= self._redraw_at_s:
             self._redraw_at_s = now + _REDRAW_S
             self._draw_progress()
@@ -83,6 +86,9 @@ class Terminal:
     def row(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics as a line, unless the bar shows its values."""
         is_train = row.get("kind") == "train"
+        if is_train:
+            self._texts = _train_texts(row)
+            self._progress = self._newest  # which the bar has shown without this row
         if self._bar_class is None or not is_train:
             self._worker.put(self._write_row, row)
         if self._bar_class is None and is_train:
@@ -97,17 +103,19 @@ class Terminal:
 
     def _draw_line(self, now: float) -> None:
         if self._progress is not None:
-            step, _, shown = self._progress
-            # Shows only the loss: other texts are from the last metrics row, so they
-            # are more than a minute old.
-            row = {"step": step, **{k: v for k, v in shown.items() if k == "loss"}}
+            step, _, loss = self._progress
+            # Shows only the loss: the texts are from the last metrics row, so they are
+            # more than a minute old.
+            row = {"step": step} if loss is None else {"step": step, "loss": loss}
             self._line_at_s = now + _LINE_S
             self._worker.put(self._write_row, row)
 
     def _draw_progress(self) -> None:
         progress, self._progress = self._progress, None
         if self._bar_class is not None and progress is not None:
-            self._worker.put(self._move_bar, *progress)
+            step, total_steps, loss = progress
+            shown = self._texts if loss is None else {**self._texts, "loss": loss}
+            self._worker.put(self._move_bar, step, total_steps, shown)
 
     def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         if self._bar is None:
@@ -155,7 +163,7 @@ class Terminal:
             self._bar = None
 
 
-def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
+def _train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a training row for the terminal, as short texts by name."""
     watched = dict(_WATCHED)
     by_source = [field for field in row if field.startswith(_LOSS_OF)]
@@ -187,7 +195,7 @@ def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:
     """Return a row as one line, such as `step 20/90  loss 2.5000`."""
     total = "" if total_steps is None else f"/{total_steps}"
     if row.get("kind") == "train":
-        values: dict[str, Any] = train_texts(row)
+        values: dict[str, Any] = _train_texts(row)
     else:
         values = {name: x for name, x in row.items() if name not in _NOT_SHOWN}
     parts = [f"step {row.get('step', '?')}{total}"]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_train._log.terminal import train_texts
 from roxxel_train._observe.ledger import Ledger, rows_by_source
 from roxxel_train._step.diagnose.vocabulary import missing_in_batch
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity
@@ -145,7 +144,6 @@ class Recorder:
         self._counts: list[float] = [start, self._tokens(start), 0, 0, 0, 0]
         self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}
-        self._shown: dict[str, str] = {}
         self._evaluated_step = -1
         self._evaluation: dict[str, float] = {}
 
@@ -237,10 +235,8 @@ class Recorder:
         row = None
         if step % self._log_every == 0 or step in (1, self._total_steps):
             row = self._train_row(step, scalars)
-            self._shown = train_texts(row)
         # The terminal needs `total_steps` from `progress` to show the metrics row.
-        shown = {**self._shown, "loss": f"{loss:.4f}"}
-        self._logger.progress(step, self._total_steps, shown)
+        self._logger.progress(step, self._total_steps, loss)
         if row is not None:
             self._logger.metrics(_row("train", step, row))
         self._after_read(step)
