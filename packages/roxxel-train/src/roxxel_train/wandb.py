@@ -5,12 +5,15 @@ Example::
     Logger("run", sinks=[WandB("run", project="first")])
 
 The extra `wandb` installs the client. `roxxel_train` itself does not import it.
+
+Offline, only W&B's own file tells which rows a killed process has written, because W&B
+writes in a process of its own. W&B 0.31 has no reader of this file, so 30 lines here
+read it. Without them, a resumed run would send all its rows again.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import secrets
 import struct
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
+from roxxel_store.records import find_object
 
 from roxxel_train._files.log import METRICS
 from roxxel_train._files.paths import absolute
@@ -113,11 +117,8 @@ class WandB:
         path = self._folder / METRICS
         lines = path.read_bytes().splitlines() if path.is_file() else []
         for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:  # a process was killed while it wrote the line
-                continue
-            if row.get("step", 0) <= step:
+            row = find_object(line)  # None if a process was killed while it wrote it
+            if row is not None and row.get("step", 0) <= step:
                 self(
                     {
                         name: _NOT_NUMBERS.get(x, x) if isinstance(x, str) else x
@@ -166,7 +167,7 @@ def _last_step(file: Path) -> int:
         record.ParseFromString(content)
         for item in record.history.item:
             if "_step" in {item.key, *item.nested_key}:
-                last = max(last, int(json.loads(item.value_json)))
+                last = max(last, int(item.value_json))
     return last
 
 
