@@ -164,7 +164,7 @@ def test_other_files_are_no_shards(tmp_path: Path) -> None:
 
 
 def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
-    corpus = Roxxel(corpus_of(tmp_path, documents_of(2000)).filepath, max_maps=3)
+    corpus = Roxxel(corpus_of(tmp_path, documents_of(2000)).filepath)
 
     other = corpus.with_check("blocks")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FORK = """
 import os, signal, sys, threading
 from roxxel_format import Roxxel
+from roxxel_format._read import maps
 
 def in_child(work):
     child = os.fork()
@@ -37,7 +38,8 @@ read = {
     "tokens": lambda each: each.read(range(0, 13_000, 900), 100),
     "column": lambda each: each.column("mask").read(range(0, 13_000, 900), 100),
 }[sys.argv[2]]
-corpus = Roxxel(folder, max_maps=2)
+maps._MOST_MAPS = 2
+corpus = Roxxel(folder)
 stop, begun = threading.Event(), threading.Event()
 
 def read_on():

@@ -169,12 +169,15 @@ def test_many_shards_are_opened_by_one_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("check", ["headers", "blocks"])
 def test_threads_with_few_maps_read_what_one_thread_reads(
-    check: Literal["headers", "blocks"], tmp_path: Path
+    check: Literal["headers", "blocks"],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", 3)
     documents = documents_of(*[400] * 60)
     line = line_of(documents)
     corpus = with_manifest(corpus_of(tmp_path, documents))
-    corpus = Roxxel(corpus.filepath, check=check, max_maps=3)
+    corpus = Roxxel(corpus.filepath, check=check)
     barrier = threading.Barrier(8)
 
     def read(seed: int) -> bool:

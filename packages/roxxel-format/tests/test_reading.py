@@ -304,8 +304,6 @@ def test_arguments_of_wrong_types_are_refused(tmp_path: Path) -> None:
         constructor("")
     with pytest.raises(ValueError, match="check must be"):
         constructor(".", check="all")
-    with pytest.raises(ValueError, match="max_maps must be at least 1, got 0"):
-        constructor(".", max_maps=0)
 
 
 def test_constructing_touches_no_file_and_reading_nothing_is_the_error(
@@ -349,11 +347,14 @@ def test_a_pickled_corpus_opens_the_same_shards(
     assert np.array_equal(corpus.tokens[:], line_of(documents))
 
 
-def test_few_maps_serve_many_shards_from_many_threads(tmp_path: Path) -> None:
+def test_few_maps_serve_many_shards_from_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", 2)
     documents = documents_of(*[400] * 60)
     line = line_of(documents)
     corpus_of(tmp_path, documents)
-    corpus = Roxxel(tmp_path, max_maps=2)
+    corpus = Roxxel(tmp_path)
     rng = np.random.default_rng(0)
     starts = rng.integers(0, len(line) - 900, (40, 16))
 
@@ -400,11 +401,14 @@ def test_the_maps_of_a_corpus_are_kept_when_another_is_opened(tmp_path: Path) ->
     assert np.array_equal(corpus.read([0, 11_000], 900), expected)
 
 
-@pytest.mark.parametrize("max_maps", [1, 3])
-def test_a_column_maps_at_most_max_maps_files(max_maps: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_maps", [2, 3])
+def test_a_column_maps_no_more_files_than_its_share(
+    max_maps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", max_maps)
     corpus = corpus_of(tmp_path, documents_of(*[400] * 30))
     corpus.write_column("mask", np.ones(12_000, np.uint8))
-    column = Roxxel(tmp_path, max_maps=max_maps).column("mask")
+    column = Roxxel(tmp_path).column("mask")
     if not Path("/proc/self/fd").exists():
         pytest.skip("this system does not list the descriptors of a process")
     before = len(list(Path("/proc/self/fd").iterdir()))

@@ -107,7 +107,7 @@ def test_a_reader_of_a_replaced_corpus_refuses_the_new_one(
 
 def test_a_pickled_or_copied_subclass_stays_the_subclass(tmp_path: Path) -> None:
     corpus_of(tmp_path, DOCUMENTS)
-    shifted = Shifted(tmp_path, check="blocks", max_maps=3)
+    shifted = Shifted(tmp_path, check="blocks")
     shifted.shift = 5
     expected = shifted.read([7], 20, np.int64)
 

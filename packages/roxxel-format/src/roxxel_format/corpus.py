@@ -63,9 +63,6 @@ class Roxxel:
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only the head, the foot and
             the document index of each shard; `verify()` checks the tokens.
-        max_maps: Maximum number of mapped shards, and of mapped files of each column.
-            Default: as many as an eighth of the process's descriptors allows; fewer if
-            many corpora are open.
         version: Fingerprint of the version to read. Default: the current version.
         timeout_s: Seconds after which a request to a bucket fails.
         cache: A folder on a local disk. The shards of a corpus in a bucket are copied
@@ -87,7 +84,6 @@ class Roxxel:
         filepath: Filepath,
         *,
         check: Check = "headers",
-        max_maps: int | None = None,
         version: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         cache: str | os.PathLike[str] | None = None,
@@ -96,7 +92,6 @@ class Roxxel:
         self._lazy = LazyReader(
             absolute(filepath),
             check,
-            max_maps,
             version,
             timeout_s,
             None if cache is None else cache_path(cache),

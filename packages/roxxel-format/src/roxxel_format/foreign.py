@@ -473,7 +473,7 @@ class Roxxel02Tokens(MappedTokens):
 
         sizes = [identity.num_items for identity in identities]
         bounds = list(accumulate(sizes, initial=0))
-        line = Line(bounds, stored, again, BlockFile.piece, None)
+        line = Line(bounds, stored, again, BlockFile.piece)
 
         def documents() -> DocumentEnds:
             if end is None:

@@ -41,18 +41,17 @@ _FIND_ITEMS = 1 << 16
 class Column:
     """A value for each token or document of a corpus; see `Roxxel.column`.
 
-    The first read of a file opens it and verifies its digest. Up to `max_maps` files
-    stay mapped; None means a fair share of the process's file descriptors.
+    The first read of a file opens it and verifies its digest.
     """
 
-    def __init__(self, name: str, contents: Contents, max_maps: int | None) -> None:
+    def __init__(self, name: str, contents: Contents) -> None:
         table = _table_of(name, contents)
         self._name = name
         self._table = table
         self._what = f"item of column {name!r}"
         files = _ColumnFiles(name, table, contents)
         bounds = _bounds_of(table, contents)
-        self._line = Line(bounds, files.dtype, files.open, files.items, max_maps)
+        self._line = Line(bounds, files.dtype, files.open, files.items)
         self._is_remote = contents.files.is_remote
 
     @property

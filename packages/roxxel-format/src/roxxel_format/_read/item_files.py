@@ -122,9 +122,7 @@ def line_of(files: Sequence[Items]) -> Line[ItemFile]:
                 "open them as two corpora, or pass dtype"
             )
         bounds.append(bounds[-1] + each.num_items)
-    return Line(
-        bounds, stored, lambda number: ItemFile(files[number]), ItemFile.piece, None
-    )
+    return Line(bounds, stored, lambda number: ItemFile(files[number]), ItemFile.piece)
 
 
 def find_items(

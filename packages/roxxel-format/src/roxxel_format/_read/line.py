@@ -24,7 +24,7 @@ from typing import (
 
 import numpy as np
 
-from roxxel_format._read.maps import MapCache, map_limit, register
+from roxxel_format._read.maps import MapCache, max_maps, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -59,8 +59,7 @@ class Line(Generic[_T]):
     `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. `is_mapped` says whether a file needs descriptors.
-    Up to `max_maps` such files stay open; None means a fair share of the process's file
-    descriptors.
+    Of such files, a fair share of the process's descriptors stays open.
     """
 
     def __init__(
@@ -69,14 +68,12 @@ class Line(Generic[_T]):
         dtype: np.dtype[Any],
         open_file: Callable[[int], _T],
         piece: Callable[[_T], Piece],
-        max_maps: int | None,
         is_mapped: Callable[[_T], bool] = lambda _: True,
     ) -> None:
         self.dtype = dtype
         self._bounds = bounds
         self._piece = piece
-        self._limit = map_limit(max_maps)
-        self._files = MapCache(open_file, self._limit, is_mapped)
+        self._files = MapCache(open_file, is_mapped)
         self._kept = _KeptPieces(0.0, {})
         register(self)
 
@@ -166,7 +163,7 @@ class Line(Generic[_T]):
         # Slices keep the maps of their files open. If a batch needs more files than may
         # be open, each pass of the loop fills a part of the batch.
         num_pieces = len(bounds) - 1
-        most = max(1, self._limit()) if num_pieces > 1 else 1
+        most = max_maps() if num_pieces > 1 else 1
         turn = most if most < num_pieces else len(starts)
         for first in range(0, len(starts), turn):
             kept = self._kept_pieces(min(most, num_pieces))

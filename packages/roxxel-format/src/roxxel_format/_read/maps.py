@@ -152,12 +152,7 @@ def register(holder: Holder) -> None:
     _HOLDERS.add(weakref.ref(holder, _HOLDERS.discard))
 
 
-def map_limit(max_maps: int | None) -> Callable[[], int]:
-    """Return a function that returns `max_maps`; for None, a fair share."""
-    return _shared_max_maps if max_maps is None else lambda: max_maps
-
-
-def _shared_max_maps() -> int:
+def max_maps() -> int:
     """Return the number of maps that each holder may keep.
 
     One holder may use an eighth of the process's descriptors, and all holders together
@@ -196,11 +191,9 @@ class MapCache(Generic[_T]):
     def __init__(
         self,
         make: Callable[[int], _T],
-        max_maps: Callable[[], int],
         is_mapped: Callable[[_T], bool],
     ) -> None:
         self._make = make
-        self._max_maps = max_maps
         self._is_mapped = is_mapped
         self._maps: OrderedDict[int, _T] = OrderedDict()
         self._remote: OrderedDict[int, _T] = OrderedDict()
@@ -216,7 +209,7 @@ class MapCache(Generic[_T]):
             files = self._maps if self._is_mapped(found) else self._remote
             files[number] = found
         if self._is_mapped(found):
-            files, most = self._maps, self._max_maps()
+            files, most = self._maps, max_maps()
         else:
             files, most = self._remote, _MOST_REMOTE_FILES
         with contextlib.suppress(KeyError):  # Another thread may have evicted the file.

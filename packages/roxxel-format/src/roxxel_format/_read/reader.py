@@ -69,7 +69,6 @@ class LazyReader:
 
     filepath: str | tuple[str, ...]
     check: Check
-    max_maps: int | None
     version: str | None
     timeout_s: float
     cache: str | None = None
@@ -83,8 +82,6 @@ class LazyReader:
     )
 
     def __post_init__(self) -> None:
-        if self.max_maps is not None and self.max_maps < 1:
-            raise ValueError(f"max_maps must be at least 1, got {self.max_maps}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be positive, got {self.timeout_s}")
         self._check_cache()
@@ -108,9 +105,7 @@ class LazyReader:
                         contents, CacheFolder(self.cache, self.cache_bytes)
                     )
                 is_checked = self.check == "blocks"
-                self.opened = CorpusReader(
-                    contents, checked=is_checked, max_maps=self.max_maps
-                )
+                self.opened = CorpusReader(contents, checked=is_checked)
             return self.opened
 
     def close(self) -> None:
@@ -142,24 +137,19 @@ class LazyReader:
 class CorpusReader:
     """Reads one version of a corpus. Safe to use from many threads.
 
-    If `checked`, every read verifies the checksums of its blocks. Up to `max_maps`
-    shards stay mapped; None means a fair share of the process's file descriptors.
+    If `checked`, every read verifies the checksums of its blocks.
     """
 
-    def __init__(
-        self, contents: Contents, *, checked: bool, max_maps: int | None
-    ) -> None:
+    def __init__(self, contents: Contents, *, checked: bool) -> None:
         self.contents = contents
         self._line = Line(
             contents.bounds,
             contents.dtype,
             contents.open_shard,
             lambda shard: shard.piece(checked=checked),
-            max_maps,
             lambda shard: shard.is_mapped,
         )
         self._checked = checked
-        self._max_maps = max_maps
         self._columns: dict[str, Column] = {}
         # The results of `_limits_of`, by dtype.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
@@ -175,7 +165,7 @@ class CorpusReader:
         """Return a column; every call returns the same object. See `Roxxel.column`."""
         column = self._columns.get(name)
         if column is None:
-            column = Column(name, self.contents, self._max_maps)
+            column = Column(name, self.contents)
             column = self._columns.setdefault(name, column)
         return column
 
