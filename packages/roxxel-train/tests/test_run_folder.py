@@ -49,11 +49,19 @@ def test_record_names_the_seed_the_data_and_the_versions(begun: Path) -> None:
 
     record = json.loads(before)
     assert (begun / "run.json").read_text() == before
-    assert (record["version"], record["seed"]) == (1, 0)
-    assert record["data"]["seed"] == 0
+    assert (record["version"], record["data"]["seed"]) == (1, 0)
     assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
         record["versions"]
     )
+
+
+def test_record_has_every_setting_that_json_can_hold(begun: Path) -> None:
+    settings = json.loads((begun / "run.json").read_text())["settings"]
+
+    assert settings["save_path"] == str(begun)
+    assert (settings["seed"], settings["fields"]) == (0, ["tokens"])
+    assert not {"model", "curriculum", "loss_fn", "mesh"} & settings.keys()
+    assert {"grad_accum_steps", "timeout", "best_metric"} <= settings.keys()
 
 
 def test_record_names_the_command_and_the_devices(begun: Path) -> None:

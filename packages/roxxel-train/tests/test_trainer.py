@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import inspect
+import json
 import logging
+import math
 import re
 import signal
 from dataclasses import fields
@@ -799,13 +801,35 @@ def test_settings_that_pace_a_run_are_compared_each_under_its_own_name() -> None
         "keep_every": "6h",
         "best_metric": "acc",
         "grad_accum_steps": 2,
-        "fields": ("tokens", "loss_mask"),
+        "fields": ["tokens", "loss_mask"],
     }
     pacing = TrainConfig(cast("Any", None), **given).pacing()
 
     assert given.items() <= pacing.items()
     # One process may wait longer than another, or write a profile.
     assert not {"timeout", "hang_after_s", "profile", "log_to"} & pacing.keys()
+
+
+def test_settings_are_values_that_json_can_hold() -> None:
+    given: dict[str, Any] = {
+        "seed": np.int64(3),
+        "timeout": np.float32(8),
+        "hang_after_s": math.inf,
+        "profile": (np.int8(1), 2),
+        "save_path": Path("run"),
+    }
+    settings = TrainConfig(cast("Any", None), **given).settings()
+
+    assert json.loads(json.dumps(settings, allow_nan=False)) == settings
+    assert {name: settings[name] for name in given} == {
+        "seed": 3,
+        "timeout": 8.0,
+        "hang_after_s": "inf",
+        "profile": [1, 2],
+        "save_path": "run",
+    }
+    # The options of a sink may hold a password.
+    assert "log_to" not in settings
 
 
 def test_wrong_loss_is_found_before_anything_runs(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def write_run(
     (folder / "system.log").write_text(log)
     record = {
         "version": 1,
-        "seed": 7,
+        "settings": {"seed": 7},
         "data": {"step": 0},
         "versions": {"jax": "9.8.7"},
         "command": ["/home/me/bin/roxxel", "train", "a b.toml"],

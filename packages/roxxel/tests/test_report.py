@@ -475,7 +475,8 @@ def test_no_values_of_a_run_s_files_keep_the_page_from_being_made(
         changed = data.draw(st.sets(st.sampled_from(sorted(row)), max_size=3))
         row.update({name: data.draw(anything) for name in sorted(changed)})
     (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    record = {"seed": data.draw(anything), "versions": data.draw(anything)}
+    began = data.draw(anything | st.fixed_dictionaries({"seed": anything}))
+    record = {"settings": began, "versions": data.draw(anything)}
     (run / "run.json").write_text(json.dumps(record))
     write_checkpoint(run, 4, 1.0)
     meta = run / "checkpoints" / "4" / "meta" / "metadata"

@@ -1,8 +1,9 @@
 """Every setting of a run, declared once: name, type, default, meaning and check.
 
 From `TrainConfig` come the signature and the documentation of `Trainer`, the comparison
-of settings between processes, and, in the package `roxxel`, the table `[trainer]` of a
-config file. Importing this module imports no JAX, so a config file is checked without.
+of settings between processes, the settings in `run.json`, and, in the package `roxxel`,
+the table `[trainer]` of a config file. Importing this module imports no JAX, so a
+config file is checked without.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
 from roxxel_store.arguments import as_integer
 
+from roxxel_train._files.log import plain_row
 from roxxel_train._log.sinks import LogTo, check_log_to
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ _COUNT = {"at_least": 1}
 _AMOUNT = {"above": 0}
 _PATH = {"is_path": True}
 _ALIKE = {"alike": True}  # must be equal in all processes
+_OBJECT = {"is_object": True}  # nothing that a file may record
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,8 +172,10 @@ class TrainConfig:
         ValueError: log_every must be 1 or more, got 0
     """
 
-    model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]]
-    optimizer: nnx.Optimizer[Any] | None = None
+    model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]] = field(
+        metadata=_OBJECT
+    )
+    optimizer: nnx.Optimizer[Any] | None = field(default=None, metadata=_OBJECT)
     curriculum: Curriculum | None = field(
         default=None, metadata={"instance_of": "roxxel_curriculum.Curriculum"}
     )
@@ -185,8 +190,8 @@ class TrainConfig:
     checkpoint_every: int = field(default=1000, metadata=_COUNT | _ALIKE)
     log_every: int = field(default=10, metadata=_COUNT | _ALIKE)
     seed: int = 0
-    mesh: Mesh | None = None
-    data_sharding: NamedSharding | None = None
+    mesh: Mesh | None = field(default=None, metadata=_OBJECT)
+    data_sharding: NamedSharding | None = field(default=None, metadata=_OBJECT)
     checkpointer: Checkpointer | None = field(
         default=None, metadata={"instance_of": "roxxel_ckpt.Checkpointer"}
     )
@@ -203,7 +208,9 @@ class TrainConfig:
     strict_sharding: bool = False
     fields: Sequence[Field] = field(default=("tokens",), metadata=_ALIKE)
     model_sharding: Literal["annotated", "fsdp"] | Sequence[str] = "annotated"
-    eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
+    eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = field(
+        default=None, metadata=_OBJECT
+    )
     best_metric: str | None = field(default=None, metadata=_ALIKE)
     init_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
     branch_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
@@ -220,7 +227,7 @@ class TrainConfig:
             "must_be": 'a number of steps of 1 or more, or a duration such as "6h"',
         },
     )
-    log_to: LogTo = ()
+    log_to: LogTo = field(default=(), metadata=_OBJECT)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -259,10 +266,16 @@ class TrainConfig:
 
         Processes with different settings would wait for each other forever.
         """
+        alike = {each.name for each in fields(self) if "alike" in each.metadata}
+        return {name: x for name, x in self.settings().items() if name in alike}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as JSON values, for `run.json`; objects are left out."""
+        objects = {"is_object", "called_with", "instance_of"}
         return {
-            each.name: getattr(self, each.name)
+            each.name: _as_json(getattr(self, each.name))
             for each in fields(self)
-            if "alike" in each.metadata
+            if not objects & each.metadata.keys()
         }
 
 
@@ -297,6 +310,13 @@ def configured_by(
         return build
 
     return decorate
+
+
+def _as_json(setting: Any) -> Any:
+    """Return a setting as a JSON value; a path becomes text."""
+    if isinstance(setting, os.PathLike):
+        setting = os.fspath(cast("os.PathLike[str]", setting))
+    return plain_row({"": setting}, for_json=True)[""]
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:
@@ -401,5 +421,7 @@ def _check_amount(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")
-    if sys.float_info.max < value < math.inf:
+    # Comparing with a narrow NumPy float would overflow.
+    number = value if isinstance(value, int) else float(value)
+    if sys.float_info.max < number < math.inf:
         raise ValueError(f"{name} is larger than any float; give a smaller number")

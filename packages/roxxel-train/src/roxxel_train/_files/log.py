@@ -290,13 +290,15 @@ def append_once(folder: Path, level: str, message: str) -> None:
             os.fsync(file.fileno())
 
 
-def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+def plain_row(row: Mapping[Any, Any], *, for_json: bool = False) -> dict[str, Any]:
     """Copy a metrics row into Python's own types: arrays to lists, keys to text.
+
+    With `for_json`, NaN and infinities become text, because JSON has no such numbers.
 
     Raises:
         ValueError: Two keys have the same text.
     """
-    return cast("dict[str, Any]", _plain(dict(row)))
+    return cast("dict[str, Any]", _plain(dict(row), for_json=for_json))
 
 
 def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
@@ -431,7 +433,7 @@ def _text_line(level: str, message: str, traceback: str = "") -> str:
 
 def _json_line(row: Mapping[Any, Any]) -> str:
     """Return a row as one line of JSON; NaN and infinities become text."""
-    return json.dumps(_plain(dict(row), for_json=True), allow_nan=False) + "\n"
+    return json.dumps(plain_row(row, for_json=True), allow_nan=False) + "\n"
 
 
 def _torn_bytes(path: Path) -> int:
@@ -500,10 +502,7 @@ def _tail(path: Path) -> list[bytes]:
 
 
 def _plain(value: Any, *, for_json: bool = False) -> Any:
-    """Return a value in Python's own types.
-
-    With `for_json`, NaN and infinities become text, because JSON has no such numbers.
-    """
+    """Return a value in Python's own types; see `plain_row`."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, dict):

@@ -98,6 +98,7 @@ class RunState:
         self.optimizer = optimizer
         self.folder = folder
         self.checkpointer = checkpointer
+        self._settings = config.settings()
         self._checkpoint_every = config.checkpoint_every
         self.last_row: tuple[int, int] | None = None
         self.past_fields: Sequence[str] | None = None
@@ -190,7 +191,7 @@ class RunState:
         newest = None if self.checkpointer is None else self.checkpointer.latest_step
         return self.folder.run_lock(
             newest or 0,
-            seed=self.sampler.seed,
+            settings=self._settings,
             model=self.signature,
             data=self.sampler.state(self.first_step),
             held_out=self.held_out.record,

@@ -198,7 +198,9 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     entries = run.log()
     record = run.record
     began = record or {}
-    seed, versions = began.get("seed"), began.get("versions")
+    settings, versions = began.get("settings"), began.get("versions")
+    known = cast("dict[str, Any]", settings) if isinstance(settings, dict) else {}
+    seed = known.get("seed")
     checkpoints, damaged_steps = run.checkpoints()
     damaged = ["run.json"] if record is None else []
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
