@@ -6,7 +6,7 @@ from . import paths
 
 MOST = {
     "a document written": 12,
-    "a batch": 12,
+    "a batch": 11,
     "a save": 12,
     "a restore": 13,
 }

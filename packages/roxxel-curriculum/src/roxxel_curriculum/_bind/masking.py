@@ -56,6 +56,7 @@ class Masking:
         self._columns = columns
         self._names = names
         self._readers = readers
+        self._has_withdrawals = bool(solution.withdrawals)
         self._withdrawn = WithdrawnByStep(solution.withdrawals, names)
 
     def read(
@@ -106,6 +107,8 @@ class Masking:
         self, step: int, source: _Integers, starts: _Integers, length: int
     ) -> _Integers:
         """Return the rows whose windows have withdrawn ranges of tokens."""
+        if not self._has_withdrawals:
+            return np.empty(0, np.int64)
         is_partial = np.zeros(source.size, np.bool_)
         for index, withdrawal in self._withdrawn.at(step).items():
             rows = np.flatnonzero(source == index)
