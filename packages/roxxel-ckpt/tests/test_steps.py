@@ -21,6 +21,7 @@ from roxxel_ckpt import (
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
+    CheckpointUnreadableError,
     CheckpointWriteError,
 )
 from roxxel_ckpt._arrays import orbax
@@ -518,11 +519,35 @@ def test_a_file_with_the_number_of_a_step_gives_way(tmp_path: Path) -> None:
     assert checkpointer(tmp_path).restore() == 8
 
 
+@pytest.mark.parametrize("name", ["max_to_keep", "keep_best", "keep_every"])
+@pytest.mark.parametrize("value", [1.5, True, math.nan])
+def test_a_number_of_checkpoints_is_an_integer(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    with pytest.raises(TypeError, match=f"{name} must be .*, got {value}"):
+        checkpointer(tmp_path, **{name: value})
+
+
+def test_a_step_under_the_number_of_another_is_refused(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    (tmp_path / "2").rename(tmp_path / "7")
+
+    reading = checkpointer(tmp_path, seed=1)
+    for use in (reading.restore, reading.peek, lambda: reading.restore(7)):
+        with pytest.raises(CheckpointUnreadableError, match=r"/7: .* step 7 .* step 2"):
+            use()
+    assert reading.steps() == [1, 7]
+
+    (tmp_path / "7").rename(tmp_path / "2")
+    assert reading.restore() == 2
+
+
 def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),
-        ({"keep_best": -1}, "keep_best must be 0 or more, got -1"),
-        ({"keep_every": 0}, "keep_every must be at least 1 step, got 0"),
+        ({"keep_best": -1}, "keep_best must be at least 0, got -1"),
+        ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
         ({"keep_every": "6 weeks"}, "keep_every='6 weeks' is not a duration; give a"),
         ({"keep_every": "0h"}, "keep_every='0h' is not a duration; give a"),
         ({"best_mode": "low"}, 'best_mode must be "min" or "max", got \'low\''),

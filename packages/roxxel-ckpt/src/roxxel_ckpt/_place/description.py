@@ -274,7 +274,7 @@ def read_description(directory: Path) -> Description:
     Raises:
         CheckpointDamagedError: The description is missing or damaged.
         CheckpointUnreadableError: The description cannot be read for another reason,
-            or a newer release wrote it.
+            a newer release wrote it, or the directory has the number of another step.
     """
     body = _read(directory, V1_META_FILE)
     try:
@@ -289,8 +289,14 @@ def read_description(directory: Path) -> Description:
         if saved_at is None:
             saved_at = (directory / V1_META_FILE).stat().st_mtime
         best = body.get("best")
+        step, named = checked_step(body["step"]), directory.name.partition(".")[0]
+        if named.isdecimal() and int(named) != step:
+            raise CheckpointUnreadableError(
+                f"{directory}: has the name of step {int(named)} and holds step "
+                f"{step}, so nothing was changed; rename it to {step}"
+            )
         return Description(
-            step=checked_step(body["step"]),
+            step=step,
             metrics={name: float(value) for name, value in body["metrics"].items()},
             extra=None if body["extra"] is None else {**body["extra"]},
             versions={**body.get("versions", {})},

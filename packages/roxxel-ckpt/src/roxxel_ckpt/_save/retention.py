@@ -15,6 +15,8 @@ import math
 import re
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_store.arguments import as_integer
+
 from roxxel_ckpt._place.description import BestRule
 
 if TYPE_CHECKING:
@@ -36,19 +38,15 @@ class Retention:
     best_mode: Literal["min", "max"] | None = None
 
     def __post_init__(self) -> None:
-        if self.max_to_keep is not None and self.max_to_keep < 1:
-            raise ValueError(
-                f"max_to_keep must be at least 1, got {self.max_to_keep}; "
-                "use None to keep every checkpoint"
-            )
-        if self.keep_best < 0:
-            raise ValueError(f"keep_best must be 0 or more, got {self.keep_best}")
+        if self.max_to_keep is not None:
+            what = "an integer, or None to keep every checkpoint"
+            as_integer("max_to_keep", self.max_to_keep, 1, what=what)
+        as_integer("keep_best", self.keep_best, 0)
         if isinstance(self.keep_every, str):
             _seconds(self.keep_every)
-        elif self.keep_every is not None and self.keep_every < 1:
-            raise ValueError(
-                f"keep_every must be at least 1 step, got {self.keep_every}"
-            )
+        elif self.keep_every is not None:
+            what = 'a number of steps, or a duration such as "6h"'
+            as_integer("keep_every", self.keep_every, 1, what=what)
         if self.best_mode not in {"min", "max", None}:
             raise ValueError(
                 f'best_mode must be "min" or "max", got {self.best_mode!r}'
