@@ -41,21 +41,7 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
     returned function waits until the files are written, and raises any write error.
     """
     commits: list[Any] = []
-    arrays_of_jax = _Arrays(
-        array_metadata_store=None,
-        enable_write_sharding_file=False,
-        min_slice_bytes_for_replica_parallel=_REPLICA_PARALLEL_BYTES,
-    )
-    arrays_of_numpy = _NumpyArrays()
-    arrays_of_jax.commits = arrays_of_numpy.commits = commits
-    handler = ocp.PyTreeCheckpointHandler(
-        use_ocdbt=False,
-        use_zarr3=True,
-        type_handler_registry=type_handlers.create_type_handler_registry(
-            (np.ndarray, arrays_of_numpy),
-            (jax.Array, arrays_of_jax),
-        ),
-    )
+    handler = _handler(commits)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(contextlib.closing(handler))
@@ -73,6 +59,25 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
     return wait
 
 
+def _handler(commits: list[Any]) -> ocp.PyTreeCheckpointHandler:
+    """Return Orbax's handler of arrays; a write adds what it must wait for."""
+    arrays_of_jax = _Arrays(
+        array_metadata_store=None,
+        enable_write_sharding_file=False,
+        min_slice_bytes_for_replica_parallel=_REPLICA_PARALLEL_BYTES,
+    )
+    arrays_of_numpy = _NumpyArrays()
+    arrays_of_jax.commits = arrays_of_numpy.commits = commits
+    return ocp.PyTreeCheckpointHandler(
+        use_ocdbt=False,
+        use_zarr3=True,
+        type_handler_registry=type_handlers.create_type_handler_registry(
+            (np.ndarray, arrays_of_numpy),
+            (jax.Array, arrays_of_jax),
+        ),
+    )
+
+
 class _Path(gpath.PosixGPath):
     """A path for Orbax, which takes a file that it may not look at for absent."""
 
@@ -82,9 +87,13 @@ class _Path(gpath.PosixGPath):
 
 
 class _Arrays(type_handlers.ArrayHandler):
-    """Orbax's handler of `jax.Array`, whose writes end together."""
+    """Orbax's handler of `jax.Array`, whose reads and writes end together."""
 
     commits: list[Any]
+
+    async def deserialize(self, infos: Any, args: Any = None) -> Any:
+        _keep_loop_open()
+        return await super().deserialize(infos, args)
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         started = await super().serialize(values, _ending_together(infos), args)
@@ -93,9 +102,13 @@ class _Arrays(type_handlers.ArrayHandler):
 
 
 class _NumpyArrays(type_handlers.NumpyHandler):
-    """Orbax's handler of numpy arrays, whose writes end together."""
+    """Orbax's handler of numpy arrays, whose reads and writes end together."""
 
     commits: list[Any]
+
+    async def deserialize(self, infos: Any, args: Any = None) -> Any:
+        _keep_loop_open()
+        return await super().deserialize(infos, args)
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         started = await super().serialize(values, _ending_together(infos), args)
@@ -114,11 +127,7 @@ def _await_all(commits: list[Any]) -> None:
 
 
 def _ending_together(infos: Any) -> Any:
-    """Keep the event loop that writes these arrays open until all writes have ended.
-
-    Orbax closes the loop at the first error. Other writes then go on while their files
-    are removed, and at their end each prints a traceback about the closed loop.
-    """
+    """Let the loop that writes these arrays wait until all writes have ended."""
     for info in infos[:1]:
         # Orbax awaits this method in that loop, and before any write.
         create: Any = getattr(info, "await_path_creation", None)
@@ -127,7 +136,17 @@ def _ending_together(infos: Any) -> Any:
 
 
 async def _stay_open(create: Callable[[], Awaitable[Any]]) -> Any:
-    """Call `create`, and let the running loop wait for its tasks before it closes."""
+    _keep_loop_open()
+    return await create()
+
+
+def _keep_loop_open() -> None:
+    """Let the running loop wait for its tasks before it closes.
+
+    Orbax closes the loop at the first error. Other reads and writes then go on, perhaps
+    while their files are removed, and at their end each prints a traceback about the
+    closed loop.
+    """
     loop: Any = asyncio.get_running_loop()
     close = loop.close
 
@@ -140,7 +159,6 @@ async def _stay_open(create: Callable[[], Awaitable[Any]]) -> Any:
         close()
 
     loop.close = wait_and_close
-    return await create()
 
 
 def read_arrays(
@@ -169,7 +187,7 @@ def read_arrays(
         for name, target in targets.items()
     }
     # Orbax's own Checkpointer would wait for all processes; its handler does not.
-    handler = ocp.PyTreeCheckpointHandler()
+    handler = _handler([])
     with _quiet(), contextlib.closing(handler):
         return handler.restore(
             _Path(directory / STATE),
