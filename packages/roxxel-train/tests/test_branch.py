@@ -15,6 +15,7 @@ from roxxel_ckpt import (
     CheckpointDamagedError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
+    CheckpointUnreadableError,
 )
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_train import RunMismatchError, Trainer, data_state
@@ -174,7 +175,7 @@ def test_a_branch_that_has_no_checkpoint_yet_begins_again(
     shutil.rmtree(runs / "b" / "run" / "checkpoints")
     shutil.rmtree(runs / "run" / "checkpoints" / "4")
     shutil.copytree(runs / "run" / "checkpoints" / "8", runs / "run/checkpoints/4")
-    with pytest.raises((RunMismatchError, CheckpointDamagedError)):
+    with pytest.raises((RunMismatchError, CheckpointUnreadableError)):
         branch(runs)
 
 
