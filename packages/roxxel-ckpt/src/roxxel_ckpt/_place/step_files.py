@@ -8,6 +8,7 @@ that holds its own CRC-32.
 from __future__ import annotations
 
 import contextlib
+import os
 import zlib
 from typing import TYPE_CHECKING
 
@@ -85,7 +86,7 @@ class StepFiles:
             with storing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with path.open("wb") as file:
-                    file.truncate(digests[name].num_bytes)
+                    os.ftruncate(file.fileno(), digests[name].num_bytes)
 
         def download(block: tuple[str, int, int, int]) -> None:
             name, start, stop, crc = block

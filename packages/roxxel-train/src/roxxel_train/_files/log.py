@@ -136,7 +136,7 @@ class LogFiles:
             torn = _torn_bytes(self._rows_path)
             self.was_torn = torn > 0
             if torn:
-                os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
+                _cut(self._rows_path, self._rows_path.stat().st_size - torn)
             self._rows.begin_sync()
             self._last_row = _last_row(self._rows_path)
             on_error.pop_all()
@@ -219,7 +219,7 @@ class LogFiles:
                 file.flush()
                 os.fsync(file.fileno())
         if dropped:
-            os.truncate(self._rows_path, sum(map(len, lines[:number])))
+            _cut(self._rows_path, sum(map(len, lines[:number])))
         self._last_row = _last_row(self._rows_path)
         self._rows.begin_sync()
         return len(dropped)
@@ -434,6 +434,12 @@ def _text_line(level: str, message: str, traceback: str = "") -> str:
 def _json_line(row: Mapping[Any, Any]) -> str:
     """Return a row as one line of JSON; NaN and infinities become text."""
     return json.dumps(plain_row(row, for_json=True), allow_nan=False) + "\n"
+
+
+def _cut(path: Path, num_bytes: int) -> None:
+    """Cut a file; `os.ftruncate` continues after a signal, `os.truncate` does not."""
+    with path.open("r+b") as file:
+        os.ftruncate(file.fileno(), num_bytes)
 
 
 def _torn_bytes(path: Path) -> int:
