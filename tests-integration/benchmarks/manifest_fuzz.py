@@ -126,21 +126,23 @@ def sample(
     *,
     has_column: bool = False,
 ) -> Sample:
-    """Write a corpus in several versions, and a column that each version replaces."""
+    """Write a corpus in several versions, and a column that each version extends."""
     folder.mkdir()
     corpus = Roxxel(folder / "c_*.rox")
     versions: dict[str, list[npt.NDArray[np.uint16]]] = {}
     columns: dict[str, tuple[npt.NDArray[np.uint8], str]] = {}
     documents: list[npt.NDArray[np.uint16]] = []
-    for number, part in enumerate(parts):
+    for part in parts:
+        before = corpus.num_tokens if versions else 0
         corpus.write(
             part, separator=7, block_size=512, max_shard_bytes=10_000, exist="append"
         )
         documents = [*documents, *part]
         versions[corpus.fingerprint] = documents
         if has_column:
-            values = ((np.arange(corpus.num_tokens) + number) % 251).astype(np.uint8)
-            corpus.write_column(COLUMN, values, exist="replace")
+            values = (np.arange(corpus.num_tokens) % 251).astype(np.uint8)
+            exist = "append" if versions.keys() - {corpus.fingerprint} else "error"
+            corpus.write_column(COLUMN, values[before:], exist=exist)
             columns[corpus.fingerprint] = values, corpus.column(COLUMN).digest
     return Sample(folder, (folder / MANIFEST).read_bytes(), versions, columns)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from roxxel_format.cli import main
 from roxxel_format.errors import ManifestError
 
 from .conformance.reader import read_column, seal
-from .helpers import corpus_of, documents_of, listed, names_in, with_manifest
+from .helpers import corpus_of, documents_of, listed, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,54 +104,24 @@ def test_append_to_a_complete_column_says_how_to_change_it(tmp_path: Path) -> No
     assert corpus.column("mask")[:].tolist() == [1]
 
 
-def test_earlier_versions_keep_a_column_that_is_replaced(tmp_path: Path) -> None:
+def test_a_replaced_column_is_replaced_in_every_version(tmp_path: Path) -> None:
     corpus = grow(tmp_path, 1, 2)
     first = corpus.fingerprint
     corpus.write_column("mask", [1, 0])
-    pinned = Roxxel(tmp_path / "c_*.rox", version=first)
-    digest = pinned.column("mask").digest
+    digest = Roxxel(tmp_path / "c_*.rox", version=first).column("mask").digest
     corpus = grow(tmp_path, 3)
-    second = corpus.fingerprint
 
     for values in ([5, 5, 5], [6, 6, 6], [7, 7, 7]):
         corpus.write_column("mask", values, dtype="int32", exist="replace")
 
     assert corpus.column("mask")[:].tolist() == [7, 7, 7]
-    assert column_at(tmp_path, first) == [1, 0]
-    assert pinned.column("mask")[:].tolist() == [1, 0]
-    again: Roxxel = pickle.loads(pickle.dumps(pinned))  # noqa: S301 - our own bytes
-    assert again.column("mask").digest == digest
-    assert corpus.with_version(first).column("mask").digest == digest
-    assert Roxxel(tmp_path / "c_*.rox", version=first).verify().ok
-    # Of the replaced files, those of the earlier version alone are kept.
-    assert corpus.leftovers() == []
-    assert sum(name.endswith(".bin") for name in names_in(tmp_path)) == 1 + 2
-
-    corpus = grow(tmp_path, 4, 4)
-    corpus.write_column("mask", [8, 8], exist="append")
-    corpus.write_column("mask", [9] * 5, exist="replace")
-    assert column_at(tmp_path, first) == [1, 0]
-    assert column_at(tmp_path, second) == [7, 7, 7]
-    assert column_at(tmp_path, corpus.fingerprint) == [9] * 5
+    assert column_at(tmp_path, first) == [7, 7]
+    assert Roxxel(tmp_path / "c_*.rox", version=first).column("mask").digest != digest
     path = tmp_path / "c_manifest.json"
-    for version, expected in enumerate(([1, 0], [7] * 3, [9] * 5)):
+    for version, expected in enumerate(([7] * 2, [7] * 3)):
         assert read_column(path, "mask", version).tolist() == expected
-
-
-def test_damaged_column_of_an_earlier_version_is_found_by_that_version(
-    tmp_path: Path,
-) -> None:
-    corpus = grow(tmp_path, 1, 2)
-    first = corpus.fingerprint
-    corpus.write_column("mask", [1, 0])
-    (old,) = [name for name in names_in(tmp_path) if name.endswith(".bin")]
-    corpus = grow(tmp_path, 3)
-    corpus.write_column("mask", [5, 5, 5], exist="replace")
-    (tmp_path / old).write_bytes(bytes(16))
-
-    assert corpus.verify().ok
-    damage = Roxxel(tmp_path / "c_*.rox", version=first).verify().errors
-    assert [old in str(error) for error in damage] == [True]
+    assert corpus.leftovers() == []
+    assert sum(name.endswith(".bin") for name in names_in(tmp_path)) == 2
 
 
 def test_a_version_lists_the_columns_that_it_has(
@@ -287,17 +256,12 @@ def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
 @pytest.mark.parametrize(
     "name", ["a/b", "../a", "..", "a.b", "", "1a", "a b", "\N{LATIN SMALL LETTER U}."]
 )
-@pytest.mark.parametrize("member", ["columns", "earlier_columns"])
 def test_manifest_with_a_column_of_a_hostile_name_is_refused(
-    name: str, member: str, tmp_path: Path
+    name: str, tmp_path: Path
 ) -> None:
     grow(tmp_path, 1).write_column("mask", [1])
-    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
     table = listed(tmp_path)
-    if member == "columns":
-        table["columns"][name] = table["columns"].pop("mask")
-    else:
-        table["earlier_columns"][0]["name"] = name
+    table["columns"][name] = table["columns"].pop("mask")
     reseal(tmp_path, table)
 
     with pytest.raises(ManifestError, match=r"contradicts itself .*the column name"):
@@ -315,39 +279,13 @@ def test_manifest_with_a_column_of_a_hostile_name_is_refused(
         {"digests": ["x"]},
         {"bytes": [-1]},
         {"per": "shard"},
-        {"name": None},
     ],
 )
-def test_manifest_with_a_wrong_earlier_column_is_refused(
-    change: Any, tmp_path: Path
-) -> None:
+def test_manifest_with_a_wrong_column_is_refused(change: Any, tmp_path: Path) -> None:
     grow(tmp_path, 1).write_column("mask", [1])
-    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
     table = listed(tmp_path)
-    table["earlier_columns"][0] |= change
+    table["columns"]["mask"] |= change
     reseal(tmp_path, table)
 
     with pytest.raises(ManifestError, match="contradicts itself"):
         _ = Roxxel(tmp_path).num_tokens
-
-
-def test_manifest_with_an_earlier_column_twice_is_refused(tmp_path: Path) -> None:
-    grow(tmp_path, 1).write_column("mask", [1])
-    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
-    table = listed(tmp_path)
-    (each,) = table["earlier_columns"]
-    other = each | {"names": [each["names"][0] + "x"]}
-    table["earlier_columns"] = [each, other]
-    reseal(tmp_path, table)
-
-    with pytest.raises(ManifestError, match="an earlier column that is listed twice"):
-        _ = Roxxel(tmp_path).num_tokens
-
-
-def test_manifest_without_replaced_columns_has_no_list_of_them(tmp_path: Path) -> None:
-    corpus = grow(tmp_path, 1)
-    corpus.write_column("mask", [1])
-    corpus.write_column("mask", [2], exist="replace")
-
-    assert "earlier_columns" not in listed(tmp_path)
-    assert with_manifest(corpus).columns == []

@@ -262,7 +262,7 @@ def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> N
 
     assert names_of(corpus) == ["n0", *["n1"] * 2, *["n2"] * 3, *["n3"] * 4, "o"]
     earlier = Roxxel(tmp_path / "c_*.rox", version=first)
-    assert earlier.document_name(3) == "web/3"
+    assert earlier.document_name(3) == "n2"
     with pytest.raises(TypeError, match="dtype int64 cannot be stored as utf8"):
         corpus.write_column("id", np.arange(11), "document", "utf8", exist="replace")
 

@@ -555,8 +555,9 @@ class Roxxel:
             exist: What to do if the column exists. `"append"` writes the column for the
                 shards without it: `values` are the items of these shards, in order, and
                 `per` and `dtype` must equal those of the column. `"replace"` writes the
-                column for all shards; earlier versions keep the old column, and files
-                that no version needs are deleted. `"error"` raises FileExistsError.
+                column for all shards, and deletes its old files: earlier versions get
+                the new values too, so a run that uses this column cannot resume.
+                `"error"` raises FileExistsError.
 
         Raises:
             FileExistsError: The column exists, or another write of this column was

@@ -118,15 +118,7 @@ def read_column(
     """Return all items of a column; of the last version, if no other is given."""
     table = _manifest(path)
     count = table["versions"][-1 if version is None else version]["num_shards"]
-    # Of the earlier columns, the one of the fewest shards that has all of this version.
-    earlier = [
-        each
-        for each in table.get("earlier_columns", [])
-        if each["name"] == name and len(each["names"]) >= count
-    ]
-    column = min(
-        earlier, key=lambda each: len(each["names"]), default=table["columns"][name]
-    )
+    column = table["columns"][name]
     parts: list[np.ndarray[Any, Any]] = []
     for number in range(count):
         data = path.with_name(column["names"][number]).read_bytes()

@@ -54,18 +54,6 @@ _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierColumn:
-    """A replaced column, whose files readers of an earlier version still use.
-
-    A version of n shards uses the shortest earlier table of this name with at least n
-    shards. Without an earlier table, the version uses the current column.
-    """
-
-    name: str
-    table: ColumnTable
-
-
-@dataclass(frozen=True, slots=True)
 class Version:
     """One committed state of a corpus: its first `num_shards` shards.
 
@@ -87,7 +75,7 @@ class Manifest:
     afterwards, `block_size` is the block size of the first shard. `separator` ends each
     document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
     caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
-    columns of the last version, and `earlier_columns` the replaced columns.
+    columns of all versions: a version has the files of its own shards.
     """
 
     dtype_name: str | None = None
@@ -97,7 +85,6 @@ class Manifest:
     kind: str | None = None
     shards: ShardTable = field(default_factory=ShardTable)
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
-    earlier_columns: tuple[EarlierColumn, ...] = ()
     versions: tuple[Version, ...] = ()
 
     @property
@@ -114,43 +101,24 @@ class Manifest:
 
     def columns_of(self, num_shards: int) -> dict[str, ColumnTable]:
         """Return the columns, by name, of the version that has `num_shards` shards."""
-        tables = dict(self.columns)
-        # Visit the longest table first, so that shorter tables replace it.
-        for each in sorted(self.earlier_columns, key=lambda each: -len(each.table)):
-            if len(each.table) >= num_shards:
-                tables[each.name] = each.table
-        firsts = {name: table.first(num_shards) for name, table in tables.items()}
+        firsts = {name: t.first(num_shards) for name, t in self.columns.items()}
         return {name: table for name, table in firsts.items() if any(table.names)}
 
     def with_column(self, name: str, table: ColumnTable) -> Manifest:
         """Return this manifest with a new or replaced column.
 
-        Earlier versions keep their files of this column. `table` covers the shards of
-        one version.
+        `table` covers the shards of one version.
         """
-        earlier = list(self.earlier_columns)
-        counts = [version.num_shards for version in self.versions]
-        before = max((count for count in counts if count < len(table)), default=0)
-        old = self.columns_of(before).get(name)
-        is_kept = any(
-            each.name == name and len(each.table) >= before for each in earlier
-        )
-        if old is not None and not is_kept and {*old.names} - {None, *table.names}:
-            earlier.append(EarlierColumn(name, old))
         table = table.followed_by(len(self.shards) - len(table))
-        return replace(
-            self,
-            columns={**self.columns, name: table},
-            earlier_columns=tuple(earlier),
-        )
+        return replace(self, columns={**self.columns, name: table})
 
     def file_names(self) -> set[str]:
         """Return the names of all files that the manifest lists."""
         return {*self.shards.names, *self.column_files()}
 
     def column_files(self) -> list[str]:
-        """Return the names of all column files, including earlier columns."""
-        tables = [*self.columns.values(), *(e.table for e in self.earlier_columns)]
+        """Return the names of all column files."""
+        tables = self.columns.values()
         return [name for table in tables for name in table.names if name is not None]
 
     def pack(self) -> bytes:
@@ -177,11 +145,6 @@ class Manifest:
                 name: _column_members(column) for name, column in self.columns.items()
             },
         }
-        if self.earlier_columns:
-            table["earlier_columns"] = [
-                {"name": each.name, **_column_members(each.table)}
-                for each in self.earlier_columns
-            ]
         return _KIND.pack(table)
 
 
@@ -231,7 +194,6 @@ def _parsed(table: dict[str, Any]) -> Manifest:
             name: _column(name, _object(column), len(shards))
             for name, column in _object(table.get("columns")).items()
         },
-        earlier_columns=_earlier_columns(table.get("earlier_columns", []), versions),
         versions=versions,
     )
     _check_names(manifest)
@@ -294,26 +256,6 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
         arguments = _object(table.get("arguments"))
         versions.append(Version(count, fingerprint, arguments))
     return tuple(versions)
-
-
-def _earlier_columns(
-    value: object, versions: Sequence[Version]
-) -> tuple[EarlierColumn, ...]:
-    found: dict[tuple[str, int], EarlierColumn] = {}
-    counts = {version.num_shards for version in versions[:-1]}
-    for item in _list(value, "earlier_columns"):
-        table = _object(item)
-        name, num_shards = table.get("name"), len(_list(table.get("names"), "names"))
-        _check(type(name) is str, f"an earlier column of the name {name!r:.100}")
-        name = cast("str", name)
-        _check(
-            num_shards in counts,
-            f"an earlier column of {num_shards} shards, which no earlier version has",
-        )
-        key = name, num_shards
-        _check(key not in found, "an earlier column that is listed twice")
-        found[key] = EarlierColumn(name, _column(name, table, num_shards))
-    return tuple(found.values())
 
 
 def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:

@@ -149,10 +149,6 @@ class _Files:
             columns={
                 key: self._column(key, table) for key, table in manifest.columns.items()
             },
-            earlier_columns=tuple(
-                replace(each, table=self._column(each.name, each.table))
-                for each in manifest.earlier_columns
-            ),
         )
 
     def missing(self, sizes: Mapping[str, int]) -> list[_File]:
@@ -195,9 +191,7 @@ def _names_by_content(manifest: Manifest) -> dict[tuple[str, int, str], str]:
             zip(shards.digests, shards.names, strict=True)
         )
     }
-    tables = [*manifest.columns.items()]
-    tables += [(each.name, each.table) for each in manifest.earlier_columns]
-    for key, table in tables:
+    for key, table in manifest.columns.items():
         for number, name in enumerate(table.names):
             if name is not None:
                 names[key, number, table.digests[number]] = name
