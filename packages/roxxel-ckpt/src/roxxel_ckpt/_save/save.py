@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
@@ -208,7 +208,11 @@ class Save:
         try:
             self._staging = folder.staging(self.step, attempt, process_index())
         except OSError as error:
-            raise _cannot_begin(folder, self.step, error) from error
+            failure = _cannot_begin(folder, self.step, error)
+            failure.__cause__ = error
+            # The other processes have begun: they wait for what this one reports.
+            self._agree(partial(_fail, failure), timeout_s)
+            raise
         self._place = str(folder)
         self._retention, self._timeout_s = retention, timeout_s
         self._held = contextlib.ExitStack()
@@ -290,12 +294,7 @@ class Save:
     def _run(self, write: Callable[[], Any]) -> None:
         failure: BaseException | None = None
         try:
-            self.channel.agree(
-                f"commit step {self.step}",
-                write,
-                self._commit,
-                self._timeout_s,
-            )
+            self._agree(write, self._timeout_s)
             self.folder.settle(self._staging)
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
@@ -307,6 +306,10 @@ class Save:
             self._done.set_result(None)
         else:
             self._done.set_exception(failure)
+
+    def _agree(self, write: Callable[[], Any], timeout_s: float) -> None:
+        """Commit the step if `write` succeeds on every process; else raise on all."""
+        self.channel.agree(f"commit step {self.step}", write, self._commit, timeout_s)
 
     def _write(self, box: list[dict[str, Any]]) -> int:
         """Write and digest the files of this process; return the digests' CRC-32."""
@@ -399,6 +402,10 @@ class Save:
             f"{self._timeout_s:g} seconds ({reason}) and earlier checkpoints are "
             "unchanged; repair the storage or give a larger timeout"
         )
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error
 
 
 def _cannot_begin(
