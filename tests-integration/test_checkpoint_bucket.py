@@ -880,6 +880,29 @@ def test_a_damaged_manifest_is_named(run: Run) -> None:
         run.checkpointer().restore()
 
 
+@pytest.mark.parametrize(
+    "listed",
+    [
+        {"steps": [{"name": "1.1-1-00112233445566aa"}]},
+        {"steps": [{"name": "../1.1-1-00112233445566aa", "files": {}}]},
+        {"steps": [{"name": "1./../../x.1-1-00112233445566aa", "files": {}}]},
+        {"aside": [{"name": "one", "files": {}}]},
+        {"steps": 3},
+        {"files": {"metrics.jsonl": ["files/1-1-00112233445566aa"]}},
+    ],
+)
+def test_a_sealed_manifest_of_another_program_is_named(
+    run: Run, listed: dict[str, Any]
+) -> None:
+    writer = writer_of(Bucket(run.url, 60))
+    writer.begin()
+    writer.swap(lambda _: listed)
+    with pytest.raises(
+        CheckpointDamagedError, match=f"^{run.url}/manifest.json: does not list"
+    ):
+        run.checkpointer().restore()
+
+
 def test_force_replaces_a_step(run: Run) -> None:
     with run.checkpointer(1) as saving:
         save(saving, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -48,6 +49,23 @@ def test_a_file_that_several_folders_of_a_pattern_reach_is_found_once(
     folder: Path,
 ) -> None:
     assert matches_in(folder, "**/b/**/1.txt").count(folder / "b/c/1.txt") == 1
+
+
+def test_a_folder_that_is_removed_meanwhile_holds_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scan = os.scandir
+
+    def remove_first(path: Path) -> Any:
+        if path == folder / "b":
+            shutil.rmtree(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", remove_first)
+
+    found = matches_in(folder, "**/*.txt")
+
+    assert sorted(found) == [folder / "3.txt", folder / "a/1.txt"]
 
 
 def test_two_stars_at_the_end_match_files_and_folders(folder: Path) -> None:

@@ -17,6 +17,10 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_store.swap import MANIFEST, is_name
+
+from roxxel_ckpt.errors import CheckpointDamagedError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
@@ -58,13 +62,23 @@ class Contents(NamedTuple):
     files: Files = MappingProxyType({})
 
     @classmethod
-    def of(cls, listed: Mapping[str, Any]) -> Contents:
-        """Return what a manifest lists."""
-        steps, aside = (
-            tuple(Entry(each["name"], _files(each["files"])) for each in entries)
-            for entries in (listed.get("steps", ()), listed.get("aside", ()))
-        )
-        return cls(steps, aside, _files(listed.get("files", {})))
+    def of(cls, listed: Mapping[str, Any], where: str = MANIFEST) -> Contents:
+        """Return what a manifest lists; `where` is its URL, for messages.
+
+        Raises:
+            CheckpointDamagedError: No program of this package made the manifest.
+        """
+        try:
+            steps, aside = (
+                tuple(map(_entry, listed.get(kind, ()))) for kind in ("steps", "aside")
+            )
+            return cls(steps, aside, _files(listed.get("files", {})))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointDamagedError(
+                f"{where}: does not list steps and files as roxxel-ckpt does "
+                f"({error!r:.200}); put an earlier version of this object back, if the "
+                "bucket keeps versions, or give another folder"
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON that `of` reads."""
@@ -116,6 +130,13 @@ class Contents(NamedTuple):
             ),
             back.files or self.files,
         )
+
+
+def _entry(found: Mapping[str, Any]) -> Entry:
+    entry = Entry(str(found["name"]), _files(found["files"]))
+    if not is_name(entry.name) or "/" in entry.name or entry.step < 0:
+        raise ValueError(f"{entry.name!r} is no name of a step")
+    return entry
 
 
 def _files(found: Mapping[str, Any]) -> Files:

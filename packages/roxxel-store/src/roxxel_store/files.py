@@ -53,20 +53,16 @@ def _matches(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
     rest = tuple(others)
     if first == "**":
         yield from _matches(folder, rest)
-        with os.scandir(folder) as entries:
-            inner = [
-                each.name for each in entries if each.is_dir(follow_symlinks=False)
-            ]
-        for name in inner:
-            yield from _matches(folder / name, parts)
+        for each in _entries(folder):
+            if each.is_dir(follow_symlinks=False):
+                yield from _matches(folder / each.name, parts)
         return
     if _WILDCARD.search(first):
-        with os.scandir(folder) as entries:
-            found = [
-                folder / each.name
-                for each in entries
-                if fnmatchcase(each.name, first) and (not rest or each.is_dir())
-            ]
+        found = [
+            folder / each.name
+            for each in _entries(folder)
+            if fnmatchcase(each.name, first) and (not rest or each.is_dir())
+        ]
     else:
         path = folder / first
         found = [path] if (path.is_dir() if rest else path.exists()) else []
@@ -75,6 +71,14 @@ def _matches(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
             yield from _matches(path, rest)
         else:
             yield path
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [*entries]
+    except FileNotFoundError:  # another program may have removed it meanwhile
+        return []
 
 
 def draft_path(path: Path, writer: str = "") -> Path:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import checked_client, for_each
 from roxxel_store.swap import (
+    MANIFEST,
     Writer,
     check_not_lost,
     is_name,
@@ -283,7 +284,7 @@ class BucketFolder:
         newer: list[int] = []
 
         def exchange(listed: Mapping[str, Any]) -> Mapping[str, Any]:
-            contents = Contents.of(listed)
+            contents = Contents.of(listed, self._bucket.url_of(MANIFEST))
             held = {entry.step for entry in contents.aside}
             if step not in held:
                 raise not_set_aside(self, step, sorted(held))
@@ -341,7 +342,7 @@ class BucketFolder:
         newer: list[int] = []
 
         def add(listed: Mapping[str, Any]) -> Mapping[str, Any]:
-            contents = Contents.of(listed)
+            contents = Contents.of(listed, self._bucket.url_of(MANIFEST))
             newer[:] = (e.step for e in contents.steps if e.step > base)
             return contents.committed(name, files, base=base, drops=drops).to_json()
 
@@ -398,7 +399,8 @@ class BucketFolder:
         return writer_of(self._bucket, SWAP_ERRORS)
 
     def _contents(self) -> Contents:
-        return Contents.of(read_manifest(self._bucket, SWAP_ERRORS).listed)
+        listed = read_manifest(self._bucket, SWAP_ERRORS).listed
+        return Contents.of(listed, self._bucket.url_of(MANIFEST))
 
     def _names(self) -> dict[int, str]:
         """Return the name of every step, oldest step first."""

@@ -37,6 +37,7 @@ from roxxel_ckpt import (
 from roxxel_ckpt.buckets import SWAP_ERRORS, checked_url, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_store.client import for_each
+from roxxel_store.files import matches_in
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
@@ -189,7 +190,9 @@ class Mirror:
 
     def _names(self) -> list[str]:
         """Return the files to upload, as paths in the folder."""
-        paths = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
+        paths = (
+            path.relative_to(self.folder) for path in matches_in(self.folder, "**/*")
+        )
         return sorted(
             path.as_posix()
             for path in paths
