@@ -2,8 +2,7 @@
 
 `Checkpointer(folder, Model(k, put)).save(k, {"loss": 1 / k}, {"step": k})` wrote step
 `k`: in `*_one_process` with `on_one_device`, and in `*_two_processes` with
-`on_all_devices` in two processes of two CPU devices each. Version 0.1.0 wrote `v1_*`
-(OCDBT), and the first version of format 2 wrote `v2_*` (zarr 3).
+`on_all_devices` in two processes of two CPU devices each.
 """
 
 from __future__ import annotations

@@ -68,17 +68,6 @@ def test_save_returns_before_the_checkpoint_is_there(
         assert record.total_s > record.blocking_s > 0
 
 
-def test_a_busy_checkpointer_can_skip(tmp_path: Path, gate: threading.Event) -> None:
-    with checkpointer(tmp_path, on_busy="skip") as saving:
-        assert saving.save(1)
-        assert saving.save(2) is False
-        gate.set()
-        saving.wait()
-        assert saving.save(3)
-
-    assert checkpointer(tmp_path).steps() == [1, 3]
-
-
 def test_a_wait_is_bounded_and_may_be_tried_again(
     tmp_path: Path, gate: threading.Event
 ) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints of both layouts are restored, and damage in them is found."""
+"""Checkpoints of the first writer are restored, and damage in them is found."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from roxxel_ckpt import CheckpointDamagedError, Checkpointer
-from roxxel_ckpt.cli import main
 
 from .golden_states import Model, on_all_devices, on_one_device
 from .helpers import content, flip
@@ -59,21 +58,3 @@ def test_damage_in_a_golden_checkpoint_is_found(folder: Path) -> None:
         path.with_name("hidden").rename(path)
 
     assert reading.restore(2) == 2
-
-
-def test_run_of_version_1_goes_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    shutil.copytree(GOLDEN / "v1_one_process", folder)
-    with Checkpointer(folder, Model(0, on_one_device), max_to_keep=2) as saving:
-        assert saving.restore() == 2
-        saving.save(3, {"loss": 0.75})
-        saving.wait()
-        assert saving.steps() == [2, 3]
-        assert saving.best_step == 2
-
-    for command in ("verify", "ls", "show"):
-        assert main([command, str(folder)]) == 0
-    assert main(["diff", str(folder / "2"), str(folder / "3"), "--values"]) == 1
-    assert "DAMAGED" not in capsys.readouterr().out

@@ -268,15 +268,3 @@ def test_a_path_that_goes_back_from_a_link_is_the_folder_of_its_target(
 
     assert (tmp_path / "disk" / "checkpoints" / "1").is_dir()
     assert not (tmp_path / "checkpoints").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "instead"), [("mngr", "wait()"), ("graphdef", "nnx.graphdef(")]
-)
-def test_an_attribute_of_the_first_roxxel_says_what_replaced_it(
-    tmp_path: Path, name: str, instead: str
-) -> None:
-    with pytest.raises(AttributeError) as error:
-        getattr(checkpointer(tmp_path), name)
-
-    assert instead in str(error.value)

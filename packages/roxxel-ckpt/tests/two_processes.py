@@ -270,7 +270,7 @@ class Run:
         assert saving.load(like=tree)["count"] == 2
 
     def read_other_counts(self) -> None:
-        """Restore checkpoints of one process, of version 0.1, and a damaged one."""
+        """Restore checkpoints of one process, of two, and damaged ones."""
         for name in ("one_process", "golden_one", "golden_two"):
             fresh = Model(9, on_all_devices)
             reading = Checkpointer(self.parent / name, fresh, timeout=60)
@@ -279,17 +279,13 @@ class Run:
             assert content(fresh.rngs) == expected, name
             self.model = fresh
             assert self.holds(2), name
-        files = sorted(GOLDEN.glob("v1_two_processes/2/state/ocdbt*/d/*"))[:2]
-        for number, file in enumerate(files):
+        for number, row in enumerate((0, 2)):
             damaged = self.parent / f"damaged-{number}"
+            file = damaged / f"2/state/model/weights/c/{row}/0"
             self.by_first(
-                lambda to=damaged: shutil.copytree(GOLDEN / "v1_two_processes", to)
+                lambda to=damaged: shutil.copytree(GOLDEN / "v2_two_processes", to)
             )
-            self.by_first(
-                lambda to=damaged, file=file: flip(
-                    to / file.relative_to(GOLDEN / "v1_two_processes"), 40
-                )
-            )
+            self.by_first(lambda file=file: flip(file))
             self.failure_of(lambda to=damaged: Checkpointer(to, self.model).restore(2))
 
 

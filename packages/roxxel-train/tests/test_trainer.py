@@ -406,7 +406,7 @@ def test_logger_and_checkpointer_of_the_user_are_used(tmp_path: Path) -> None:
     both = pair()
     with (
         Logger(tmp_path / "log", terminal=False) as log,
-        Checkpointer(tmp_path / "kept", *both, on_busy="skip") as kept,
+        Checkpointer(tmp_path / "kept", *both) as kept,
     ):
         one = trainer(
             tmp_path, pair=both, logger=log, checkpointer=kept, checkpoint_every=1

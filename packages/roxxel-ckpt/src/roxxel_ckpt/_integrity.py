@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_store.files import matches_in
 
-from roxxel_ckpt._names import COMMIT_FILE, MANAGER_ITEM, V1_META_FILE
+from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK_BYTES = 1 << 24
-# An Orbax manager writes these files and no `checkpoint.json`.
-_OF_MANAGER = ("_CHECKPOINT_METADATA", f"{MANAGER_ITEM}/_METADATA", "metrics/metrics")
 
 
 class FileDigest(NamedTuple):
@@ -266,38 +264,9 @@ def crc_of(body: Any) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode())
 
 
-def write_synced(path: Path, text: str) -> None:
-    """Write a file and flush it to the disk."""
-    with path.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def is_of_manager(directory: Path) -> bool:
-    """Return whether an Orbax manager wrote a step with the expected items.
-
-    A damaged step may lack one of the files that describe the step.
-    """
-    return not _is_committed(directory) and _num_of_manager(directory) >= 2
-
-
 def is_finished(directory: Path) -> bool:
-    """Return whether a directory on a disk holds a finished step."""
-    return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
-
-
-def is_step(directory: Path) -> bool:
     """Return whether a directory of any name holds a step, which may be damaged."""
-    return _is_committed(directory) or is_of_manager(directory)
-
-
-def _is_committed(directory: Path) -> bool:
-    return any(mode_of(directory / name) for name in (COMMIT_FILE, V1_META_FILE))
-
-
-def _num_of_manager(directory: Path) -> int:
-    return sum(mode_of(directory / name) is not None for name in _OF_MANAGER)
+    return mode_of(directory / COMMIT_FILE) is not None
 
 
 def digests_file(process: int) -> str:

@@ -8,11 +8,6 @@ STATE = "state"
 STATE_ROOT = "state"
 METADATA_FILE = f"{STATE}/_METADATA"
 ABANDONED = "abandoned"
-# Version 0.1 described a step in two files.
-V1_META_FILE = "meta/metadata"
-V1_TREE_FILE = "tree/metadata"
-V1_DIGESTS_FILE = "digests.json"
-MANAGER_ITEM = "default"
 
 
 def listed(steps: list[int]) -> str:

@@ -95,8 +95,6 @@ class Checkpointer:
             h, d): every checkpoint saved at least this long after the permanent
             checkpoint of the step before. A checkpoint records that it is permanent, so
             a clock that was wrong, or a later program, never deletes it.
-        on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
-            earlier save, or `"skip"` this save and return False.
         local: Local directory in which files are staged, before an upload or after a
             download. The files of the newest checkpoint stay in this directory, so that
             a restart on this machine downloads less. None uses a temporary directory
@@ -135,7 +133,6 @@ class Checkpointer:
         best_mode: Literal["min", "max"] | None = None,
         keep_best: int = 1,
         keep_every: int | str | None = None,
-        on_busy: Literal["wait", "skip"] = "wait",
         local: str | os.PathLike[str] | None = None,
         read_only: bool = False,
     ) -> None:
@@ -143,8 +140,6 @@ class Checkpointer:
             raise ValueError(
                 f"timeout must be above 0 seconds, and finite, got {timeout}"
             )
-        if on_busy not in {"wait", "skip"}:
-            raise ValueError(f'on_busy must be "wait" or "skip", got {on_busy!r}')
         self._retention = Retention(
             max_to_keep, keep_best, keep_every, best_metric, best_mode
         )
@@ -154,7 +149,7 @@ class Checkpointer:
         self._folder = open_folder(checkpoint_path, local, timeout)
         self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
-        self._timeout_s, self._on_busy, self._is_read_only = timeout, on_busy, read_only
+        self._timeout_s, self._is_read_only = timeout, read_only
         self._objects = None if model is None else LiveObjects(model, optimizer)
         if model is None and optimizer is not None:
             raise TypeError(
@@ -206,8 +201,7 @@ class Checkpointer:
                 leaves are arrays, typed PRNG keys and numbers of Python.
 
         Returns:
-            True if a checkpoint is being written. False if the step exists already, or
-            if an earlier save is in flight and `on_busy="skip"`.
+            True if a checkpoint is being written. False if the step exists already.
 
         Raises:
             CheckpointWriteError: This save cannot begin, or the previous save failed in
@@ -466,23 +460,6 @@ class Checkpointer:
         return str(self._folder)
 
     @property
-    def mngr(self) -> Any:
-        """Raise an AttributeError that names the methods to call instead."""
-        raise AttributeError(
-            "Checkpointer has no Orbax manager; call its own wait() in place of "
-            "mngr.wait_until_finished(), close(), steps() in place of all_steps(), and "
-            "read latest_step and best_step"
-        )
-
-    @property
-    def graphdef(self) -> Any:
-        """Raise an AttributeError that names the call to make instead."""
-        raise AttributeError(
-            "Checkpointer keeps no graphdef, because the objects are restored in "
-            "place; call nnx.graphdef((checkpointer.model, checkpointer.optimizer))"
-        )
-
-    @property
     def latest_step(self) -> int | None:
         """The newest complete step; a save in flight does not count."""
         return max(self.steps(), default=None)
@@ -515,11 +492,8 @@ class Checkpointer:
         """
         return dict(description_of(self._folder, step).metrics)
 
-    def digest(self, step: SupportsIndex) -> str | None:
+    def digest(self, step: SupportsIndex) -> str:
         """Return a digest of all files of a step, as 16 hexadecimal digits.
-
-        Returns:
-            None for a step of an earlier format, which does not record this digest.
 
         Raises:
             CheckpointNotFoundError, CheckpointDamagedError: As in `metrics`.
@@ -587,9 +561,7 @@ class Checkpointer:
     def _is_ready(
         self, state: Any, found: list[tuple[StateTree, dict[str, Any]]]
     ) -> bool:
-        """Append the state to save to `found`; return False to skip this save."""
-        if self._on_busy == "skip" and self._last and not self._last.has_ended:
-            return False
+        """Wait for the save in flight, and append the state to save to `found`."""
         self.wait()
         live = self._live() or StateTree({STATE_ROOT: state})
         found.append((live, live.to_stored()))

@@ -22,9 +22,8 @@ import orbax.checkpoint as ocp
 from etils.epath import gpath
 from orbax.checkpoint import type_handlers
 
-from roxxel_ckpt._integrity import is_of_manager, mode_of
+from roxxel_ckpt._integrity import mode_of
 from roxxel_ckpt._names import STATE
-from roxxel_ckpt._place.manager import read_manager_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -164,7 +163,7 @@ def _keep_loop_open() -> None:
 def read_arrays(
     directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
 ) -> dict[str, Any]:
-    """Read arrays of a step: zarr 3; OCDBT if version 0.1 or a manager wrote it.
+    """Read arrays of a step.
 
     Each process reads what its devices need for the shape, dtype and sharding of the
     target. A target of None reads the whole array as numpy. PRNG keys are returned as
@@ -172,8 +171,6 @@ def read_arrays(
     """
     if not targets:
         return {}
-    if is_of_manager(directory):
-        return read_manager_arrays(directory, targets)
     item = {name: 0 if target is None else target for name, target in targets.items()}
     restore_args = {
         name: ocp.RestoreArgs(restore_type=np.ndarray)

@@ -3,8 +3,6 @@
 `checkpoint.json` holds step, metrics, `extra`, versions and the rule that ranks
 checkpoints; name, shape and dtype of every leaf; and the CRC-32 of each process's file
 of digests. Process 0 writes `checkpoint.json` last, so this file commits the step.
-Version 0.1 wrote `meta/metadata` and `tree/metadata` instead. `_manager` reads the
-steps of an Orbax manager.
 """
 
 from __future__ import annotations
@@ -24,24 +22,10 @@ from roxxel_ckpt._integrity import (
     crc_of,
     digests_file,
     digests_from_json,
-    is_of_manager,
-    mode_of,
     sealed,
-    text_of,
     unsealed,
 )
-from roxxel_ckpt._names import (
-    COMMIT_FILE,
-    V1_DIGESTS_FILE,
-    V1_META_FILE,
-    V1_TREE_FILE,
-    listed,
-)
-from roxxel_ckpt._place.manager import (
-    FORMAT_OF_MANAGER,
-    read_manager_description,
-    read_manager_leaves,
-)
+from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointNotFoundError,
@@ -57,8 +41,7 @@ if TYPE_CHECKING:
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
 # Metrics that rank checkpoints by default, most preferred first. `loss_mean` is less
-# noisy than `loss`, the loss of one batch. Version 0.1 and hand-written loops record
-# only `loss`.
+# noisy than `loss`, the loss of one batch. Hand-written loops record only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
@@ -221,9 +204,8 @@ class Description:
         extra: JSON object that was saved with the step, or None.
         versions: Version of each library that wrote the checkpoint, by name.
         saved_at: Seconds since 1970, when the step was committed.
-        format: Version of the layout on disk; 0 if an Orbax `CheckpointManager` wrote
-            the step, so that its files have no digests.
-        digests: CRC-32 of each process's file of digests; empty before format 2.
+        format: Version of the layout on disk.
+        digests: CRC-32 of each process's file of digests.
         best: Best rule of the program that saved the checkpoint; None if not recorded.
         is_permanent: Whether `keep_every` made the checkpoint permanent when it was
             committed. No later clock and no later rule changes this.
@@ -240,15 +222,8 @@ class Description:
     is_permanent: bool = False
 
     @property
-    def has_digests(self) -> bool:
-        """Whether the step has digests, so that its files can be verified."""
-        return self.format != FORMAT_OF_MANAGER
-
-    @property
-    def digest(self) -> str | None:
-        """A digest of step and files, in hexadecimal digits; None before format 2."""
-        if not self.digests:
-            return None
+    def digest(self) -> str:
+        """A digest of step and files, in hexadecimal digits."""
         text = json.dumps([self.step, *self.digests])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -276,7 +251,7 @@ def read_description(directory: Path) -> Description:
         CheckpointUnreadableError: The description cannot be read for another reason,
             a newer release wrote it, or the directory has the number of another step.
     """
-    body = _read(directory, V1_META_FILE)
+    body = unsealed(directory, COMMIT_FILE)
     try:
         # Check this first: a newer release may describe everything else differently.
         found = int(body["format"])
@@ -285,9 +260,6 @@ def read_description(directory: Path) -> Description:
                 f"{directory}: has format {found} and this roxxel-ckpt reads up to "
                 f"{FORMAT}, so nothing was changed; install a newer roxxel-ckpt"
             )
-        saved_at = body.get("saved_at")
-        if saved_at is None:
-            saved_at = (directory / V1_META_FILE).stat().st_mtime
         best = body.get("best")
         step, named = checked_step(body["step"]), directory.name.partition(".")[0]
         if named.isdecimal() and int(named) != step:
@@ -299,10 +271,10 @@ def read_description(directory: Path) -> Description:
             step=step,
             metrics={name: float(value) for name, value in body["metrics"].items()},
             extra=None if body["extra"] is None else {**body["extra"]},
-            versions={**body.get("versions", {})},
-            saved_at=float(saved_at),
+            versions={**body["versions"]},
+            saved_at=float(body["saved_at"]),
             format=found,
-            digests=tuple(body.get("digests", ())),
+            digests=tuple(body["digests"]),
             best=None if best is None else BestRule(best["metric"], best["mode"]),
             is_permanent=bool(body.get("is_permanent", False)),
         )
@@ -315,10 +287,7 @@ def read_description(directory: Path) -> Description:
 
 def read_leaves(directory: Path) -> dict[str, LeafSpec]:
     """Return shape and dtype of every leaf by name, or raise CheckpointDamagedError."""
-    if is_of_manager(directory):
-        specs = read_manager_leaves(directory).items()
-        return {name: LeafSpec(shape, dtype) for name, (dtype, shape) in specs}
-    body = _read(directory, V1_TREE_FILE)
+    body = unsealed(directory, COMMIT_FILE)
     try:
         return {
             name: LeafSpec(tuple(shape), dtype)
@@ -332,9 +301,6 @@ def read_leaves(directory: Path) -> dict[str, LeafSpec]:
 
 def read_digests(directory: Path, description: Description) -> dict[str, FileDigest]:
     """Return the digests of all files by name, or raise CheckpointDamagedError."""
-    if is_version_1(directory):
-        body = unsealed(directory, V1_DIGESTS_FILE)
-        return _parsed_digests(directory, V1_DIGESTS_FILE, body)
     digests: dict[str, FileDigest] = {}
     for process, crc in enumerate(description.digests):
         name = digests_file(process)
@@ -355,33 +321,6 @@ def _parsed_digests(directory: Path, name: str, body: Any) -> dict[str, FileDige
             f"{directory}: {name} holds no digests of a step ({e}); restore another "
             "step"
         ) from e
-
-
-def is_version_1(directory: Path) -> bool:
-    """Return whether version 0.1 wrote a step."""
-    has_meta = mode_of(directory / V1_META_FILE) is not None
-    return has_meta and mode_of(directory / COMMIT_FILE) is None
-
-
-def _read(directory: Path, v1_name: str) -> dict[str, Any]:
-    if is_of_manager(directory):
-        return read_manager_description(directory)
-    if not is_version_1(directory):
-        return unsealed(directory, COMMIT_FILE)
-    try:
-        return dict(json.loads(text_of(directory / v1_name)))
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-        FileNotFoundError,
-        NotADirectoryError,
-    ) as error:
-        raise CheckpointDamagedError(
-            f"{directory}: {v1_name} cannot be read ({error}); restore another step"
-        ) from error
-    except (OSError, MemoryError) as error:
-        raise CheckpointUnreadableError.because(directory, error) from error
 
 
 def description_of(folder: Folder, step: SupportsIndex) -> Description:

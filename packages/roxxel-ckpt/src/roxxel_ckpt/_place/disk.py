@@ -22,24 +22,15 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.files import matches_in, names_in, sync_folder, sync_tree
 from roxxel_store.locks import try_lock, unlock
+from roxxel_store.output import replace_file
 
 from roxxel_ckpt._integrity import (
     Verifier,
     find_missing,
     is_finished,
-    is_of_manager,
-    is_step,
     mode_of,
-    write_synced,
 )
-from roxxel_ckpt._names import (
-    ABANDONED,
-    COMMIT_FILE,
-    STATE,
-    V1_DIGESTS_FILE,
-    V1_META_FILE,
-    V1_TREE_FILE,
-)
+from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
 from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
 from roxxel_ckpt._place.held import HeldFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
@@ -52,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger("roxxel_ckpt")
-_OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
+_OURS = (COMMIT_FILE, STATE)
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
 _STAGED = ".roxxel-staged"
@@ -122,14 +113,14 @@ class LocalFolder:
             raise CheckpointNotFoundError(
                 f"{self}: holds no step, but {inner} does; give that folder"
             )
-        if is_step(self.path):
+        if is_finished(self.path):
             raise CheckpointNotFoundError(
                 f"{self}: is a checkpoint and not a folder of checkpoints; "
                 f"{self._remedy_for(self.path)}"
             )
         entries = self.path.iterdir() if _is_directory(self.path) else ()
         for entry in sorted(entries):
-            if _OTHER_NAME.fullmatch(entry.name) and is_step(entry):
+            if _OTHER_NAME.fullmatch(entry.name) and is_finished(entry):
                 raise CheckpointNotFoundError(
                     f"{entry}: is a checkpoint, but its name is not the number of a "
                     f"step; {self._remedy_for(entry)}"
@@ -172,14 +163,9 @@ class LocalFolder:
         return [step for step in self.numbered() if is_finished(self.step_path(step))]
 
     def is_checkpoint(self, step: int) -> bool:
-        """Return whether this package or an Orbax manager wrote a step's directory.
-
-        The step may be damaged.
-        """
+        """Return whether this package wrote a step, which may be damaged."""
         directory = self.step_path(step)
-        return is_of_manager(directory) or any(
-            mode_of(directory / part) is not None for part in _OURS
-        )
+        return any(mode_of(directory / part) is not None for part in _OURS)
 
     def described(self) -> dict[int, Path]:
         """Return the directory of every finished step."""
@@ -287,7 +273,7 @@ class LocalFolder:
                 f"{self}: is on a disk, which lists no pieces of files; leave files out"
             )
         staged = staging.parent
-        write_synced(staged / COMMIT_FILE, text)
+        replace_file(staged / COMMIT_FILE, text.encode())
         sync_folder(staged)
         newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
         self._set_aside(newer)

@@ -18,13 +18,11 @@ from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
 from roxxel_ckpt._integrity import FileDigest, Verifier, find_undigested
 from roxxel_ckpt._place.description import (
     checked_step,
-    is_version_1,
     not_found,
     read_description,
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._place.manager import read_through
 from roxxel_ckpt._restore.compare import (
     check_form,
     check_loadable,
@@ -176,16 +174,8 @@ class Restorer:
                 "restore another step"
             ) from error
         self._folder.drop(candidate.directory, keep=True)
-        if process_index() == 0:
-            if not candidate.description.has_digests:
-                _logger.warning(
-                    "%s: step %d was written by an Orbax manager and has no "
-                    "digests, so a changed value in its files would not be detected",
-                    self._folder,
-                    candidate.description.step,
-                )
-            if not candidate.report.is_exact:
-                _logger.warning("%s: %s", self._folder, candidate.report)
+        if process_index() == 0 and not candidate.report.is_exact:
+            _logger.warning("%s: %s", self._folder, candidate.report)
         return live.with_values(values)
 
     def _choose_from(
@@ -273,7 +263,8 @@ class Restorer:
     ) -> Candidate:
         if not self._folder.is_checkpoint(step):
             raise CheckpointDamagedError(
-                f"{directory}: it is not a complete checkpoint of roxxel-ckpt or Orbax"
+                f"{directory}: it is not a checkpoint of roxxel-ckpt (`roxxel-ckpt "
+                "import` reads those of an Orbax CheckpointManager)"
             )
         description = read_description(directory)
         location, saved = self._folder.location(step), read_leaves(directory)
@@ -315,14 +306,9 @@ class Restorer:
     def _damage(self, candidate: Candidate) -> str | None:
         """Describe the first damage in the files that this process reads."""
         directory = candidate.directory
-        if not candidate.description.has_digests:
-            read_through(directory, process_index(), process_count())
-            return None
         digests = read_digests(directory, candidate.description)
-        if candidate.targets is None or is_version_1(directory):
+        if candidate.targets is None:
             # Without a tree, all files count; they are shared among the processes.
-            # OCDBT does not show which file holds which array, so each process verifies
-            # an equal number of files, whichever arrays it reads.
             mine = list(digests)[process_index() :: process_count()]
             return self._find(directory, digests, mine)
         files = layout_files(candidate.targets)

@@ -19,6 +19,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from roxxel_store.output import replace_file
+
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
     crc_of,
@@ -26,7 +28,6 @@ from roxxel_ckpt._integrity import (
     digests_file,
     sealed,
     unsealed,
-    write_synced,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
 from roxxel_ckpt._place.description import descriptions
@@ -325,7 +326,7 @@ class Save:
         digests = digest_files(self._staging)
         path = self._staging / digests_file(process_index())
         path.parent.mkdir()
-        write_synced(path, sealed(digests))
+        replace_file(path, sealed(digests).encode())
         self.folder.deliver(self._staging)
         return crc_of(digests)
 

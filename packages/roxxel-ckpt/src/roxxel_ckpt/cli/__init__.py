@@ -23,12 +23,10 @@ from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
     descriptions,
-    is_version_1,
     read_description,
     read_digests,
 )
 from roxxel_ckpt._place.folder import how_to_bring_back
-from roxxel_ckpt._place.manager import read_through
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt.cli.arguments import parser
@@ -136,7 +134,6 @@ def _row(
     more = (
         *(["permanent"] if description.is_permanent else []),
         *_problem(folder, step),
-        *([] if description.has_digests else ["no digests"]),
     )
     return {
         "step": step,
@@ -179,8 +176,6 @@ def _show(options: argparse.Namespace) -> int:
         names = ", ".join(map(str, description.extra))
         print(f"  extra: {names}; --json prints the values")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
-    if not description.has_digests:
-        versions = "an Orbax manager; its files have no digests"
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
@@ -304,8 +299,6 @@ def _verify(options: argparse.Namespace) -> int:
                 is_sound = False
                 continue
             state = "sound" if damage is None else f"DAMAGED, {damage}"
-            if damage is None and not step.description().has_digests:
-                state = "can be read, but Orbax wrote it without digests"
             print(f"{step.location}: {state}")
             is_sound &= damage is None
     return 0 if is_sound else 1
@@ -319,8 +312,6 @@ def _damage(step: Step, *, fetch: bool = False) -> str | None:
     directory = step.directory
     try:
         description = read_description(directory)
-        if not description.has_digests:
-            read_through(directory)
         digests = read_digests(directory, description)
     except CheckpointDamagedError as error:
         return _problem_of(error, directory)
@@ -336,8 +327,6 @@ def _misfit(step: Step, digests: Mapping[str, FileDigest]) -> str | None:
     from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
 
     directory = step.directory
-    if is_version_1(directory) or not step.description().has_digests:
-        return None
     saved = {name: spec for name, spec in step.leaves().items() if spec.is_stored}
     layouts = layout_files(saved)
     problem = find_undigested(layouts, digests)
@@ -425,6 +414,16 @@ def _bring_back(options: argparse.Namespace) -> int:
     return 0
 
 
+def _import(options: argparse.Namespace) -> int:
+    from roxxel_ckpt.cli.orbax_manager import import_steps
+
+    is_whole = True
+    for directory, problem in import_steps(Path(options.orbax), options.folder):
+        print(f"{directory}: {'imported' if problem is None else f'NOT, {problem}'}")
+        is_whole &= problem is None
+    return 0 if is_whole else 1
+
+
 def _known(spec: LeafSpec) -> int:
     return spec.num_bytes or 0
 
@@ -464,4 +463,5 @@ _COMMANDS = {
     "verify": _verify,
     "bring-back": _bring_back,
     "export": _export,
+    "import": _import,
 }

@@ -116,4 +116,15 @@ def parser(prog: str) -> ArgumentParser:
     export.add_argument(
         "--all", action="store_true", help="write all parts; keep full leaf names"
     )
+
+    orbax = commands.add_parser(
+        "import",
+        help="copy the steps of an Orbax CheckpointManager",
+        description="Copy every step of an Orbax CheckpointManager into a folder of "
+        "checkpoints, from which `restore` reads them. A step has the items `default`, "
+        "the NNX state of (model, optimizer), and `metrics`. Exit code 1 means that a "
+        "step is damaged and was not copied.",
+    )
+    orbax.add_argument("orbax", metavar="ORBAX", help="the manager's directory")
+    orbax.add_argument("folder", metavar="FOLDER", help="folder of checkpoints")
     return found

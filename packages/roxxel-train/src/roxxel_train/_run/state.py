@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -307,17 +306,7 @@ class RunState:
             }
             metrics = recorder.metrics()
             # Whoever restores this checkpoint from a bucket needs its metrics rows.
-            save = partial(
-                self.checkpointer.save,
-                self.step,
-                metrics,
-                extra,
-                files=self._files_of_step,
-            )
-            if not save():
-                # `on_busy="skip"` has skipped the save, but a run must save this step.
-                self.checkpointer.wait()
-                save()
+            self.checkpointer.save(self.step, metrics, extra, files=self._files_of_step)
             if is_due:
                 self.losses.checkpoint.close()
         self._saved_step = self.step

@@ -1,39 +1,55 @@
-"""Read what an Orbax `CheckpointManager` recorded about its checkpoints.
+"""Copy the steps of an Orbax `CheckpointManager` into a folder of checkpoints.
 
 The first Roxxel, an older library of this name, saved its checkpoints with an Orbax
 manager. A step has two items: `default`, the NNX state of the tuple
-`(model, optimizer)`, and `metrics`, which holds the loss. This package restores these
-checkpoints and never writes any. Their files have no digests.
+`(model, optimizer)`, and `metrics`, which holds the loss. The files have no digests, so
+a value that changed before the copy is not found. A copy has digests.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
+import re
+import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
+import numpy as np
+import tensorstore
 from roxxel_store.files import names_in
 
+from roxxel_ckpt._arrays.orbax import versions
 from roxxel_ckpt._integrity import escaped, text_of
-from roxxel_ckpt._names import MANAGER_ITEM
+from roxxel_ckpt._place.bucket import open_folder
+from roxxel_ckpt._place.description import (
+    Description,
+    LeafSpec,
+    checked_metrics,
+)
+from roxxel_ckpt._save.retention import Retention
+from roxxel_ckpt._save.save import Save, begin_save
+from roxxel_ckpt.coordination import Channel
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
+    CheckpointNotFoundError,
     CheckpointUnreadableError,
     brief,
     is_of_files,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
     from pathlib import Path
 
-    import jax
-
-# `Description.format` of a step that an Orbax manager wrote.
-FORMAT_OF_MANAGER = 0
+_ITEM = "default"
+# A manager may give its steps a prefix, or leading zeros.
+_STEP = re.compile(r"(?:.*_)?([0-9]+)")
+_TIMEOUT_S = 1000.0
 _ROOTS = {"0": "model", "1": "optimizer"}
-_TREE_FILE = f"{MANAGER_ITEM}/_METADATA"
+_TREE_FILE = f"{_ITEM}/_METADATA"
 # Orbax's codes for the types of keys: of a sequence, and of a dict.
 _KEY_TYPES = (1, 2)
 _NUMBER = "scalar"
@@ -54,27 +70,82 @@ class ManagerLeaf(NamedTuple):
     key_kind: str | None
 
 
-def read_manager_description(directory: Path) -> dict[str, Any]:
-    """Return the description of a step, with the keys of `checkpoint.json`.
+def import_steps(source: Path, target: str) -> Generator[tuple[Path, str | None]]:
+    """Copy every step, oldest first; yield its directory, and why it was not copied.
+
+    A step that the target holds already is not copied again.
+
+    Args:
+        source: Folder of an Orbax manager.
+        target: Folder of checkpoints, as a path or a URL.
 
     Raises:
-        CheckpointDamagedError: A file is damaged, or the manager did not commit the
-            step.
+        CheckpointNotFoundError: The source holds no step of an Orbax manager.
     """
-    committed_at = _json(directory, "_CHECKPOINT_METADATA").get(
-        "commit_timestamp_nsecs"
+    found = (
+        (_STEP.fullmatch(each.name), each)
+        for each in (source.iterdir() if source.is_dir() else ())
     )
-    if not isinstance(committed_at, int):
-        raise CheckpointDamagedError(
-            f"{directory}: Orbax did not commit this step; restore another step"
+    steps = sorted((int(m[1]), e) for m, e in found if m and (e / _ITEM).is_dir())
+    if not steps:
+        raise CheckpointNotFoundError(
+            f"{source}: holds no step of an Orbax CheckpointManager with the item "
+            f"{_ITEM!r}; name the folder that was the manager's directory"
         )
-    return {
-        "step": int(directory.name.partition(".")[0]),
-        "metrics": _json(directory, "metrics/metrics"),
-        "extra": None,
-        "saved_at": committed_at / 1e9,
-        "format": FORMAT_OF_MANAGER,
-    }
+    for number, directory in steps:
+        try:
+            _import_step(number, directory, target)
+        except CheckpointDamagedError as error:
+            yield directory, str(error).removeprefix(f"{directory}: ")
+        else:
+            yield directory, None
+
+
+def _import_step(number: int, directory: Path, target: str) -> None:
+    committed_at = _json(directory, "_CHECKPOINT_METADATA")
+    if not isinstance(committed_at.get("commit_timestamp_nsecs"), int):
+        raise CheckpointDamagedError(f"{directory}: Orbax did not commit this step")
+    metrics: Any = _json(directory, "metrics/metrics")
+    leaves = manager_leaves(directory)
+    specs: dict[str, LeafSpec] = {}
+    arrays: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        values = _read(directory, name, leaf)
+        specs[name] = spec = _spec(directory, name, leaf, values)
+        if spec.is_stored:
+            as_bits = spec.is_stored_as_bits
+            arrays[name] = (
+                values.view(np.uint8)
+                if as_bits
+                else np.asarray(values, spec.stored_dtype)
+            )
+    folder = open_folder(target)
+    base = max([number, *folder.steps()])  # newer steps stay where they are
+    with contextlib.ExitStack() as held:
+        attempt = begin_save(
+            folder,
+            Channel("import"),
+            number,
+            base,
+            lambda: True,
+            held,
+            force=False,
+            timeout_s=_TIMEOUT_S,
+        )
+        if attempt is None:
+            return
+        save = Save(
+            folder,
+            Description(number, checked_metrics(metrics), None, versions(), 0.0),
+            specs,
+            attempt,
+            Retention(max_to_keep=None),
+            _TIMEOUT_S,
+            base,
+            dict,
+        )
+        save.start(arrays, time.perf_counter(), held.pop_all())
+    save.wait()
 
 
 def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
@@ -102,7 +173,7 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
         if path[0] not in _ROOTS:
             raise CheckpointDamagedError(
                 f"{directory}: Orbax wrote {path[0]!r} here, which is not part of the "
-                "state of (model, optimizer); restore another step"
+                "state of (model, optimizer)"
             )
         name = _name_of(path, children)
         if name in leaves:
@@ -111,107 +182,50 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
         if place in places:
             raise CheckpointDamagedError(
                 f"{directory}: Orbax stored {places[place]} and {name} under "
-                "one name, so one of them is lost; restore another step"
+                "one name, so one of them is lost"
             )
         places[place] = name
         leaves[name] = ManagerLeaf(path, value_type == _NUMBER, kinds.get(place))
     return leaves
 
 
-def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return dtype and shape of every leaf that an Orbax manager wrote, by name.
+def _spec(directory: Path, name: str, leaf: ManagerLeaf, values: Any) -> LeafSpec:
+    """Return shape and dtype of a leaf, as this package describes it."""
+    dtype, shape = str(values.dtype.name), tuple(values.shape)
+    if leaf.is_number:
+        dtype = type(values.item()).__name__
+    elif leaf.key_kind is not None:
+        make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
+        try:
+            dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
+        except (TypeError, ValueError) as error:
+            raise CheckpointDamagedError(
+                f"{directory}: {name} has PRNG keys of the unknown kind "
+                f"{leaf.key_kind!r}"
+            ) from error
+    return LeafSpec(shape, dtype)
 
-    Raises:
-        CheckpointDamagedError: A leaf cannot be read.
+
+def _read(directory: Path, name: str, leaf: ManagerLeaf) -> Any:
+    """Read an array.
+
+    This function uses TensorStore directly: Orbax's handler parses more of the step,
+    opens all arrays at once and, after an error, prints a traceback for each.
     """
-    import jax
-    import numpy as np
-
-    specs: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for name, leaf in manager_leaves(directory).items():
-        array = _open(directory, name, leaf)
-        dtype, shape = str(array.dtype.name), tuple(array.shape)
-        if leaf.is_number:
-            dtype = type(np.zeros((), dtype).item()).__name__
-        elif leaf.key_kind is not None:
-            make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
-            try:
-                dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
-            except (TypeError, ValueError) as error:
-                raise CheckpointDamagedError(
-                    f"{directory}: {name} has PRNG keys of the unknown kind "
-                    f"{leaf.key_kind!r}; restore another step"
-                ) from error
-        specs[name] = dtype, shape
-    return specs
-
-
-def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
-    """Read a part of the leaves that an Orbax manager wrote, and drop the values.
-
-    Without digests, only a read detects files that are missing or too short.
-
-    Raises:
-        CheckpointDamagedError: A leaf cannot be read.
-    """
-    for name, leaf in list(manager_leaves(directory).items())[part::num_parts]:
-        _open(directory, name, leaf, read=True)
-
-
-def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
-    """Open an array that an Orbax manager wrote, or read all of its values.
-
-    This function uses TensorStore directly, so that verification and restore depend on
-    the same parts of a step. Orbax's handler parses more of the step, opens all arrays
-    at once and, after an error, prints a traceback for each.
-    """
-    import tensorstore
-
     store = {
         "driver": "ocdbt",
-        "base": {"driver": "file", "path": f"{directory / MANAGER_ITEM}/"},
+        "base": {"driver": "file", "path": f"{directory / _ITEM}/"},
         "path": f"{'.'.join(leaf.path)}/",
     }
     try:
         opened: Any = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
-        return opened.read().result() if read else opened
+        return opened.read().result()
     except ValueError as error:
         if not is_of_files(error):
             raise CheckpointUnreadableError.because(directory, error) from error
         raise CheckpointDamagedError(
-            f"{directory}: {name} cannot be read ({brief(error)}); restore another step"
+            f"{directory}: {name} cannot be read ({brief(error)})"
         ) from error
-
-
-def read_manager_arrays(
-    directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
-) -> dict[str, Any]:
-    """Read arrays of a step into shardings; a target of None reads numpy."""
-    leaves = manager_leaves(directory)
-    return {
-        name: _read_into(_open(directory, name, leaves[name]), target)
-        for name, target in targets.items()
-    }
-
-
-def _read_into(opened: Any, target: jax.ShapeDtypeStruct | None) -> Any:
-    """Read an open array as numpy, or into a sharding."""
-    import jax
-
-    if target is None or target.sharding is None:
-        return opened.read().result()
-    read: dict[str, Any] = {}
-
-    def block(index: Any) -> Any:
-        # Devices that hold replicas request the same block.
-        key = str(index)
-        if key not in read:
-            read[key] = opened[index].read().result()
-        return read[key]
-
-    return jax.make_array_from_callback(
-        target.shape, target.sharding, block, dtype=target.dtype
-    )
 
 
 def _name_of(
@@ -249,7 +263,7 @@ def _parsed_entry(entry: Any) -> tuple[tuple[str, ...], str | None]:
 def _key_kinds(directory: Path) -> dict[str, str]:
     """Map the dotted path of every PRNG key to the key's implementation."""
     kinds: dict[str, str] = {}
-    folder = f"{MANAGER_ITEM}/array_metadatas"
+    folder = f"{_ITEM}/array_metadatas"
     for each in names_in(directory / folder):
         name = f"{folder}/{each}"
         try:
@@ -267,9 +281,7 @@ def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text_of(directory / name)))
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointDamagedError(
-            f"{directory}: {name} is missing; restore another step"
-        ) from error
+        raise CheckpointDamagedError(f"{directory}: {name} is missing") from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnreadableError.because(directory, error) from error
     except (ValueError, TypeError, RecursionError) as error:
@@ -277,6 +289,4 @@ def _json(directory: Path, name: str) -> dict[str, Any]:
 
 
 def _damaged(directory: Path, name: str) -> CheckpointDamagedError:
-    return CheckpointDamagedError(
-        f"{directory}: {name} is damaged; restore another step"
-    )
+    return CheckpointDamagedError(f"{directory}: {name} is damaged")
