@@ -28,6 +28,11 @@ def test_what_is_no_integer_is_named(value: object) -> None:
     assert repr(value) in str(error.value)
 
 
+def test_a_value_that_prints_as_many_lines_is_named_by_its_type() -> None:
+    with pytest.raises(TypeError, match=r"^seed must be an integer, got a Lines$"):
+        as_integer("seed", type("Lines", (), {"__repr__": lambda _: "a\nb"})())
+
+
 def test_an_integer_below_the_least_raises_the_error_of_the_caller() -> None:
     with pytest.raises(ValueError, match=r"^steps must be at least 1, got 0$"):
         as_integer("steps", 0, 1)

@@ -42,7 +42,13 @@ def as_integer(
     try:
         number = operator.index(value)
     except TypeError as failure:
-        raise TypeError(f"{name} must be {what}, got {value!r}") from failure
+        raise TypeError(f"{name} must be {what}, got {_shown(value)}") from failure
     if least is not None and number < least:
         raise error(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def _shown(value: Any) -> str:
+    """Return a value for an error of one line: an array prints as many."""
+    text = repr(value)
+    return text if "\n" not in text else f"a {type(value).__name__}"
