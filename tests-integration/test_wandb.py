@@ -119,7 +119,7 @@ def test_a_stopped_and_lengthened_run_is_one_run_of_wandb(project: Path) -> None
     assert "wandb" not in told
     assert_each_row_once(project / "run")
     ids = {path.stem for path in (project / "run" / "wandb").glob("offline-*/*.wandb")}
-    assert ids == {f"run-{(project / 'run/wandb/run-id').read_text()}"}
+    assert ids == {f"run-{json.loads((project / 'run/run.json').read_text())['id']}"}
 
 
 def test_a_killed_run_doubles_no_row_and_loses_none(project: Path) -> None:
@@ -141,10 +141,9 @@ def test_a_sink_that_is_added_later_gets_the_earlier_rows(project: Path) -> None
 
 
 def test_a_client_that_fails_does_not_stop_the_run(project: Path) -> None:
-    (project / "run" / "wandb").mkdir(parents=True)
-    (project / "run" / "wandb" / "run-id").mkdir()
+    process = start(project, "--set", "trainer.log_to.wandb.id=a/b")
 
-    [(shown, told)] = all_said([start(project)], 300)
+    [(shown, told)] = all_said([process], 300)
 
     assert "done: 16 of 16 steps" in shown, told
     assert told.count("sink 0 (WandB) failed and gets no more rows: ") == 1

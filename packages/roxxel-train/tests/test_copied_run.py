@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -49,6 +51,26 @@ def test_a_copy_gets_an_id_of_its_own_and_says_so(both: Path) -> None:
     log = (both / "copy" / "system.log").read_text()
     assert f"is a copy of {both / 'first'}" in log
     assert "is a copy of" not in (both / "first" / "system.log").read_text()
+
+
+def test_a_copy_is_a_run_of_its_own_in_wandb(
+    both: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client: Any = pytest.importorskip("wandb")
+    ids: list[str] = []
+
+    def init(**options: Any) -> Any:
+        ids.append(options["id"])
+        return SimpleNamespace(step=0, log=lambda *_, **__: None, finish=lambda: None)
+
+    monkeypatch.setattr(client, "init", init)
+    sinks: Any = import_module("roxxel_train.wandb")
+    for name in ("first", "copy"):
+        sink = sinks.WandB(both / name)
+        sink({"kind": "train", "step": 1, "loss": 1.0})
+        sink.close()
+
+    assert ids == [record(both / name)["id"] for name in ("first", "copy")]
 
 
 @pytest.mark.parametrize(("source", "target"), [("first", "copy"), ("copy", "first")])

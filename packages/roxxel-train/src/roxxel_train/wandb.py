@@ -25,6 +25,7 @@ from roxxel_store.records import find_object
 
 from roxxel_train._files.log import METRICS
 from roxxel_train._files.paths import absolute
+from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -52,11 +53,14 @@ class WandB:
     """Sends the numbers and texts of metrics rows to one run of Weights & Biases.
 
     A name in W&B is the row's kind and the path of the value: `train/loss`,
-    `eval/eval_loss`. The run of W&B continues when the training run resumes: its id is
-    in `wandb/run-id` below `log_dir`. W&B gets each row once. Rows that W&B lacks,
-    because the process was killed or the client failed, are sent from `metrics.jsonl`
-    in `log_dir` when the training run starts again. W&B never deletes rows: if a run
-    resumes from step k with another curriculum, W&B keeps its old rows after k.
+    `eval/eval_loss`. The run of W&B continues when the training run resumes: it has the
+    id of `run.json`, so a copied folder is a run of its own in W&B too. Without a
+    `run.json` in `log_dir`, the sink keeps an id in `wandb/run-id`.
+
+    W&B gets each row once. Rows that W&B lacks, because the process was killed or the
+    client failed, are sent from `metrics.jsonl` in `log_dir` when the training run
+    starts again. W&B never deletes rows: if a run resumes from step k with another
+    curriculum, W&B keeps its old rows after k.
 
     Args:
         log_dir: Folder of the training run. W&B writes to `wandb/` in this folder.
@@ -152,6 +156,9 @@ class WandB:
         return run
 
     def _recorded_id(self) -> str:
+        record = find_record(self._folder / RECORD, RECORD_OF_RUN)
+        if record is not None:
+            return record["id"]
         path = self._folder / "wandb" / "run-id"
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -79,17 +79,11 @@ def check_owner(
     )
 
 
-def copied(record: Mapping[str, Any], folder: Path) -> str:
+def copied(record: Mapping[str, Any]) -> str:
     """Return a warning for the first start of a copied folder."""
     last = record["copied_from"][-1]
-    wandb = folder / "wandb" / "run-id"
     return (
         f"this folder is a copy of {last['path']}, or has moved to another disk: it "
         "has an id of its own from now on, and refuses checkpoints that are saved "
         f"there after step {last['step']}"
-        + (
-            f"; delete {wandb} if both continue, or they share a run of W&B"
-            if wandb.exists()
-            else ""
-        )
     )

@@ -127,7 +127,7 @@ class OwnFolder:
         if content != found:
             self._write(RECORD, RECORD_OF_RUN, content)
         if found is not None and content["id"] != found["id"]:
-            self.warning = copied(content, self.path)
+            self.warning = copied(content)
         self.record = content
 
     def has_step_after(self, step: int) -> bool:
