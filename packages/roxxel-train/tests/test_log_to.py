@@ -141,7 +141,7 @@ def test_a_sink_that_fails_is_one_warning(tmp_path: Path) -> None:
             ValueError,
             "'tensorbord', but the sinks are .*, 'wandb'; did you mean 'tensorboard'",
         ),
-        ({"log_to": ["x"]}, ValueError, "'wandb'; give a Logger with sinks"),
+        ({"log_to": ["x"]}, ValueError, "'wandb'; name one of these"),
         ({"log_to": "csv"}, TypeError, r"log_to is a str; .*, such as \['csv'\]"),
         (
             {"log_to": {"csv": {"folder": "x"}}},

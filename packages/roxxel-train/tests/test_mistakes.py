@@ -53,11 +53,34 @@ def lora() -> nnx.Optimizer[Any]:
     return nnx.Optimizer(MODEL, TX, wrt=nnx.LoRAParam)
 
 
+def holding(value: Any) -> dict[str, Any]:
+    """Return a model with a further parameter of this value, and its optimizer."""
+    model: Any = Tiny(nnx.Rngs(0))
+    model.held = nnx.Param(value)
+    return {"model": model, "optimizer": nnx.Optimizer(model, TX, wrt=nnx.Param)}
+
+
 OBJECTS: list[tuple[str, dict[str, Any], str]] = [
     ("optax transformation", {"optimizer": TX}, "optimizer .*nnx.Optimizer"),
     ("optax state", {"optimizer": TX.init({})}, "optimizer .*nnx.Optimizer"),
     ("optax function", {"optimizer": optax.adam}, "adam.*not called.*nnx.Optimizer"),
     ("learning rate", {"optimizer": 1e-3}, "optimizer is a float.*nnx.Optimizer"),
+    (
+        "schedule as optimizer",
+        {"optimizer": optax.cosine_decay_schedule(1e-3, 10)},
+        "schedule.*nnx.Optimizer.*schedule",
+    ),
+    ("optimizer first", {"model": OPTIMIZER, "optimizer": MODEL}, "model first"),
+    (
+        "parameter of a tree",
+        holding({"a": jnp.ones(3), "b": jnp.ones(3)}),
+        "model/held .*dict.*nnx.List",
+    ),
+    (
+        "integer parameter",
+        holding(jnp.ones(3, int)),
+        "model/held .*int32.*nnx.Variable",
+    ),
     ("no optimizer", {"optimizer": None}, "optimizer is None.*nnx.Optimizer"),
     (
         "MultiSteps",
@@ -132,6 +155,32 @@ def shape_of_batch(model: Any, batch: Any) -> Any:
     return model(batch["tokens"]).mean() / batch.shape[0]
 
 
+def pair_of_batch(model: Any, batch: Any) -> Any:
+    inputs, targets = batch
+    return model(inputs).mean() + targets.mean()
+
+
+def other_names(model: Any, batch: Any) -> Any:
+    return model(batch["input_ids"]).mean()
+
+
+def attribute(model: Any, batch: Any) -> Any:
+    return model(batch.tokens).mean()
+
+
+def selected(model: Any, batch: Any) -> Any:
+    logits = model(batch)
+    return logits[batch > 0].mean()
+
+
+def up_to_a_token(model: Any, batch: Any) -> Any:
+    return sum(scalar(model, batch) for _ in range(batch.max()))
+
+
+def without_gradient(model: Any, batch: Any) -> Any:
+    return jax.lax.stop_gradient(scalar(model, batch))
+
+
 OTHER = Tiny(nnx.Rngs(1))
 FIELDS = ("tokens", "segment_ids")
 PLACE = r"test_mistakes.py:\d+ "
@@ -172,6 +221,21 @@ FUNCTIONS: list[tuple[str, dict[str, Any], str]] = [
         {"fields": FIELDS, "loss_fn": shape_of_batch},
         PLACE + r'.*batch\["tokens"\]',
     ),
+    ("a batch as a pair", {"loss_fn": pair_of_batch}, PLACE + r".*batch\[:, 1:\]"),
+    ("names of others", {"loss_fn": other_names}, PLACE + r".*batch\[:, :-1\]"),
+    (
+        "names of others with fields",
+        {"loss_fn": other_names, "fields": FIELDS},
+        PLACE + r".*'segment_ids'.*batch\[\"tokens\"\]\[:, :-1\]",
+    ),
+    (
+        "attribute of a batch",
+        {"loss_fn": attribute},
+        PLACE + "reads batch.tokens.*fields",
+    ),
+    ("boolean mask", {"loss_fn": selected}, PLACE + r".*jnp.where\(mask"),
+    ("range of an array", {"loss_fn": up_to_a_token}, PLACE + r".*range\(\)"),
+    ("no gradient", {"loss_fn": without_gradient}, "without a gradient.*stop_gradient"),
     ("eval_fn of two", {"eval_fn": lambda m, b: 0}, r"eval_fn\(state\)"),
     ("train_step of two", {"train_step": lambda m, b: 0}, r"train_step\(model, opt"),
     (
@@ -196,6 +260,13 @@ def arguments(of: Curriculum) -> list[tuple[dict[str, Any], str]]:
         ({"grad_accum_steps": 3}, "grad_accum_steps=3"),
         ({"fields": "tokens"}, "fields .*list of names.*'tokens'"),
         ({"seed": "0"}, "seed.*'0'"),
+        ({"seed": jax.random.key(0)}, "seed.*integer.*PRNGKeyArray"),
+        ({"seed": nnx.Rngs(0)}, "seed.*integer.*Rngs"),
+        ({"eval_every": 5}, "eval_every=5.*eval_curriculum or eval_fn"),
+        ({"batch_size": 4}, "'batch_size'; give it to a Phase"),
+        ({"leraning": 4}, r"'leraning'; help\(Trainer\)"),
+        ({"keep_every": "six"}, "keep_every must be .*'six'"),
+        ({"keep_every": "0.0h"}, "keep_every must be .*'0.0h'"),
         ({"logger": logging.getLogger()}, "logger.*roxxel_train"),
         ({"mesh": [1]}, "mesh is a list"),
         ({"save_path": 7}, "save_path is a int"),
@@ -243,7 +314,7 @@ def test_a_wrong_function_is_one_sentence(
     check(given(curriculum, **options), message)
 
 
-@pytest.mark.parametrize("index", range(14))
+@pytest.mark.parametrize("index", range(21))
 def test_a_wrong_argument_is_one_sentence(curriculum: Curriculum, index: int) -> None:
     options, message = arguments(curriculum)[index]
     check(given(curriculum, **options), message)
@@ -269,6 +340,19 @@ def test_a_tree_of_arrays_trains_by_its_leaves(curriculum: Curriculum) -> None:
     assert not (np.asarray(model.leaves[0][...]) == 1).any()
 
 
+def test_a_parameter_without_a_gradient_is_said(curriculum: Curriculum) -> None:
+    """Weight decay would shrink it at every step, and nothing would show why."""
+
+    def frozen(model: Any, batch: Any) -> Any:
+        return model.out(jax.lax.stop_gradient(model.embed(batch))).mean()
+
+    notes = given(curriculum, loss_fn=frozen)().preflight().notes
+
+    (note,) = (note for note in notes if "no gradient" in note)
+    assert "model/embed/embedding no gradient" in note
+    assert "wrt" in note
+
+
 def test_evaluation_mode_is_said(curriculum: Curriculum, tmp_path: Path) -> None:
     model, optimizer = pair()
     options: dict[str, Any] = {"model": model, "optimizer": optimizer}
@@ -282,7 +366,9 @@ def test_evaluation_mode_is_said(curriculum: Curriculum, tmp_path: Path) -> None
         "WARNING the model is in evaluation mode (dropout: deterministic=True)" in log
     )
     assert "model.train()" in log
-    assert any("evaluation mode" in note for note in one.preflight().notes)
+    notes = one.preflight().notes
+    assert any("evaluation mode" in note for note in notes)
+    assert not any("no gradient" in note for note in notes)
     model.train()
     given(curriculum, save_path=tmp_path / "other", **options)().run()
     assert "evaluation mode" not in (tmp_path / "other" / "system.log").read_text()

@@ -782,7 +782,8 @@ def test_numbers_of_numpy_serve_as_pythons(tmp_path: Path) -> None:
     two, phases = np.int64(2), [Phase(2, 4, 9)]
     names = ("seed", "log_every", "eval_every", "checkpoint_every", "max_to_keep")
 
-    assert trainer(tmp_path, phases, **dict.fromkeys(names, two)).run().complete
+    options = {**dict.fromkeys(names, two), "eval_fn": lambda _: None}
+    assert trainer(tmp_path, phases, **options).run().complete
     assert trainer(tmp_path, phases, seed=2).run().start_step == 2
 
 

@@ -14,6 +14,7 @@ import inspect
 import math
 import operator
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
@@ -48,6 +49,7 @@ _Self = TypeVar("_Self")
 _COUNT = {"at_least": 1}
 _AMOUNT = {"above": 0}
 _PATH = {"is_path": True}
+_OF_PHASES = {"steps", "epochs", "tokens", "batch_size", "seq_len", "weights"}
 _ALIKE = {"alike": True}  # must be equal in all processes
 _OBJECT = {"is_object": True}  # nothing that a file may record
 
@@ -189,7 +191,7 @@ class TrainConfig:
     eval_every: int | None = field(default=None, metadata=_COUNT | _ALIKE)
     checkpoint_every: int = field(default=1000, metadata=_COUNT | _ALIKE)
     log_every: int = field(default=10, metadata=_COUNT | _ALIKE)
-    seed: int = 0
+    seed: int = field(default=0, metadata={"at_least": None})
     mesh: Mesh | None = field(default=None, metadata=_OBJECT)
     data_sharding: NamedSharding | None = field(default=None, metadata=_OBJECT)
     checkpointer: Checkpointer | None = field(
@@ -224,6 +226,7 @@ class TrainConfig:
         default=None,
         metadata={
             **(_COUNT | _ALIKE),
+            "pattern": r"^\s*(?=.*[1-9])\d+(\.\d+)?\s*[smhd]\s*$",
             "must_be": 'a number of steps of 1 or more, or a duration such as "6h"',
         },
     )
@@ -302,8 +305,10 @@ def configured_by(
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
+                name = type(self).__name__
                 hint = _closest(kwargs, signature.parameters)
-                raise TypeError(f"{type(self).__name__}: {error}{hint}") from None
+                remedy = hint or f"help({name}) lists the arguments"
+                raise TypeError(f"{name}: {error}; {remedy}") from None
             init(self, config(*args, **kwargs))
 
         build.__doc__ = config.__doc__
@@ -320,12 +325,16 @@ def _as_json(setting: Any) -> Any:
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:
-    """Return a hint at known arguments with a name similar to an unknown one."""
+    """Return where an unknown argument belongs, or known ones of a similar name."""
     names = list(known)
     for name in given:
-        found = difflib.get_close_matches(name, names, cutoff=0.5)
-        if name not in names and found:
-            return f"; similar arguments are {', '.join(found)}"
+        if name in names:
+            continue
+        if name in _OF_PHASES:
+            return "give it to a Phase of the curriculum"
+        found = difflib.get_close_matches(name, names, cutoff=0.6)
+        if found:
+            return f"similar arguments are {', '.join(found)}"
     return ""
 
 
@@ -359,7 +368,11 @@ def _checked(setting: _Setting[Any], value: Any) -> Any:
     if "at_least" in rule and not (
         isinstance(value, str) and "str" in str(setting.type)
     ):
-        return as_integer(name, value, 1)
+        return as_integer(name, value, rule["at_least"])
+    if "pattern" in rule and isinstance(value, str):
+        if re.search(rule["pattern"], value) is None:
+            raise ValueError(f"{name} must be {rule['must_be']}, got {value!r}")
+        return value
     if "above" in rule:
         _check_amount(name, value)
     elif "called_with" in rule:

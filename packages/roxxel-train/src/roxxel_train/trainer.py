@@ -29,7 +29,11 @@ from roxxel_train._step.compiled import (
     compiling_thread,
     use_compilation_cache,
 )
-from roxxel_train._step.diagnose.objects import check_pair, evaluation_mode
+from roxxel_train._step.diagnose.objects import (
+    check_gradients,
+    check_pair,
+    evaluation_mode,
+)
 from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
@@ -100,6 +104,11 @@ class Trainer:
         if config.curriculum is None:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
+        if config.eval_every is not None and not (config.eval_fn or config.held_out):
+            raise ValueError(
+                f"eval_every={config.eval_every} evaluates nothing; give "
+                "eval_curriculum or eval_fn, or omit eval_every"
+            )
         step = choose_step(config.loss_fn, config.train_step, config.grad_accum_steps)
 
         # The folder, the log, and the arrays on the mesh.
@@ -161,6 +170,7 @@ class Trainer:
                 "loss_fn returns a loss that does not depend on the model, so nothing "
                 "would be learned; compute the loss from the argument `model`"
             )
+        frozen = check_gradients(updates.gradients)
         state.check_mask(updates.unused)
         if config.grad_accum_steps > 1:
             check_weight(
@@ -184,7 +194,7 @@ class Trainer:
             shapes=batches,
             evaluator=evaluator,
             notes=[*placement.notes(shapes), *idle],
-            warnings=[*filter(None, [evaluation_mode(self.model), lone])],
+            warnings=[*filter(None, [evaluation_mode(self.model), frozen, lone])],
             traced=traced,
         )
 

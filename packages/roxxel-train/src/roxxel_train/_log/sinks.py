@@ -40,7 +40,7 @@ def check_log_to(log_to: LogTo) -> None:
     for name in log_to:
         if name not in _SINKS:
             near = get_close_matches(name, _SINKS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "give a Logger with sinks"
+            hint = f"did you mean {near[0]!r}?" if near else "name one of these"
             raise ValueError(
                 f"log_to names {name!r}, but the sinks are "
                 f"{', '.join(map(repr, _SINKS))}; {hint}"

@@ -21,7 +21,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from roxxel_train._step.diagnose.calls import explained
-from roxxel_train._step.diagnose.used import loss_needs_model, used_fields
+from roxxel_train._step.diagnose.used import (
+    found_gradients,
+    loss_needs_model,
+    used_fields,
+)
 from roxxel_train._step.diagnose.vocabulary import token_lookups
 from roxxel_train._step.loss import LOSS_WEIGHT
 from roxxel_train._step.placement import in_bytes
@@ -83,7 +87,8 @@ class CompiledAhead:
     run needs the programs. `lookups` are the arrays that the programs index by tokens.
     `used` has the fields of a batch that at least one program uses, and `unused` those
     that at least one program does not use. `loss_needs_model` says whether the loss of
-    every program depends on an array of the model.
+    every program depends on an array of the model. `gradients` says of each parameter
+    whether at least one program gives it a gradient.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class CompiledAhead:
         self.used: set[str] = set()
         self.unused: set[str] = set()
         self.loss_needs_model = True
+        self.gradients: dict[str, bool] = {}
         for key, batch in distinct.items():
             if jax.config.values["jax_disable_jit"]:
                 break
@@ -116,6 +122,8 @@ class CompiledAhead:
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
             self.loss_needs_model &= loss_needs_model(traced, shapes)
+            for name, has_gradient in found_gradients(traced.jaxpr.jaxpr).items():
+                self.gradients[name] = has_gradient or self.gradients.get(name, False)
             for name, is_used in used_fields(traced.jaxpr.jaxpr, shapes, batch).items():
                 (self.used if is_used else self.unused).add(name)
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}

@@ -19,6 +19,7 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
+from roxxel_train._step.diagnose.objects import mark_gradients
 from roxxel_train._step.loss import LOSS_WEIGHT, Scalars, unpack_loss
 from roxxel_train._step.tally import check_names, tally
 
@@ -171,6 +172,7 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> FedStep:
         loss, aux, rows, grads = _gradients(
             model, optimizer.wrt, loss_fn, fed, grad_accum_steps
         )
+        grads = mark_gradients(grads)
         _apply(model, optimizer, grads, loss, objective)
         return loss, {"grad_norm": optax.tree.norm(grads), **aux, **rows}
 

@@ -7,6 +7,7 @@ never mentions an argument of the trainer.
 from __future__ import annotations
 
 import inspect
+import linecache
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,9 +31,25 @@ _LIBRARIES = {"jax", "flax", "optax"}
 _NEEDS_VALUE = (
     jax.errors.ConcretizationTypeError,
     jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
 )
 _OURS = Path(__file__).parents[2]
 
+_ELSEWHERE = (
+    "input_ids",
+    "inputs",
+    "labels",
+    "targets",
+    "target",
+    "attention_mask",
+    "mask",
+    "x",
+    "y",
+)
+"""Names under which other libraries hold parts of a batch."""
+
+_ATTRIBUTE = re.compile(r"(?:Tracer|'dict' object) has no attribute '?(\w+)")
+_UNPACKING = re.compile(r",.*=\s*(\w+)\s*(?:#.*)?$")
 _STRING_INDEX = re.compile(r"string index.*'(\w+)'")
 _UNHASHABLE = re.compile(r"unhashable type: 'slice'")
 _NOT_CALLABLE = re.compile(r"'(\w+)' object is not callable")
@@ -95,57 +112,100 @@ def explained(fed: Any) -> Generator[None]:
             # The function itself belongs to a library.
             position, words = "the function", _swapped(error, frame)
         else:
-            position, words = f"{path}:{line}", _explanation(error, frame, batch)
+            position, words = f"{path}:{line}", _explanation(error, frame, line, batch)
         if words is None:
             raise
         # The traceback of JAX says nothing more, and hides this sentence.
         raise FunctionError(f"{position} {words}") from None
 
 
-def _explanation(error: Exception, frame: FrameType, batch: Any) -> str | None:
+def _explanation(
+    error: Exception, frame: FrameType, line: int, batch: Any
+) -> str | None:
     """Return what the code at a frame does wrong; None for any other error."""
     if isinstance(error, TraceContextError):
         return (
             "changes a Variable of an object from outside of the function, such as a "
             "global model; use the model that the function gets as its argument"
         )
-    if isinstance(
-        error,
-        jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError,
-    ):
+    if isinstance(error, jax.errors.NonConcreteBooleanIndexError):
         return (
-            "needs the value of an array (if, float(), int(), NumPy), but the trainer "
-            "compiles the function; use jnp.where, jax.lax.cond or jax.debug.print, or "
-            "set JAX_DISABLE_JIT=1 to look at values"
+            "selects elements by a boolean array, so their number is unknown when the "
+            "trainer compiles the function; weight them instead, as in "
+            "jnp.where(mask, x, 0).sum() / mask.sum()"
         )
+    if isinstance(error, _NEEDS_VALUE):
+        return (
+            "needs the value of an array (if, float(), range(), NumPy), but the "
+            "trainer compiles the function; use jnp.where, jax.lax.cond or "
+            "jax.debug.print, or set JAX_DISABLE_JIT=1 to look at values"
+        )
+    if isinstance(error, ValueError):
+        return _unpacked(error, frame, line, batch)
     if not isinstance(error, TypeError | KeyError | AttributeError):
         return None
-    if isinstance(batch, Mapping):
-        return _of_fields(error, frame, cast("Mapping[str, Any]", batch)) or _swapped(
-            error, frame
+    words = _read_by_name(error, batch)
+    if words is None and isinstance(batch, Mapping):
+        words = _read_as_array(error, frame, cast("Mapping[str, Any]", batch))
+    return words or _swapped(error, frame)
+
+
+def _read_by_name(error: Exception, batch: Any) -> str | None:
+    """Explain how a function read a part of the batch that the batch does not have."""
+    key = error.args[0] if isinstance(error, KeyError) and error.args else None
+    index = None if isinstance(batch, Mapping) else _STRING_INDEX.search(str(error))
+    attribute = _ATTRIBUTE.search(str(error))
+    if index is not None:
+        name, reads = index[1], f"batch[{index[1]!r}]"
+    elif attribute is not None:
+        name, reads = attribute[1], f"batch.{attribute[1]}"
+    else:
+        name, reads = str(key), f"batch[{key!r}]"
+    if index is None and name not in {*_FIELDS, *_ELSEWHERE}:
+        return None  # another object of the function
+    if not isinstance(batch, Mapping):
+        other = name if name in _FIELDS and name != "tokens" else "segment_ids"
+        remedy = (
+            "use batch[:, :-1] as inputs and batch[:, 1:] as targets"
+            if name not in _FIELDS
+            else f'pass fields=("tokens", "{other}") to get a dict of arrays, or '
+            f'fields = ["tokens", "{other}"] under [trainer]'
         )
-    found = _STRING_INDEX.search(str(error))
-    if found is None:
-        return _swapped(error, frame)
-    other = found[1] if found[1] in _FIELDS and found[1] != "tokens" else "segment_ids"
+        return (
+            f"reads {reads}, but a batch of this run is one array of tokens; {remedy}"
+        )
+    names = ", ".join(map(repr, cast("Mapping[str, Any]", batch)))
+    if name in batch:
+        remedy = f"read batch[{name!r}]"
+    elif name in _FIELDS:
+        remedy = f"add {name!r} to fields="
+    else:
+        remedy = 'inputs are batch["tokens"][:, :-1] and targets batch["tokens"][:, 1:]'
+    return f"reads {reads}, but the batches of this run have {names}; {remedy}"
+
+
+def _unpacked(error: ValueError, frame: FrameType, line: int, batch: Any) -> str | None:
+    """Explain `inputs, targets = batch`."""
+    code = linecache.getline(frame.f_code.co_filename, line)
+    assigned = _UNPACKING.search(code)
+    value = None if assigned is None else frame.f_locals.get(assigned[1])
+    if "values to unpack" not in str(error) or jax.tree.structure(
+        value
+    ) != jax.tree.structure(batch):
+        return None
+    tokens = 'batch["tokens"]' if isinstance(batch, Mapping) else "batch"
     return (
-        f"reads batch[{found[1]!r}], but a batch of this run is one "
-        f'array of tokens; pass fields=("tokens", "{other}") to get a dict of arrays, '
-        f'or fields = ["tokens", "{other}"] under [trainer]'
+        "unpacks the batch, which is no pair of inputs and targets; "
+        f"use {tokens}[:, :-1] as inputs and {tokens}[:, 1:] as targets"
     )
 
 
-def _of_fields(
+def _read_as_array(
     error: Exception, frame: FrameType, batch: Mapping[str, Any]
 ) -> str | None:
-    """Explain how a function misread a batch that is a dict of arrays by field."""
+    """Explain how a function used a dict of arrays by field as one array."""
     key = error.args[0] if isinstance(error, KeyError) and error.args else None
     names = ", ".join(map(repr, batch))
-    if isinstance(key, str) and key in _FIELDS and key not in batch:
-        return (
-            f"reads batch[{key!r}], but the batches of this run "
-            f"have {names}; add {key!r} to fields="
-        )
     keys = cast("tuple[Any, ...]", key) if isinstance(key, tuple) else (key,)
     found = _NOT_AN_ARRAY.search(str(error))
     is_read_as_array = (

@@ -6,16 +6,22 @@ place of an `nnx.Optimizer`, or a model of Linen or Equinox.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _WRAPPED = "nnx.Optimizer(model, {}, wrt=nnx.Param)"
+
+GRADIENT = "gradient of "
+"""What the name of a gradient begins with in the traced program of a step."""
 
 _MODES = ("deterministic", "use_running_average")
 """Attributes that `nnx.Module.eval` sets to True."""
@@ -32,6 +38,11 @@ def array_path(path: tuple[Any, ...]) -> str:
 
 def check_model(model: Any) -> None:
     """Check that a model is an NNX module or a function, or say how to make it one."""
+    if isinstance(model, nnx.Optimizer):
+        raise TypeError(
+            "model is an nnx.Optimizer; give the model first: "
+            "Trainer(model, optimizer, ...)"
+        )
     if isinstance(model, nnx.Module):
         return
     kind = type(model).__name__
@@ -87,7 +98,10 @@ def check_optimizer(optimizer: Any, where: str = "optimizer is") -> None:
         )
     if not isinstance(optimizer, nnx.Optimizer):
         what = f"a {kind}"
-        if isinstance(optimizer, type) or callable(optimizer):
+        if _is_schedule(optimizer):
+            what = "a function of the step, such as a schedule"
+            wrapped = _WRAPPED.format("optax.adamw(schedule)")
+        elif isinstance(optimizer, type) or callable(optimizer):
             name = getattr(optimizer, "__name__", kind)
             what = f"{name}, which was not called"
         elif _is_of("optax", optimizer) or isinstance(optimizer, tuple):
@@ -108,6 +122,7 @@ def check_pair(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
             the optimizer was made for parameters of other shapes.
     """
     wrt = optimizer.wrt
+    _check_trained(model, wrt)
     trained = nnx.state(model, wrt)
     if not jax.tree.leaves(trained):
         found = sorted({type(x).__name__ for _, x in _variables(model)})
@@ -129,6 +144,61 @@ def check_pair(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
             f"{_difference(given, expected)}; make the optimizer from this model: "
             + _WRAPPED.format("transformation")
         )
+
+
+def _check_trained(model: nnx.Module, wrt: Any) -> None:
+    """Check that each Variable to train holds one array that can have a gradient."""
+    is_trained = nnx.filterlib.to_predicate(wrt)
+    for path, variable in _variables(model):
+        if not is_trained(path, variable):
+            continue
+        value = variable.get_value()
+        name = f"{array_path((0, *path))} is an nnx.{type(variable).__name__}"
+        if not jax.tree_util.all_leaves([value]):
+            raise TypeError(
+                f"{name} that holds a {type(value).__name__}; hold each array in an "
+                "nnx.Param of its own, as in "
+                "`nnx.List(map(nnx.Param, jax.tree.leaves(tree)))`"
+            )
+        dtype = jnp.result_type(value)
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            raise TypeError(
+                f"{name} of dtype {dtype}, which has no gradient; hold what is not "
+                "trained in an nnx.Variable, or make it a float"
+            )
+
+
+def mark_gradients(grads: Any) -> Any:
+    """Name each gradient in the traced program, for `found_gradients`."""
+
+    def mark(path: Any, gradient: jax.Array) -> jax.Array:
+        keys = [key.key for key in path if hasattr(key, "key")]
+        return checkpoint_name(gradient, GRADIENT + array_path((0, *keys)))
+
+    return jax.tree_util.tree_map_with_path(mark, grads)
+
+
+def check_gradients(gradients: Mapping[str, bool]) -> str | None:
+    """Return a warning if a loss gives some parameters no gradient; else None.
+
+    Raises:
+        ValueError: The loss gives no parameter a gradient.
+    """
+    without = [name for name, has_gradient in gradients.items() if not has_gradient]
+    if not without:
+        return None
+    if len(without) == len(gradients):
+        raise ValueError(
+            "loss_fn returns a loss without a gradient, as behind "
+            "jax.lax.stop_gradient or jnp.argmax, so nothing would be learned; "
+            "compute the loss from the model by differentiable operations"
+        )
+    others = f" and {len(without) - 1} more" if len(without) > 1 else ""
+    return (
+        f"loss_fn gives {without[0]}{others} no gradient (unused, or behind "
+        "jax.lax.stop_gradient), so only weight decay changes it; if it is frozen on "
+        "purpose, leave it out of the optimizer's wrt"
+    )
 
 
 def _pure(tree: Any) -> Any:
@@ -167,6 +237,16 @@ def _variables(model: nnx.Module) -> Iterator[tuple[Any, nnx.Variable[Any]]]:
     for path, node in nnx.iter_graph(model):
         if isinstance(node, nnx.Variable):
             yield path, node
+
+
+def _is_schedule(value: Any) -> bool:
+    """Return whether a value is a function of one argument, as optax's schedules."""
+    try:
+        return (
+            inspect.isfunction(value) and len(inspect.signature(value).parameters) == 1
+        )
+    except (TypeError, ValueError):
+        return False
 
 
 def _is_of(package: str, value: Any) -> bool:

@@ -1,13 +1,15 @@
-"""Finds the fields of a batch that a step uses, from its traced program."""
+"""Finds what a step uses and which parameters it trains, from its traced program."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from jax.extend.core import Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
+from roxxel_train._step.diagnose.objects import GRADIENT
 from roxxel_train._step.diagnose.vocabulary import PASS_ON, inner_program
 
 if TYPE_CHECKING:
@@ -48,6 +50,31 @@ def loss_needs_model(traced: Any, state: Any) -> bool:
         for is_needed, (path, _) in zip(needed, paths, strict=False)
         if getattr(path[0], "key", None) == 0
     )
+
+
+def found_gradients(jaxpr: Any) -> dict[str, bool]:
+    """Return whether a step computes the marked gradient of each parameter.
+
+    JAX gives zeros to a parameter that the loss does not use, or uses only behind
+    `jax.lax.stop_gradient`. Such zeros are not found behind a scan. The result is empty
+    if no gradient is marked, as in a step of the user.
+    """
+    found: dict[str, bool] = {}
+    zeros: set[Any] = set()
+
+    def is_zero(operand: Any) -> bool:
+        if isinstance(operand, Literal):
+            return np.ndim(operand.val) == 0 and not operand.val
+        return operand in zeros
+
+    for equation in jaxpr.eqns:
+        primitive, name = equation.primitive.name, equation.params.get("name")
+        if primitive == "name" and name.startswith(GRADIENT):
+            path = name.removeprefix(GRADIENT)
+            found[path] = not is_zero(equation.invars[0])
+        elif primitive in PASS_ON and is_zero(equation.invars[0]):
+            zeros.update(equation.outvars)
+    return found
 
 
 def _walk(jaxpr: Any, marks: Sequence[bool]) -> tuple[bool, list[bool]]:
