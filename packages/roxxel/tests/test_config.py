@@ -165,7 +165,7 @@ weights = { self = 0.5, code = 0.5 }
         ("sead = 1" + SMALLEST, "the file has no key 'sead'; did you mean 'seed'?"),
         (
             "zzz = 1" + SMALLEST,
-            "the file has no key 'zzz'; it has sources, model",
+            "the file has no key 'zzz'; the nearest of its ",
         ),
         ("log_every = 1" + SMALLEST, "no key 'log_every'; write it under [trainer]"),
         ("preset = 'fsdp'" + SMALLEST, "no key 'preset'; write it under [mesh]"),
@@ -196,6 +196,14 @@ weights = { self = 0.5, code = 0.5 }
         (
             SMALLEST + "[trainer]\nlog_every = 0",
             "trainer.log_every must be an integer of 1 or more, got 0",
+        ),
+        (
+            SMALLEST + "[trainer]\nkeep_every = 'six'",
+            "trainer.keep_every must be a number of steps of 1 or more, or a duration",
+        ),
+        (
+            SMALLEST + "[trainer]\nleraning = 1",
+            'README lists all under "A run of your own"',
         ),
         (
             SMALLEST + "[trainer]\nkeep_every = 0",

@@ -50,8 +50,8 @@ class StateMismatch(CurriculumError):
         more = len(self.differences) - len(first)
         listed = "; ".join([*first, *([f"{more} more differences"] if more else [])])
         super().__init__(
-            f"this state cannot be resumed: {listed}; resume with the data, seed "
-            "and phases of the run, and change only steps after the step of the state"
+            f"this state cannot be resumed: {listed}; resume with the run's data, seed "
+            "and phases, and change only later steps"
         )
 
     def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:

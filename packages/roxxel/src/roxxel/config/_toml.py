@@ -42,6 +42,7 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 
 _TABLES = (inspect.StructType, inspect.DictType)
 _ARRAYS = (inspect.VarTupleType, inspect.TupleType)
+_MAX_LISTED = 12
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ERROR = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
@@ -51,8 +52,8 @@ def keys_of(declared: type[Any], **spelt: Any) -> dict[str, Any]:
     """Return the type that each field of a dataclass has in TOML.
 
     TOML has no null and no paths; text must not be empty, and a float must be finite.
-    The metadata of a field bounds its numbers by `at_least` and `above`, and describes
-    its value for errors by `must_be`.
+    The metadata of a field bounds its numbers by `at_least` and `above` and its text
+    by a regular expression, `pattern`, and describes its value for errors by `must_be`.
 
     Args:
         declared: The dataclass.
@@ -148,7 +149,7 @@ def _in_toml(hint: Any, rule: Mapping[str, Any]) -> Any:
     if origin is Mapping:
         return dict[arguments[0], _in_toml(arguments[1], {})]
     bounds = {
-        str: Meta(min_length=1),
+        str: Meta(min_length=1, pattern=rule.get("pattern")),
         int: Meta(ge=rule.get("at_least")),
         float: Meta(gt=rule.get("above"), le=sys.float_info.max),
     }
@@ -173,7 +174,7 @@ def _sentence(
             return f"{holder} has no {key}; write {key} = ..."
         known = [each.name for each in _member(expected, value).fields]
         hint = hints.get(place, {}).get(key) or _nearest(key, known)
-        return f"{holder} has no key {key!r}; {hint or 'it has ' + ', '.join(known)}"
+        return f"{holder} has no key {key!r}; {hint or _listed(key, known)}"
     sentence = f"{place or 'the file'} must be {_described(expected)}, got {value!r}"
     *parents, last = [*where, *keys] or [""]
     if (hint := hints.get(dotted(parents) + ".*", {}).get(str(last))) is not None:
@@ -185,6 +186,17 @@ def _sentence(
 def _nearest(word: str, known: Sequence[str]) -> str:
     near = get_close_matches(word, known, n=1)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def _listed(word: str, known: Sequence[str]) -> str:
+    """Return the known keys, or of many keys the three most like a word."""
+    if len(known) <= _MAX_LISTED:
+        return f"it has {', '.join(known)}"
+    near = get_close_matches(word, known, n=3, cutoff=0)
+    return (
+        f"the nearest of its {len(known)} keys are {', '.join(near)}; roxxel's README "
+        'lists all under "A run of your own"'
+    )
 
 
 def _place(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from difflib import get_close_matches
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -71,9 +73,12 @@ def llama(
     known = {field.name for field in fields(LlamaConfig)}
     for name in sizes:
         if name not in known:
+            names = [*signature(llama).parameters, *known]
+            near = get_close_matches(name, names, n=3, cutoff=0)
             raise ValueError(
                 f"{name!r} is neither an argument of roxxel.models.llama nor a field "
-                f"of LlamaConfig, which are {', '.join(sorted(known))}"
+                f"of LlamaConfig; the nearest are {', '.join(near)}, and docs/guides/"
+                "model.md explains all"
             )
     as_integer("seed", seed, 0)
     check_number("z_loss", z_loss)
