@@ -635,6 +635,7 @@ def test_a_second_commit_says_that_the_first_was_one(
     assert "has no preparation to commit" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert run(*command, "--part", "0/1") == 0
+    assert f"roxxel-format commit '{target}'" in capsys.readouterr().out
     assert run("commit", target) == 0
     before = content(target.parent)
     capsys.readouterr()

@@ -4,12 +4,18 @@ import importlib
 import re
 import sys
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import pytest
 import roxxel
 import roxxel.checkpoint
+import roxxel_curriculum
+import roxxel_format
 
 from .helpers import run_python
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 MEMBERS = (
     "roxxel_format",
@@ -93,6 +99,11 @@ def test_a_listing_shows_the_public_names_alone() -> None:
     lazy = ["ArrowDataset", "HuggingFaceDataset", "ParquetDataset", "PolarsDataset"]
     names = {*roxxel.__all__, *lazy, "huggingface_stream", "__version__"}
     assert sorted(listed) == sorted(names)  # with the extras and without
+
+
+@pytest.mark.parametrize("member", [roxxel_format, roxxel_curriculum])
+def test_a_listing_of_a_member_shows_its_public_names_alone(member: ModuleType) -> None:
+    assert dir(member) == sorted(member.__all__)
 
 
 def test_importing_roxxel_imports_nothing_but_python_s_own() -> None:

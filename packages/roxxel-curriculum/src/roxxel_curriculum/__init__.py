@@ -73,3 +73,8 @@ __all__ = [
     "recorded_sampler",
     "repeat",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that hold them."""
+    return __all__

@@ -31,3 +31,8 @@ __all__ = [
     "WriteSummary",
     "__version__",
 ]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that hold them."""
+    return __all__

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shlex
 from typing import TYPE_CHECKING, NoReturn
 
 from roxxel_store.command import prepare_streams, run_command
@@ -103,6 +104,8 @@ def _write(options: argparse.Namespace) -> int:
     if options.split is not None:
         corpora.insert(0, held_out_path(options.corpus, options.split[0]))
     _print_summaries(dict(zip(corpora, written, strict=True)))
+    if options.part is not None:
+        print(f"  roxxel-format commit {shlex.quote(options.corpus)}")
     return 0
 
 
