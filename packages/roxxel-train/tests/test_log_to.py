@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Phase
-from roxxel_train import Logger
+from roxxel_train import Logger, RunFolder
 from roxxel_train.csv_files import CsvFiles
 
 from .helpers import rows, trainer
@@ -99,6 +99,7 @@ def test_sinks_by_name_write_into_the_folder_of_the_run(tmp_path: Path) -> None:
         assert found == expected
     assert "tokens_by_source/self" in table(run / "csv" / "train.csv")[0]
     assert len(list((run / "tensorboard").iterdir())) == 2
+    assert {path.name for path in run.iterdir()} <= RunFolder.NAMES
 
 
 def test_options_of_a_sink_are_its_arguments(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from roxxel.quickstart.folder import (
     new_config,
     steps_of,
 )
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,6 +85,20 @@ def test_other_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> Non
 
     assert sorted(tmp_path.rglob("*")) == before
     assert folder.config() == config
+
+
+def test_everything_that_a_trainer_makes_is_removed_with_the_run(
+    tmp_path: Path,
+) -> None:
+    folder = QuickstartFolder(tmp_path)
+    begin(folder)
+    for name in {*RunFolder.NAMES, "metrics.aside.jsonl", "configs"}:
+        (tmp_path / name).touch()
+
+    begin(folder)
+
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["config.toml", "data", "quickstart.lock"]
 
 
 def test_a_start_that_was_interrupted_is_not_a_run(tmp_path: Path) -> None:

@@ -12,16 +12,24 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from roxxel_ckpt import read_description
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
 from roxxel_train._files.data import data_state, run_data
-from roxxel_train._files.log import METRICS, SYSTEM_LOG
+from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
 from roxxel_train._files.mirror import fetch_run
-from roxxel_train._files.records import CHECKPOINTS, DATA, LOCK, RECORD
+from roxxel_train._files.records import (
+    AUTOTUNE,
+    CHECKPOINTS,
+    DATA,
+    LOCK,
+    PROFILE,
+    RECORD,
+)
+from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -132,6 +140,7 @@ class RunFolder:
             copied to this machine, without the arrays of the checkpoints.
 
     Attributes:
+        NAMES: Names of all files and folders that a trainer may make in `path`.
         path: Local folder with the files.
         location: The folder or URL, as given.
 
@@ -147,6 +156,13 @@ class RunFolder:
         >>> rows[0]["loss"]
         2.5
     """
+
+    NAMES: ClassVar[frozenset[str]] = frozenset(
+        {
+            *(CHECKPOINTS, METRICS, ASIDE, SYSTEM_LOG, PROFILE, AUTOTUNE, LOCK),
+            *(RECORD, f"{RECORD}.tmp", DATA, f"{DATA}.tmp", *SINKS),
+        }
+    )
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.location = text = os.fspath(run)

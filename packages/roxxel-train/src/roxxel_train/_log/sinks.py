@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
 """Names of sinks, or names with the options of each sink."""
 
-_SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
+SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
     "csv": (
         "roxxel_train.csv_files",
         "CsvFiles",
@@ -38,12 +38,12 @@ def check_log_to(log_to: LogTo) -> None:
     if isinstance(log_to, str):
         raise TypeError(f"log_to is a str; give a list of names, such as [{log_to!r}]")
     for name in log_to:
-        if name not in _SINKS:
-            near = get_close_matches(name, _SINKS, n=1)
+        if name not in SINKS:
+            near = get_close_matches(name, SINKS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "name one of these"
             raise ValueError(
                 f"log_to names {name!r}, but the sinks are "
-                f"{', '.join(map(repr, _SINKS))}; {hint}"
+                f"{', '.join(map(repr, SINKS))}; {hint}"
             )
 
 
@@ -58,7 +58,7 @@ def make_sinks(log_to: LogTo, folder: Path) -> list[Callable[[dict[str, Any]], o
     options = log_to if isinstance(log_to, dict) else {name: {} for name in log_to}
     sinks: list[Callable[[dict[str, Any]], object]] = []
     for name, given in options.items():
-        module, class_name, options_of = _SINKS[name]
+        module, class_name, options_of = SINKS[name]
         make = getattr(import_module(module), class_name)
         try:
             sinks.append(make(**{**options_of(folder), **given}))

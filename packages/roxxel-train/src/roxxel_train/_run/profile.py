@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from roxxel_train._files.records import PROFILE
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -41,7 +43,7 @@ class Trace:
         self, steps: range, folder: Path | None, info: Callable[[str], None]
     ) -> None:
         self._steps = steps
-        self._folder = folder and folder / "profile"
+        self._folder = folder and folder / PROFILE
         self._info = info
         self._first: int | None = None
         self._next = 0

@@ -16,6 +16,7 @@ from roxxel_curriculum import StateMismatch
 
 from roxxel_train._files.data import data_record
 from roxxel_train._files.identity import check_owner
+from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
@@ -185,7 +186,7 @@ class RunState:
             return nullcontext()
         if jax.process_index() != 0:
             # On GPUs, the compiler of every process reads this folder.
-            self.folder.fetch_folder("autotune")
+            self.folder.fetch_folder(AUTOTUNE)
             return nullcontext()
         newest = None if self.checkpointer is None else self.checkpointer.latest_step
         return self.folder.run_lock(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
     found_gradients,
@@ -278,7 +279,7 @@ def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]
     if run_folder is None or mesh.devices.flat[0].platform not in _GPUS:
         return {}
     # XLA neither creates this folder nor checks the version of its files.
-    folder = run_folder / "autotune" / metadata.version("jaxlib")
+    folder = run_folder / AUTOTUNE / metadata.version("jaxlib")
     folder.mkdir(parents=True, exist_ok=True)
     return {"xla_gpu_per_fusion_autotune_cache_dir": str(folder.absolute())}
 

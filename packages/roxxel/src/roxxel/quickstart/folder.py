@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum import Phase, Schedule
 from roxxel_store.locks import open_lock, try_lock
 from roxxel_store.output import replace_file
+from roxxel_train import RunFolder
 
 from roxxel.config import (
     EvalConfig,
@@ -49,12 +50,7 @@ _OURS = frozenset(
         *(_CONFIG, _CONFIG + ".tmp", _DATA, _STAGED, _LOCK),
         # Written by `roxxel train` and `roxxel report`.
         *("configs", "report.html"),
-        # Written by the trainer.
-        *("checkpoints", "metrics.jsonl", "system.log", "profile", "autotune"),
-        *("csv", "tensorboard", "wandb"),
-        *("run.json", "run.json.tmp", "data.json", "data.json.tmp", "run.lock"),
-        # Written by earlier versions.
-        *("quickstart.json", "report.html.tmp"),
+        *RunFolder.NAMES,
     }
 )
 _HEAD = """\
