@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from roxxel.config import (
     load_schedule,
     make_model,
     make_trainer,
+    newest_config,
     open_curriculum,
     open_eval_curriculum,
     parse_config,
@@ -605,6 +608,24 @@ def test_only_a_changed_config_is_kept_again(tmp_path: Path) -> None:
     assert kept_configs(run) == ["step-0.toml", "step-4.toml"]
     assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
     assert "steps = 3" in (run / "config.toml").read_text()
+
+
+def test_configs_that_may_not_be_listed_are_not_taken_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    keep_config(load_config(write_project(tmp_path)), run, 0)
+    scan = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if str(path) == str(run / "configs"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    with pytest.raises(PermissionError, match="configs"):
+        newest_config(run)
 
 
 def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.files import matches_in
 from roxxel_store.output import replace_file
 
 from roxxel_train._files.paths import absolute
@@ -84,7 +85,7 @@ class CsvFiles:
     def cut(self, step: int) -> None:
         """Drop the rows after `step`, which the run writes again."""
         self.close()
-        for path in self._folder.glob("*.csv"):
+        for path in matches_in(self._folder, "*.csv"):
             file = _CsvFile(path)
             file.cut(step)
             file.close()

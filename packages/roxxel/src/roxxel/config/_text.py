@@ -18,6 +18,7 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tomlkit
+from roxxel_store.files import matches_in
 from roxxel_store.output import replace_file
 from roxxel_train.config import TrainConfig
 
@@ -192,7 +193,7 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
     """Return the copy of the config used at a step; None if all copies are newer."""
     found = {
         int(name[1]): path
-        for path in (run / _HISTORY).glob("step-*.toml")
+        for path in matches_in(run / _HISTORY, "step-*.toml")
         if (name := _STEP_FILE.fullmatch(path.name))
     }
     before = [kept for kept in found if kept <= step]

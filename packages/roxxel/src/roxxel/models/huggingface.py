@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from roxxel_store import missing_extra, published
+from roxxel_store.files import matches_in
 from roxxel_store.records import parse_object
 
 from roxxel.models._config import LlamaConfig, RopeScaling
@@ -203,7 +204,7 @@ def load(folder: str | Path, **changes: Any) -> Llama:
         ".".join(str(key.key) for key in path): leaf.shape for path, leaf in leaves
     }
     found: dict[str, jax.Array] = {}
-    for file in sorted(folder.glob("*.safetensors")):
+    for file in sorted(matches_in(folder, "*.safetensors")):
         with safe_open(file, framework="flax") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - the object is no mapping
                 if name in shapes:
