@@ -1,4 +1,9 @@
-"""`roxxel drill`: compares a run killed at random steps with an unbroken run."""
+"""`roxxel drill`: compares a run killed at random steps with an unbroken run.
+
+A kill follows the line of a step on the run's standard error. The pipe wakes the drill
+at once and ends with the run's last process; files of the run would have to be polled,
+and would not tell from which step a start has resumed.
+"""
 
 from __future__ import annotations
 
