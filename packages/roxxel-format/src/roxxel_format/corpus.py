@@ -19,12 +19,11 @@ from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.adopt import adopt
-from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
-from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.fields import named_fields
-from roxxel_format._write.options import Separator, write_options
+from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
 from roxxel_format._write.transfer import copy_corpus
@@ -510,7 +509,7 @@ class Roxxel:
                 tokenizer's end-of-text token is unknown.
             OSError: The files cannot be written, or the disk has no working `flock`.
         """
-        options = write_options(
+        options = WriteOptions(
             separator,
             block_size,
             max_shard_bytes,
@@ -518,14 +517,13 @@ class Roxxel:
             vocab_size,
             tokenizer,
             special_tokens=special_tokens,
-            metadata=metadata,
+            metadata=metadata or {},
             fields=named_fields(field, prompt, completion, document_id),
         )
         try:
-            place = self._bucket_place()
-            if place is not None:
-                return write_to_bucket(place, data, options, exist)
-            return write_corpus(self._lazy.filepath, data, options, exist)
+            lazy = self._lazy
+            write = CorpusWrite(lazy.filepath, options, exist, timeout_s=lazy.timeout_s)
+            return write.run(data)
         finally:
             self._use_current_version()
 

@@ -8,21 +8,18 @@ all three give the same bytes. The commit makes the shards a corpus.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.committing import PartSummary, commit_units
 from roxxel_format._prepare.listing import check_fields, find_inputs
 from roxxel_format._prepare.old_shards import with_old_separator
-from roxxel_format._prepare.preparation import prepare
+from roxxel_format._prepare.preparation import Choice, prepare
 from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.ray_runner import RayRunner
 from roxxel_format._prepare.runners import ProcessRunner
+from roxxel_format._prepare.side import Side, held_out_path
 from roxxel_format._prepare.units import UNIT_BYTES
-from roxxel_format._store.urls import check_writable
-from roxxel_format._write.fields import Fields
-from roxxel_format._write.options import Separator, write_options
-from roxxel_format._write.side import Side, held_out_path
+from roxxel_format.writing import Fields, Separator, WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +27,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._write.options import Exist, WriteSummary
+    from roxxel_format import WriteSummary
+    from roxxel_format.writing import Exist
 
 __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
 
@@ -132,7 +130,6 @@ def write_files(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
             "by processes; pass only one of these"
         )
-    check_writable(str(filepath))
     runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
@@ -141,14 +138,14 @@ def write_files(
             f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
             "prompt and a completion; pass the names of one kind"
         )
-    outputs = [str(filepath)]
+    outputs = [os.fspath(filepath)]
     if split is not None:
         # Held-out documents come first, so that no corpus exists without them.
-        outputs.insert(0, held_out_path(str(filepath), split[0]))
+        outputs.insert(0, held_out_path(outputs[0], split[0]))
     files = find_inputs([str(each) for each in inputs], format, field, outputs=outputs)
     given = {"field": field, "prompt": prompt, "completion": completion}
     check_fields(files, given | {"id": document_id})
-    options = write_options(
+    options = WriteOptions(
         separator,
         block_size,
         max_shard_bytes,
@@ -156,13 +153,11 @@ def write_files(
         vocab_size,
         tokenizer,
         special_tokens=special_tokens,
-        metadata=metadata,
-        shuffle=shuffle,
-        skip_bad=skip_bad,
+        metadata=metadata or {},
         fields=Fields(files.field, prompt, completion, document_id, path),
     )
-    options, line_of = with_old_separator(options, files)
-    corpora = [(str(filepath), options)]
+    options, line_of = with_old_separator(outputs[-1], options, exist, files)
+    sides: list[Side | None] = [None]
     if split is not None:
         if files.stream is not None:
             raise ValueError(
@@ -173,23 +168,21 @@ def write_files(
                 f"{filepath}: a split cannot append to two corpora as one; write new "
                 "corpora, or append without --split"
             )
-        corpora = [
-            (corpus, replace(options, side=Side(*split, is_held_out=is_held_out)))
-            for corpus, is_held_out in zip(outputs, (True, False), strict=True)
-        ]
+        sides = [Side(*split, is_held_out=True), Side(*split, is_held_out=False)]
     return [
         prepare(
             corpus,
             files,
-            each,
+            options,
             exist,
+            Choice(side, shuffle, skip_bad),
             runner=runner,
             part=part,
             unit_bytes=unit_bytes,
             line_of=line_of,
             progress=progress,
         )
-        for corpus, each in corpora
+        for corpus, side in zip(outputs, sides, strict=True)
     ]
 
 
@@ -206,4 +199,4 @@ def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
         FileNotFoundError: No part of the corpus was written.
         ValueError: Units are missing; the message names them, and nothing changes.
     """
-    return list(commit_units(str(filepath)).values())
+    return list(commit_units(os.fspath(filepath)).values())

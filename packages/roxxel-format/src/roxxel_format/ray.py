@@ -8,7 +8,10 @@ the driver commits the shards of exactly one attempt of every task.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal
+import os
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from roxxel_store import missing_extra
@@ -20,23 +23,28 @@ except ModuleNotFoundError as error:
 
 
 from roxxel_format._prepare.row_documents import column_document
-from roxxel_format._spec.dtypes import stored_name
-from roxxel_format._store.corpus_name import absolute
-from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
-from roxxel_format._write.fields import Fields
-from roxxel_format._write.options import Separator, write_options
+from roxxel_format.writing import (
+    CorpusWrite,
+    Fields,
+    NewShards,
+    Place,
+    Separator,
+    WriteOptions,
+)
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from roxxel_format._write.options import WriteSummary
+    from roxxel_format import WriteSummary
+    from roxxel_format.writing import WriteJob
 
 __all__ = ["RoxxelDatasink"]
 
 DEFAULT_MIN_BYTES = 64 << 20
+TaskShards: TypeAlias = tuple[int, NewShards]
+"""The number of a task, and its complete shards."""
 
 
 class RoxxelDatasink(Datasink[TaskShards]):
@@ -121,13 +129,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
                 f"column={column!r} and prompt={prompt!r}: a document has one column, "
                 "or a prompt and a completion; pass the names of one kind"
             )
-        path = absolute(filepath)
-        assert isinstance(path, str)  # noqa: S101 - one path gives one path
-        self._filepath = path
+        self._filepath = os.fspath(filepath)
         self._fields = Fields(column or "text", prompt, completion, document_id)
         self._exist: Literal["error", "replace", "append"] = exist
         self._min_bytes = min_bytes_per_write
-        self._options = write_options(
+        self._options = WriteOptions(
             separator,
             block_size,
             max_shard_bytes,
@@ -135,16 +141,17 @@ class RoxxelDatasink(Datasink[TaskShards]):
             vocab_size,
             tokenizer,
             special_tokens=special_tokens,
-            metadata=metadata,
+            metadata=metadata or {},
             fields=self._fields,
         )
-        self._write: DistributedWrite | None = None
-        self._job: Job | None = None
+        self._write: CorpusWrite | None = None
+        self._job: WriteJob | None = None
+        self._resources = ExitStack()
         self.summary: WriteSummary | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The driver's part holds a lock of this process; tasks need only the job.
-        return self.__dict__ | {"_write": None}
+        return self.__dict__ | {"_write": None, "_resources": None}
 
     @property
     def min_bytes_per_write(self) -> int | None:
@@ -158,10 +165,13 @@ class RoxxelDatasink(Datasink[TaskShards]):
             kind, dtype = _kind_and_dtype(self._fields, schema)
         if self._options.vocab_size is not None:
             dtype = None
-        self._write = DistributedWrite(
-            self._filepath, self._options, self._exist, dtype=dtype, kind=kind
-        )
-        self._job = self._write.job
+        write = CorpusWrite(self._filepath, self._options, self._exist, is_several=True)
+        with ExitStack() as resources:
+            resources.enter_context(write)
+            write.begin()
+            recipe = write.recipe.decided(dtype, kind)
+            self._job = write.job(secrets.token_hex(6), recipe)
+            self._write, self._resources = write, resources.pop_all()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> TaskShards:
         """Write the rows of one task; called in a worker, perhaps more than once."""
@@ -169,23 +179,55 @@ class RoxxelDatasink(Datasink[TaskShards]):
         assert job is not None  # noqa: S101 - `on_write_start` sets it
         names = " and ".join(map(repr, self._fields.contents))
         what = f"column {names} in write task {ctx.task_idx}"
-        return job.write(ctx.task_idx, self._documents(blocks, what), what)
+        place = Place.of(job.target)
+        with ExitStack() as resources:
+            # While a task holds the lock of a place, `clean` does not remove shards.
+            place.enter(resources)
+            rows = self._documents(blocks, what)
+            return ctx.task_idx, job.attempt(place, ctx.task_idx, rows)
 
     def on_write_complete(self, write_result: Any) -> None:
         """Commit the shards that the tasks returned; called in the driver."""
-        if self._write is None:
+        by_task: dict[int, NewShards] = {}
+        for task, new in write_result.write_returns:
+            by_task.setdefault(task, new)
+        done = {task: by_task[task] for task in sorted(by_task) if len(by_task[task])}
+        write, job = self._write, self._job
+        if write is None or job is None or not done:
             raise ValueError(
                 f"{self._filepath}: there are no documents to write; check the filters "
                 "of the pipeline"
             )
-        self.summary = self._write.commit(write_result.write_returns)
+        self._check_agreement(done)
+        new = NewShards.joined(done.values())
+        self.summary = write.commit(new)
+        write.discard(job.digest, new.sizes)
         self._write = None
+        self._resources.close()
 
     def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray's name
         """Delete the new shards; called in the driver after an error."""
-        if self._write is not None:
-            self._write.abandon()
-            self._write = None
+        write, job, self._write = self._write, self._job, None
+        if write is None or job is None:
+            return
+        with self._resources:
+            write.discard(job.digest)
+
+    def _check_agreement(self, done: Mapping[int, NewShards]) -> None:
+        """Raise ValueError if tasks wrote documents that one corpus cannot hold."""
+        first, *others = done.items()
+        for task, new in others:
+            if new.kind != first[1].kind:
+                raise ValueError(
+                    f"{self._filepath}: task {first[0]} wrote {first[1].kind}, but "
+                    f"task {task} wrote {new.kind}; write text and ready-made tokens "
+                    "into different corpora"
+                )
+            if new.dtype != first[1].dtype:
+                raise ValueError(
+                    f"{self._filepath}: task {first[0]} wrote {first[1].dtype}, but "
+                    f"task {task} wrote {new.dtype}; pass dtype or vocab_size"
+                )
 
     def _documents(self, blocks: Iterable[Any], what: str) -> Iterator[object]:
         accessors: Any = importlib.import_module("ray.data.block").BlockAccessor
@@ -197,8 +239,22 @@ class RoxxelDatasink(Datasink[TaskShards]):
             _kind_and_dtype(self._fields, table.schema)
             columns = [table.column(name) for name in self._fields.names]
             for values in zip(*columns, strict=True):
-                yield _document(self._fields, values, what, row)
+                document = _document(self._fields, values, what, row)
+                yield self._fields.row(document, _Origin(what, row))
                 row += 1
+
+
+class _Origin(NamedTuple):
+    """Where a document comes from; the text names it in errors."""
+
+    what: str
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.what}: document {self.row}"
+
+    def note(self, num_tokens: int) -> None:
+        """Do nothing: the corpus records no inputs."""
 
 
 def _document(fields: Fields, values: Sequence[Any], what: str, row: int) -> object:
@@ -255,7 +311,7 @@ def _of_column(column: str, schema: Any) -> tuple[str | None, str | None]:
         )
     if types.is_null(items):  # All lists are empty.
         return "tokens", None
-    name = stored_name(np.dtype(items.to_pandas_dtype()))
+    name = np.dtype(items.to_pandas_dtype()).name
     return "tokens", "uint32" if name == "int64" else name
 
 

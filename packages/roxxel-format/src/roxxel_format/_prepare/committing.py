@@ -3,37 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import reduce
 from hashlib import blake2b
-from operator import add
 from typing import TYPE_CHECKING
 
+from roxxel_format import WriteSummary
 from roxxel_format._prepare.plan import parse_plan, parse_unit
-from roxxel_format._spec.manifest import Manifest, parse_manifest
-from roxxel_format._spec.tables import ShardTable, sizes_of
-from roxxel_format._store.corpus_name import absolute
-from roxxel_format._store.urls import is_url
-from roxxel_format._write.commit import remove_leftovers
-from roxxel_format._write.extension import Extension, print_notice, summary_of
-from roxxel_format._write.intake import Intake
-from roxxel_format._write.new_columns import joined_columns
-from roxxel_format._write.options import WriteOptions, left_out_note
-from roxxel_format._write.place import place_of
-from roxxel_format._write.series import NoDocumentsError
-from roxxel_format._write.side import held_out_path
-from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import ShardError
+from roxxel_format._prepare.side import held_out_path
+from roxxel_format.writing import NewShards, Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from roxxel_format._prepare.plan import Plan, UnitRecord
-    from roxxel_format._spec.tables import ColumnTable
-    from roxxel_format._write.options import WriteSummary
-    from roxxel_format._write.place import Place
 
 _MAX_NAMED = 10
 
@@ -53,7 +38,7 @@ class PartSummary:
         are = "is" if self.num_units == 1 else "are"
         return (
             f"{units} of this part {are} done; when all parts are, commit the corpus"
-            f"{left_out_note(self.left_out)}"
+            f"{WriteSummary.left_out_note(self.left_out)}"
         )
 
 
@@ -69,30 +54,29 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         ValueError: Units are missing; the message names them.
     """
     started = time.perf_counter()
-    target = absolute(filepath)
-    assert isinstance(target, str)  # noqa: S101 - one path gives one path
-    name = None if is_url(target) else name_to_write(target, sharded=True)
     summaries: dict[str, WriteSummary] = {}
+    place = Place.of(filepath)
+    name = place.name.plan.name
+    if place.read(name) is None:
+        return {filepath: _committed(place, filepath, started)}
     with ExitStack() as resources:
-        if name is not None and not name.folder.is_dir():
-            raise _no_preparation(filepath)
-        place = place_of(name or target, resources)
-        data = place.read(place.name.plan.name)
+        place.enter(resources)
+        data = place.read(name)
         if data is None:
             return {filepath: _committed(place, filepath, started)}
-        plan = parse_plan(data, place.folder + place.name.plan.name)
-        found = place.begin(replaces=plan.exist == "replace").manifest
-        split = plan.arguments.get("split")
+        plan = parse_plan(data, place.folder + name)
+        recipe = plan.recipe
+        place.begin(replaces=recipe.exist == "replace")
+        split = recipe.arguments.get("split")
         if split is not None and not split[2]:
             held_out = held_out_path(filepath, split[0])
             # The held-out corpus has no plan if an earlier process committed it and
             # then was killed.
             with contextlib.suppress(FileNotFoundError):
                 summaries |= commit_units(held_out)
-        summaries[filepath] = commit_plan(place, plan, found, started)
-    if name is not None and plan.exist != "append":
-        with contextlib.suppress(OSError, ShardError):
-            remove_leftovers(name)
+        summaries[filepath] = commit_plan(place, plan, started)
+    if not recipe.appends:
+        place.remove_leftovers()
     return summaries
 
 
@@ -101,25 +85,18 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
 
     Raises FileNotFoundError if no preparation was committed.
     """
-    assert place.name.manifest is not None  # noqa: S101 - units need a manifest
-    data = place.read(place.name.manifest.name)
-    found = Manifest() if data is None else parse_manifest(data, place.manifest)
-    if not any(map(place.name.job_of, found.shards.names)):
-        raise _no_preparation(filepath)
-    dtype = str(found.dtype_name)
-    kept = summary_of(place.folder, found.shards, dtype, started, kept=True)
-    print_notice(
+    found = place.existing()
+    if found is None or not any(map(place.name.job_of, found.shards.names)):
+        raise FileNotFoundError(
+            f"{filepath}: has no preparation to commit; check the path, and that a "
+            "part was written"
+        )
+    kept = place.summary(place.listed(found), started, kept=True)
+    sys.stderr.write(
         f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
-        f"{kept.num_documents:,} documents"
+        f"{kept.num_documents:,} documents\n"
     )
     return kept
-
-
-def _no_preparation(filepath: str) -> FileNotFoundError:
-    return FileNotFoundError(
-        f"{filepath}: has no preparation to commit; check the path, and that a part "
-        "was written"
-    )
 
 
 def done_units(
@@ -145,37 +122,36 @@ def _record(
     return parse_unit(number, place.read(name), place.folder + name)
 
 
-def is_committed(place: Place, plan: Plan, found: Manifest) -> bool:
-    """Return whether an earlier process committed the plan, and then was killed."""
-    return plan.job in map(place.name.job_of, found.shards.names)
-
-
-def commit_plan(
-    place: Place, plan: Plan, found: Manifest, started: float
-) -> WriteSummary:
+def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
     """Commit the shards of all units, and remove the plan and the records."""
-    name = place.name
+    name, recipe = place.name, plan.recipe
     records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
-    num_dropped = 0
-    if not is_committed(place, plan, found):
-        shards, columns, num_dropped = _files_of_all(place, plan)
-        found = _commit(place, plan, found, shards, columns)
-    rows = [
-        at
-        for at, each in enumerate(found.shards.names)
-        if name.job_of(each) == plan.job
-    ]
-    table = ShardTable(*map(list, zip(*map(found.shards.row, rows), strict=True)))
+    new = place.listed(place.found, plan.job)
+    if not len(new):
+        new = _shards_of_all(place, plan)
+        if not recipe.appends and place.found.fingerprint != plan.base:
+            raise FileExistsError(
+                f"{place.manifest}: another write was committed first, {_lost(place)}"
+            )
+        recipe.commit(place, new, started, _lost(place))
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
     place.discard(records)
     place.discard([name.plan.name])
-    return summary_of(place.folder, table, plan.dtype, started, num_dropped=num_dropped)
+    return place.summary(new, started)
+
+
+def _lost(place: Place) -> str:
+    return (
+        "so this one cannot be committed; remove its files with `roxxel-format clean "
+        f"--abandon '{place.pattern}'`, then write again with exist=\"append\", or "
+        'elsewhere, or with exist="replace", which deletes the other corpus'
+    )
 
 
 def unit_order(plan: Plan) -> list[int]:
     """Return the order of the units in the corpus."""
-    seed = plan.arguments.get("shuffle")
+    seed = plan.recipe.arguments.get("shuffle")
 
     def key(number: int) -> bytes:
         return blake2b(f"{seed} {number}".encode()).digest()
@@ -184,10 +160,8 @@ def unit_order(plan: Plan) -> list[int]:
     return numbers if seed is None else sorted(numbers, key=key)
 
 
-def _files_of_all(
-    place: Place, plan: Plan
-) -> tuple[ShardTable, dict[str, ColumnTable], int]:
-    """Return the shards and columns of all units, in order, and what was dropped.
+def _shards_of_all(place: Place, plan: Plan) -> NewShards:
+    """Return the shards of all units, in order, and say what was skipped.
 
     Raises ValueError if a unit is missing.
     """
@@ -216,52 +190,5 @@ def _files_of_all(
     if num_bad:
         lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
         lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
-        print_notice("\n".join(lines))
-    table = reduce(add, (each.shards for each in records), ShardTable())
-    if not len(table):
-        raise NoDocumentsError(place.pattern)
-    columns = joined_columns(each.columns for each in records)
-    return table, columns, sum(each.num_dropped for each in records)
-
-
-def _commit(
-    place: Place,
-    plan: Plan,
-    found: Manifest,
-    shards: ShardTable,
-    columns: Mapping[str, ColumnTable],
-) -> Manifest:
-    """Commit the manifest with the new shards, and return the manifest."""
-    extension = Extension(
-        place.pattern,
-        place.folder,
-        WriteOptions(plan.separator_value, plan.block_size),
-        Intake(plan.dtype, kind=plan.kind),
-        plan.arguments,
-        plan.exist == "append",
-        plan.tokenizer,
-    )
-    if plan.exist != "append" and found.fingerprint != plan.base:
-        raise _lost(place)
-    place.check_present(sizes_of(shards, columns))
-    while True:
-        new = extension.extended(found, shards, columns)
-        if place.commit(new):
-            break
-        found = place.begin(replaces=False).manifest
-        if is_committed(place, plan, found):
-            return found  # Another process of this preparation was first.
-        if not extension.appends:
-            raise _lost(place)
-    if not extension.appends:
-        place.discard(found.file_names() - new.file_names())
-    return new
-
-
-def _lost(place: Place) -> FileExistsError:
-    return FileExistsError(
-        f"{place.manifest}: another write was committed during this one, so this one "
-        "cannot be committed; remove its files with `roxxel-format clean --abandon "
-        f"'{place.pattern}'`, then write again with exist=\"append\", or elsewhere, or "
-        'with exist="replace", which deletes the other corpus'
-    )
+        sys.stderr.write("\n".join(lines) + "\n")
+    return NewShards.joined(each.new for each in records)

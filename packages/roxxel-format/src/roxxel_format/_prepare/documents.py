@@ -1,4 +1,4 @@
-"""The documents of some input files, in order, with errors that name the file.
+"""The documents of some input files, in order, each with its origin.
 
 The first Roxxel, an older library of this name, did not record where documents end, and
 a document may be in several shards. So if a separator divides such shards into
@@ -8,8 +8,6 @@ documents, consecutive shards are read together.
 from __future__ import annotations
 
 import dataclasses
-from bisect import bisect_right
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import groupby
@@ -22,7 +20,8 @@ from roxxel_format._prepare.formats import (
     format_of_head,
 )
 from roxxel_format._prepare.input_file import InputError, with_head
-from roxxel_format._prepare.input_tally import Tally, recorded_inputs
+from roxxel_format._prepare.input_record import check_unchanged, file_name
+from roxxel_format._prepare.input_tally import Tally, recorded_inputs, text_bytes
 from roxxel_format._prepare.inputs import (
     READ_BY_PARTS,
     documents_of,
@@ -31,17 +30,12 @@ from roxxel_format._prepare.inputs import (
 )
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import token_documents
-from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format._write.input_record import check_unchanged, file_name
-from roxxel_format._write.recorded_documents import RecordedDocuments
-from roxxel_format._write.rows import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
-    from roxxel_format._write.fields import Fields
-    from roxxel_format._write.sorting import Sorter
+    from roxxel_format.writing import Fields
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""
@@ -49,17 +43,38 @@ LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 _MAX_BAD = 100
 
 
+class Origin:
+    """Where a document comes from: its file, and its number in the file, from 0.
+
+    The text names both, for errors.
+    """
+
+    __slots__ = ("_number", "_tally", "_text_bytes")
+
+    def __init__(self, tally: Tally, number: int, text_bytes: int | None) -> None:
+        self._tally = tally
+        self._number = number
+        self._text_bytes = text_bytes
+
+    def __str__(self) -> str:
+        return f"{self._tally.where}: document {self._number}"
+
+    def note(self, num_tokens: int) -> None:
+        """Count a document that is written, separator included."""
+        self._tally.add(num_tokens, self._text_bytes)
+
+
 @dataclass
-class Documents(RecordedDocuments):
-    """The documents of some files, in order; can be iterated once.
+class Documents:
+    """The documents of some files, in order, each with its origin.
 
     With `line_of`, consecutive shards of the first Roxxel are read together, and
     `line_of(paths)` returns their documents. `old_dtype` is the item type of those
-    shards that do not record one. `sorter` chooses documents. `shuffle` is the key of a
-    random order; without it, documents are in the order of the files. If a document
-    keeps the path of its file, the path is relative to `folder`. With `skips_bad`,
-    damaged documents are left out, and so is the rest of a file that damage makes
-    unreadable. `num_bad` counts both, and `bad` has the first 100 errors.
+    shards that do not record one. `shuffle` is the key of a random order; without it,
+    documents are in the order of the files. If a document keeps the path of its file,
+    the path is relative to `folder`. With `skips_bad`, damaged documents are left out,
+    and so is the rest of a file that damage makes unreadable. `num_bad` counts both,
+    and `bad` has the first 100 errors.
     """
 
     parts: Sequence[Part]
@@ -67,21 +82,12 @@ class Documents(RecordedDocuments):
     fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
-    sorter: Sorter | None = None
     shuffle: str | None = None
     skips_bad: bool = False
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
-    _order: list[int] | None = dataclasses.field(default=None, init=False)
-    # For each file: its name, its counts, and the number of its first document.
-    # Numbers count the documents that were yielded.
-    _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
     _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
-    _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
-    # For each document that is left out: the number of the next document that is
-    # yielded.
-    _left_out: list[int] = dataclasses.field(default_factory=list[int], init=False)
 
     def __iter__(self) -> Iterator[object]:
         if self.shuffle is None:
@@ -91,13 +97,8 @@ class Documents(RecordedDocuments):
         def key(number: int) -> bytes:
             return blake2b(f"{self.shuffle} {number}".encode()).digest()
 
-        self._order = sorted(range(len(documents)), key=key)
-        return (documents[number] for number in self._order)
-
-    def note(self, number: int, num_tokens: int) -> None:
-        """Count the tokens of a document for its input."""
-        file, _ = self._file_of(number)
-        self._tallies[file].num_tokens += num_tokens
+        order = sorted(range(len(documents)), key=key)
+        return (documents[number] for number in order)
 
     def metadata(self) -> dict[str, object]:
         """Return the counts of each input, and what was skipped."""
@@ -106,48 +107,24 @@ class Documents(RecordedDocuments):
             found["skipped"] = {"number": self.num_bad, "errors": self.bad}
         return found
 
-    def _file_of(self, number: int) -> tuple[int, int]:
-        """Return a document's file, and the document's number in file order.
-
-        `number` is the document's number in the order in which documents are yielded.
-        """
-        at = number if self._order is None else self._order[number]
-        return bisect_right(self._firsts, at) - 1, at
-
     def _in_order(self) -> Iterator[object]:
-        number = 0
         for parts in self._groups():
-            self._firsts.append(number)
-            name, span = parts[0].path, parts[0].span
-            path = name.removeprefix(self.folder)
+            where, span = parts[0].path, parts[0].span
+            path = where.removeprefix(self.folder)
+            name = file_name(parts[0].path)
             if len(parts) > 1:
+                where += " and the shards after it"
                 name += " and the shards after it"
             elif span is not None:
-                name += f", part [{span[0]}:{span[1]}]"
-            self._names.append(name)
-            tally = Tally(parts[0].number, file_name(parts[0].path))
-            if len(parts) > 1:
-                tally.name = f"{tally.name} and the shards after it"
+                where += f", part [{span[0]}:{span[1]}]"
+            tally = Tally(parts[0].number, name, where)
             self._tallies.append(tally)
-            for document, encoded, is_chosen in self._sorted(self._checked(parts)):
-                if is_chosen:
-                    for each in parts_of(document):
-                        tally.add(each)
-                    tally.num_documents += 1
-                    yield self.fields.with_path(encoded, path)
-                    number += 1
-                    continue
+            for number, document in enumerate(self._checked(parts)):
                 if isinstance(document, InputError):
                     self._note(document)
-                self._left_out.append(number)
-
-    def _sorted(
-        self, documents: Iterator[object]
-    ) -> Iterator[tuple[object, object, bool]]:
-        """Yield each document, the same as it goes on, and whether it is chosen."""
-        if self.sorter is not None:
-            return self.sorter.sorted(documents)
-        return ((each, each, not isinstance(each, InputError)) for each in documents)
+                    continue
+                origin = Origin(tally, number, text_bytes(document))
+                yield self.fields.row(document, origin, path)
 
     def _checked(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents; raise OSError if their files changed since they were listed.
@@ -200,21 +177,6 @@ class Documents(RecordedDocuments):
 
     def _is_cut(self, part: Part) -> bool:
         return self.line_of is not None and is_old_shard(part.path, self.form)
-
-    @contextmanager
-    def naming_files(self) -> Generator[None]:
-        """Convert the error of a document to a ValueError that names the file."""
-        try:
-            yield
-        except (DocumentError, DocumentTypeError) as error:
-            file, at = self._file_of(error.document)
-            first = self._firsts[file]
-            before = bisect_right(self._left_out, at) - bisect_right(
-                self._left_out, first - 1
-            )
-            raise ValueError(
-                f"{self._names[file]}: document {at - first + before}{error.problem}"
-            ) from error
 
 
 def documents_in(

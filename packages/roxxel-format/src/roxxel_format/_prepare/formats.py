@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_format._prepare.input_file import InputError
-from roxxel_format._spec.layout import is_shard_head
+from roxxel_format.writing import is_shard_head
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable

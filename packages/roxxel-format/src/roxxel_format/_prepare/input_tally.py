@@ -15,20 +15,24 @@ _MAX_NAMED = 256
 
 @dataclass(slots=True)
 class Tally:
-    """The counts of one input; `text_bytes` is None for inputs of tokens, not text."""
+    """The counts of one input; `text_bytes` is None for inputs of tokens, not text.
+
+    `where` names the input, or the part of the input, in errors.
+    """
 
     number: int
     name: str
+    where: str = ""
     num_documents: int = 0
     num_tokens: int = 0
     text_bytes: int | None = None
 
-    def add(self, part: object) -> None:
-        """Count the text of a document, or of a part of one."""
-        if isinstance(part, str):
-            # ASCII text, which Python detects at no cost, has one byte per character.
-            size = len(part) if part.isascii() else _utf8_size(part)
-            self.text_bytes = (self.text_bytes or 0) + size
+    def add(self, num_tokens: int, text_bytes: int | None) -> None:
+        """Count a document."""
+        self.num_documents += 1
+        self.num_tokens += num_tokens
+        if text_bytes is not None:
+            self.text_bytes = (self.text_bytes or 0) + text_bytes
 
     def join(self, other: Tally) -> None:
         """Add the counts of another input."""
@@ -60,5 +64,13 @@ def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
     }
 
 
+def text_bytes(document: object) -> int | None:
+    """Return the size of the texts of a document; None without a text."""
+    parts = getattr(document, "parts", (document,))
+    sizes = [_utf8_size(part) for part in parts if isinstance(part, str)]
+    return sum(sizes) if sizes else None
+
+
 def _utf8_size(text: str) -> int:
-    return len(text.encode(errors="surrogatepass"))
+    # ASCII text, which Python detects at no cost, has one byte per character.
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -31,15 +31,15 @@ from roxxel_format._read.foreign_files import (
     is_roxxel02,
     parse_roxxel02,
 )
-from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
+from roxxel_format.writing import is_shard_head
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from roxxel_format._prepare.unit import Span
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.fields import Fields
+    from roxxel_format.writing import Fields
 
 
 def is_old_shard(path: str, form: str | None) -> bool:

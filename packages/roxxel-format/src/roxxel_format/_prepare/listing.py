@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,20 +11,16 @@ from roxxel_store.files import matches_in
 
 from roxxel_format._prepare.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.input_record import Inputs
 from roxxel_format._prepare.object_listing import found_objects
 from roxxel_format._prepare.tables import files_of_dataset, without_side_files
 from roxxel_format._store.corpus_name import (
-    CorpusName,
-    absolute,
-    corpus_name,
     in_natural_order,
     is_pattern,
     matches_of,
-    name_in_bucket,
 )
 from roxxel_format._store.urls import is_url
-from roxxel_format._write.extension import print_notice
-from roxxel_format._write.input_record import Inputs
+from roxxel_format.writing import CorpusFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,7 +88,7 @@ def find_inputs(
     files = without_side_files(found)
     mixture = check_kinds(files, form, named)
     if mixture is not None:
-        print_notice(mixture)
+        sys.stderr.write(mixture + "\n")
     objects = {path: objects[path] for path in files if path in objects}
     return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
 
@@ -120,38 +116,13 @@ def _data(found: _Found, outputs: Sequence[str]) -> list[str]:
     if found.folder is None:
         return found.files
     start = found.folder.rstrip("/") + "/" if found.folder else ""
-    own = [name for output in outputs for name in _names_of(output)]
+    own = [CorpusFiles(output) for output in outputs]
     return [
         file
         for file in found.files
-        if not is_no_data(file.removeprefix(start)) and not _is_of(file, own)
+        if not is_no_data(file.removeprefix(start))
+        and not any(each.has(file) for each in own)
     ]
-
-
-def _names_of(output: str) -> list[tuple[str, CorpusName]]:
-    """Return the folder and the names of the files that a corpus may have."""
-    path = absolute(output)
-    assert isinstance(path, str)  # noqa: S101 - one path gives one path
-    if is_url(path):
-        folder, name = name_in_bucket(path)
-        return [(folder.rstrip("/"), name)]
-    names = [corpus_name(path)]
-    if names[0].manifest is None:  # The corpus may be one file, or become several.
-        pattern = f"{names[0].prefix}_*{names[0].suffix}"
-        names.append(corpus_name(str(names[0].folder / pattern)))
-    return [(os.path.realpath(name.folder), name) for name in names]
-
-
-def _is_of(file: str, own: list[tuple[str, CorpusName]]) -> bool:
-    """Return whether a file belongs to a corpus that is to be written."""
-    folder, _, name = file.rpartition("/")
-    if own and not is_url(file):
-        folder = os.path.realpath(folder or ".")
-    return any(
-        folder == of
-        and (each.is_own(name) or name == (each.manifest or each.single).name)
-        for of, each in own
-    )
 
 
 def _named(files: list[str]) -> str:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import io
 import os
-from typing import TYPE_CHECKING, Any, BinaryIO
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
+from roxxel_store.client import ObjectVersion
 from roxxel_store.errors import BucketError
 
-from roxxel_format.errors import ShardError
-
 if TYPE_CHECKING:
-    from roxxel_format._read.files import OpenFile
+    from roxxel_store.client import Bucket
 
 _BUFFER = 1 << 18
 _SMALL_BUFFER = 1 << 14
@@ -24,7 +24,62 @@ _SMALL_BUFFER = 1 << 14
 _RANGE_BYTES = 8 << 20
 
 
-def buffered_object(file: OpenFile, ahead_to: int | None) -> BinaryIO:
+class ObjectRanges:
+    """One version of an object, read by byte ranges; close it after the last read.
+
+    Args:
+        bucket: The bucket.
+        name: Name of the object.
+        version: The version that every answer must have.
+    """
+
+    def __init__(self, bucket: Bucket, name: str, version: ObjectVersion) -> None:
+        self.url = bucket.url_of(name)
+        self.num_bytes = version.size
+        self._bucket = bucket
+        self._name = name
+        self._version = version
+        self._pool = ThreadPoolExecutor(1, "roxxel-input")
+        self._ahead: tuple[tuple[int, int], Future[bytes]] | None = None
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Request the bytes `[start, stop)`, for a read of exactly these bytes."""
+        span = start, stop
+        self._ahead = span, self._pool.submit(self._fetch, span)
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`.
+
+        Raises:
+            BucketError: The object was replaced or deleted, or the store does not
+                answer.
+        """
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == (start, stop):
+            return ahead[1].result()
+        return self._fetch((start, stop))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fetch(self, span: tuple[int, int]) -> bytes:
+        try:
+            answer = self._bucket.get(self._name, span)
+        except FileNotFoundError as error:
+            raise BucketError(
+                f"{self.url}: was deleted after the inputs were listed; write again"
+            ) from error
+        if ObjectVersion(answer.size, answer.tag) != self._version:
+            raise BucketError(
+                f"{self.url}: was replaced after the inputs were listed; write again"
+            )
+        return answer.data
+
+
+def buffered_object(file: ObjectRanges, ahead_to: int | None) -> BinaryIO:
     """Return an object as a seekable file.
 
     Reads raise BucketError, which names the URL and the bytes, if the object was
@@ -41,7 +96,7 @@ def buffered_object(file: OpenFile, ahead_to: int | None) -> BinaryIO:
 class _Ranges(io.RawIOBase):
     """An object as a file without a buffer; requests ahead before `limit`."""
 
-    def __init__(self, file: OpenFile, limit: int) -> None:
+    def __init__(self, file: ObjectRanges, limit: int) -> None:
         self._file = file
         self._limit = limit
         self._position = 0
@@ -66,7 +121,7 @@ class _Ranges(io.RawIOBase):
             os.SEEK_END: self._file.num_bytes,
         }[whence]
         if base + offset < 0:
-            raise ValueError(f"{self._file.path}: cannot seek to {base + offset}")
+            raise ValueError(f"{self._file.url}: cannot seek to {base + offset}")
         self._position = base + offset
         return self._position
 
@@ -98,18 +153,5 @@ class _Ranges(io.RawIOBase):
                 self._next_bytes = min(2 * self._next_bytes, _RANGE_BYTES)
                 if stop < limit:
                     self._file.will_need(stop, min(stop + self._next_bytes, limit))
-        self._data = memoryview(self._bytes(start, stop))
+        self._data = memoryview(self._file.read(start, stop))
         self._start = start
-
-    def _bytes(self, start: int, stop: int) -> bytes:
-        path = self._file.path
-        try:
-            return self._file.read(start, stop)
-        except ShardError as error:
-            raise BucketError(
-                f"{path}: was replaced after the inputs were listed; write again"
-            ) from error
-        except FileNotFoundError as error:
-            raise BucketError(
-                f"{path}: was deleted after the inputs were listed; write again"
-            ) from error

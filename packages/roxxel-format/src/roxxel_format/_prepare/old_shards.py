@@ -13,23 +13,21 @@ from roxxel_format._prepare.formats import is_compressed
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
 from roxxel_format._read.foreign_files import is_untyped
-from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._store.urls import is_url
-from roxxel_format._write.intake import load_intake
-from roxxel_format._write.options import Separator
 from roxxel_format.errors import ShardError
 from roxxel_format.foreign import Roxxel02Tokens
+from roxxel_format.writing import CorpusWrite, Separator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from roxxel_format._prepare.documents import LineOf
-    from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.options import WriteOptions
+    from roxxel_format._prepare.input_record import Inputs
+    from roxxel_format.writing import Exist, WriteOptions
 
 
 def with_old_separator(
-    options: WriteOptions, inputs: Inputs
+    filepath: str, options: WriteOptions, exist: Exist, inputs: Inputs
 ) -> tuple[WriteOptions, LineOf | None]:
     """Return options for the new corpus, and a function that splits the old shards.
 
@@ -44,8 +42,8 @@ def with_old_separator(
     if path is None:
         return options, None
     is_default = options.separator is Separator.OF_TOKENIZER
-    found, intake = load_intake(options)
-    separator = cast("int | bytes | None", found.separator)
+    write = CorpusWrite(filepath, options, exist)  # Loads the tokenizer.
+    separator = cast("int | bytes | None", write.options.separator_value)
     if separator is None and is_default and not is_present_shard(path):
         sys.stderr.write(
             f"{path}: a shard of the first Roxxel does not record its documents, so "
@@ -55,21 +53,21 @@ def with_old_separator(
     if separator is None:
         return options, None
     if not isinstance(separator, bytes):
-        return options, partial(_old_documents, separator, options.dtype)
-    stored = _opened_old_shards([path], separator, options.dtype).dtype
+        return options, partial(_old_documents, separator, options.dtype_name)
+    stored = _opened_old_shards([path], separator, options.dtype_name).dtype
     items = np.frombuffer(separator, stored)
     if items.size == 1:
         options = replace(options, separator=items[0].item())
-        return options, partial(_old_documents, separator, options.dtype)
-    name = stored_name(stored) if intake.dtype is None else intake.dtype
-    new = items.astype(stored_dtype(name))
+        return options, partial(_old_documents, separator, options.dtype_name)
+    name = write.recipe.dtype or stored.name
+    new = items.astype(name)
     if (new != items).any():
         raise ValueError(
             f"the separator {items.tolist()} of {path} does not fit {name}; choose a "
             "wider --dtype, or leave --dtype and --vocab-size out"
         )
     options = replace(options, separator=new.tobytes())
-    return options, partial(_old_documents, separator, options.dtype)
+    return options, partial(_old_documents, separator, options.dtype_name)
 
 
 def _old_documents(

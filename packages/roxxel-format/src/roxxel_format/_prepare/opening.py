@@ -15,9 +15,8 @@ from roxxel_format._prepare.input_file import (
     decompressed,
     reason,
 )
-from roxxel_format._prepare.object_file import buffered_object
+from roxxel_format._prepare.object_file import ObjectRanges, buffered_object
 from roxxel_format._read.foreign_files import parse_ends
-from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
@@ -82,15 +81,9 @@ def _standard_input() -> BinaryIO:
 def _opened_object(
     url: str, version: ObjectVersion | None, ahead_to: int | None
 ) -> Generator[BinaryIO]:
-    if version is None:
-        bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
-        version = bucket.version(name)
-    files = RemoteFiles(DEFAULT_TIMEOUT_S)
-    try:
-        file = files.open(url, version.size, version.tag)
-        yield buffered_object(file, ahead_to)
-    finally:
-        files.release()
+    bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
+    with ObjectRanges(bucket, name, version or bucket.version(name)) as ranges:
+        yield buffered_object(ranges, ahead_to)
 
 
 def ends_beside(path: str) -> npt.NDArray[np.int64]:

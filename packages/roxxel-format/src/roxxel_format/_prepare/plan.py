@@ -10,21 +10,24 @@ sealed with a checksum.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.records import PLAN, UNIT, DamagedRecordError
-from roxxel_format._spec.tables import ColumnTable, ShardTable, as_table, sizes_of
+from roxxel_store.records import RecordError
+
+from roxxel_format.writing import NewShards, Place, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from roxxel_format._prepare.input_record import Inputs
     from roxxel_format._prepare.unit import Unit
-    from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.options import Exist
 
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
+
+_UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
+"""The record of a finished unit."""
 
 SKIP_BAD = "skip_bad"
 """The only argument that a later command may add.
@@ -41,59 +44,51 @@ class Plan:
             names.
         inputs: Name, size, time and digest of every input; see `Inputs.facts`.
         units: The rows of all units, in the order of the corpus; see `Unit.row`.
-        arguments: The arguments that the manifest records.
-        exist: What the preparation does with an existing corpus.
         base: Fingerprint of the corpus before the preparation.
-        dtype: Name of the item type.
-        kind: `"text"` or `"tokens"`.
-        block_size: Size of a block in bytes.
-        separator: The items that end each document.
-        tokenizer: The record of the tokenizer.
+        recipe: What the manifest will say.
     """
 
     job: str
     inputs: list[list[Any]]
     units: list[list[Any]]
-    arguments: dict[str, Any]
-    exist: Exist
     base: str | None
-    dtype: str
-    kind: str | None
-    block_size: int
-    separator: float | dict[str, str] | None
-    tokenizer: dict[str, Any] | None
+    recipe: Recipe
 
     def pack(self) -> bytes:
         """Return the content of the file."""
-        return PLAN.pack(asdict(self))
+        table = asdict(self)
+        separator = self.recipe.separator
+        if isinstance(separator, bytes):
+            table["recipe"]["separator"] = {"bytes": separator.hex()}
+        return Place.plan_kind.pack(table)
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
         """Return this plan with `skip_bad` added if `arguments` has it."""
-        if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
+        recorded = self.recipe.arguments
+        if SKIP_BAD in recorded or SKIP_BAD not in arguments:
             return self
-        found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
+        found = {**recorded, SKIP_BAD: arguments[SKIP_BAD]}
         # Use the order of a plan that had `skip_bad` from the start, for equal bytes.
         names = [name for name in {**arguments, **found} if name in found]
-        return replace(self, arguments={name: found[name] for name in names})
-
-    @property
-    def separator_value(self) -> float | bytes | None:
-        """The separator, as `WriteOptions` has it after the tokenizer is loaded."""
-        if isinstance(self.separator, dict):
-            return bytes.fromhex(self.separator["bytes"])
-        return self.separator
+        ordered = {name: found[name] for name in names}
+        return replace(self, recipe=replace(self.recipe, arguments=ordered))
 
 
 def parse_plan(data: bytes, path: str) -> Plan:
     """Return the plan in a file."""
-    return Plan(**PLAN.parse(data, path))
+    table = Place.plan_kind.parse(data, path)
+    recipe = table["recipe"]
+    if isinstance(recipe["separator"], dict):
+        recipe["separator"] = bytes.fromhex(recipe["separator"]["bytes"])
+    recipe["columns"] = {name: tuple(each) for name, each in recipe["columns"].items()}
+    table["recipe"] = Recipe(**recipe)
+    return Plan(**table)
 
 
 def check_same(
     plan: Plan,
     inputs: Inputs,
-    arguments: Mapping[str, Any],
-    exist: Exist,
+    recipe: Recipe,
     units: Sequence[Unit],
     corpus: str,
 ) -> None:
@@ -101,7 +96,8 @@ def check_same(
     change = inputs.first_change(plan.inputs)
     if change is None:
         change = _other_argument(
-            {"exist": plan.exist} | plan.arguments, {"exist": exist, **arguments}
+            {"exist": plan.recipe.exist, **plan.recipe.arguments},
+            {"exist": recipe.exist, **recipe.arguments},
         )
     rows = [unit.row() for unit in units]
     if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
@@ -118,7 +114,7 @@ def _other_argument(
     recorded: Mapping[str, Any], given: Mapping[str, Any]
 ) -> str | None:
     """Describe the first argument that differs; None if all are equal."""
-    old, new = (dict(each) | as_table(each.get("inputs")) for each in (recorded, given))
+    old, new = ({**each, **each.get("inputs", {})} for each in (recorded, given))
     for name in {**new, **old}:
         if name not in _INPUTS and new.get(name) != old.get(name):
             return f"{name}={new.get(name)!r} is given instead of {old.get(name)!r}"
@@ -131,38 +127,29 @@ class UnitRecord:
 
     Attributes:
         number: Number of the unit.
-        shards: The shards of the unit; none if its inputs hold no documents.
+        new: The shards of the unit; none if its inputs hold no documents.
         input_bytes: Size of the inputs.
-        columns: The columns of the shards, by name.
         bad: The errors of skipped documents and inputs, the first 100.
         num_bad: Number of skipped documents and inputs.
-        num_dropped: Number of characters that the tokenizer left out.
         seconds: Time that the unit took; 0 if it was done before.
     """
 
     number: int
-    shards: ShardTable
+    new: NewShards
     input_bytes: int
-    columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     bad: Sequence[str] = ()
     num_bad: int = 0
-    num_dropped: int = 0
     seconds: float = 0.0
 
     def pack(self) -> bytes:
         """Return the content of the file; the same every time the unit is written."""
         table = asdict(self)
-        del table["number"], table["seconds"]
-        return UNIT.pack(table)
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The size of each shard and of each file of a column, by name."""
-        return sizes_of(self.shards, self.columns)
+        del table["number"], table["seconds"], table["new"]["sync_s"]
+        return _UNIT.pack(table)
 
     def is_whole(self, sizes: Mapping[str, int]) -> bool:
         """Return whether all files exist; `sizes` has the sizes of existing files."""
-        return all(sizes.get(name) == size for name, size in self.sizes.items())
+        return all(sizes.get(name) == size for name, size in self.new.sizes.items())
 
 
 def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
@@ -173,10 +160,7 @@ def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
     if data is None:
         return None
     try:
-        table = UNIT.parse(data, path)
-    except DamagedRecordError:
+        table = _UNIT.parse(data, path)
+    except RecordError:
         return None
-    columns = cast("dict[str, Any]", table["columns"])
-    table["columns"] = {name: ColumnTable(**each) for name, each in columns.items()}
-    table["shards"] = ShardTable(**table["shards"])
-    return UnitRecord(number, **table)
+    return UnitRecord(number, NewShards.parsed(table.pop("new")), **table)

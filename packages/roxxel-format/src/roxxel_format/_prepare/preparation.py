@@ -16,21 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import time
-from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.output import is_full
-from roxxel_store.records import as_json
 
-from roxxel_format._prepare.committing import (
-    PartSummary,
-    commit_plan,
-    done_units,
-    is_committed,
-)
+from roxxel_format._prepare.committing import PartSummary, commit_plan, done_units
 from roxxel_format._prepare.documents import Documents, LineOf
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard
@@ -39,37 +33,41 @@ from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, parts_of, units_of
-from roxxel_format._store.corpus_name import absolute
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
-from roxxel_format._write.bucket_writer import write_to_bucket
-from roxxel_format._write.commit import remove_leftovers
-from roxxel_format._write.corpus_writer import kept_on_disk, write_corpus
-from roxxel_format._write.extension import (
-    Extension,
-    check_arguments,
-    check_free,
-    check_kept,
-    print_notice,
-    say_kept,
-    summary_of,
-)
-from roxxel_format._write.intake import load_intake
-from roxxel_format._write.place import BucketPlace, place_of
-from roxxel_format._write.series import NoDocumentsError
-from roxxel_format._write.sorting import sorter_of
-from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import ShardError
+from roxxel_format.writing import CorpusWrite, NoDocumentsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from roxxel_format import WriteSummary
+    from roxxel_format._prepare.input_record import Inputs
     from roxxel_format._prepare.runners import Runner
+    from roxxel_format._prepare.side import Side
     from roxxel_format._prepare.unit import Unit
-    from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._store.corpus_name import CorpusName
-    from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
-    from roxxel_format._write.place import Place
+    from roxxel_format.writing import Exist, WriteOptions
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which documents a preparation writes, and in which order.
+
+    `side` selects the documents of one corpus of a split. `shuffle` is the seed that
+    orders the units, and the documents in each unit. `skip_bad` is whether damaged
+    inputs are skipped.
+    """
+
+    side: Side | None = None
+    shuffle: int | None = None
+    skip_bad: bool = False
+
+    def recorded(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the arguments for JSON."""
+        values = {
+            "split": None if self.side is None else self.side.recorded(),
+            "shuffle": self.shuffle,
+            SKIP_BAD: self.skip_bad or None,
+            "inputs": inputs.recorded,
+        }
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def prepare(
@@ -77,6 +75,7 @@ def prepare(
     inputs: Inputs,
     options: WriteOptions,
     exist: Exist,
+    choice: Choice,
     *,
     runner: Runner | None = None,
     part: tuple[int, int] | None = None,
@@ -94,6 +93,7 @@ def prepare(
         inputs: The files.
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
+        choice: Which documents to write, and in which order.
         runner: Writes the units. Default: this process.
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
             `commit_units` commits when all parts are done.
@@ -113,70 +113,69 @@ def prepare(
         ValueError: A document is invalid (the message names its file), or several
             processes are requested, although only one can write.
     """
-    metadata = {"source": inputs.source} | options.metadata
-    options = replace(options, inputs=inputs, metadata=metadata)
-    target = absolute(filepath)
-    assert isinstance(target, str)  # noqa: S101 - one path gives one path
-    name = None
-    if not is_url(target):
-        name = name_to_write(target, sharded=options.may_make_several(exist))
+    side = choice.side
+    options = replace(
+        options,
+        metadata={"source": inputs.source, **options.metadata},
+        also=choice.recorded(inputs),
+        chooses=None if side is None else side.has,
+    )
+    write = CorpusWrite(
+        filepath,
+        options,
+        exist,
+        # Both corpora of a split end their documents alike.
+        says_ending=side is None or side.is_held_out,
+    )
     workers = getattr(runner, "workers", 2 if runner else 1)
-    if name is not None and name.manifest is None and (workers > 1 or part):
+    if write.is_one_file and (workers > 1 or part):
+        name = write.place.name
         raise ValueError(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
     has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
-    old_dtype = options.dtype if has_old else None
     documents = Documents(
         parts_of(inputs),
         inputs.form,
         options.fields,
         line_of,
-        old_dtype,
-        skips_bad=options.skip_bad,
+        options.dtype_name if has_old else None,
+        skips_bad=choice.skip_bad,
         folder=inputs.folder,
     )
-    has_file = name is not None and name.manifest is None
-    is_one_stream = line_of is not None or inputs.stream is not None or has_file
+    is_one_stream = (
+        line_of is not None or inputs.stream is not None or write.is_one_file
+    )
     if part and is_one_stream:
         raise ValueError(
             f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
             "--part out, or pass files"
         )
-    if is_one_stream and (options.shuffle is not None or options.skip_bad):
+    if is_one_stream and (choice.shuffle is not None or choice.skip_bad):
         raise ValueError(
-            f"{target}: --shuffle and --skip-bad need files that are written in units; "
-            "write files to a pattern, or leave these options out"
+            f"{write.what}: --shuffle and --skip-bad need files that are written in "
+            "units; write files to a pattern, or leave these options out"
         )
     try:
-        with documents.naming_files():
-            if not is_one_stream:
-                job = _Preparation(
-                    name or target, inputs, options, exist, unit_bytes, documents
-                )
-                summary = job.run(runner or ProcessRunner(), part, progress)
-                return replace(summary, left_out=inputs.left_out)
-            if options.side is not None:
-                documents.sorter = sorter_of(options, load_intake(options)[1])
-            says = _says_ending(options)
-            if name is None:
-                place = BucketPlace(target, DEFAULT_TIMEOUT_S)
-                summary = write_to_bucket(
-                    place, documents, options, exist, says_ending=says
-                )
-            else:
-                summary = write_corpus(
-                    target, documents, options, exist, says_ending=says
-                )
+        kept = _kept(write, inputs)
+        if kept is not None:
+            # Such as the plan of a job that was committed by a process then killed.
+            write.place.remove_leftovers()
+            return replace(kept, left_out=inputs.left_out)
+        if is_one_stream:
+            summary = write.run(documents, documents.metadata)
+        else:
+            job = _Preparation(write, inputs, choice, unit_bytes, documents)
+            summary = job.run(runner or ProcessRunner(), part, progress)
         return replace(summary, left_out=inputs.left_out)
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
-        if options.side is not None:
-            what = "held out" if options.side.is_held_out else "left"
+        if side is not None:
+            what = "held out" if side.is_held_out else "left"
             raise ValueError(
-                f"{target}: no document of the inputs would be {what} with --split "
-                f"{options.side.name}={options.side.share}; choose another share"
+                f"{write.what}: no document of the inputs would be {what} with --split "
+                f"{side.name}={side.share}; choose another share"
             ) from error
         raise InputError(
             f"{inputs.paths[0]}: holds no documents"
@@ -185,16 +184,39 @@ def prepare(
         ) from error
 
 
-def _says_ending(options: WriteOptions) -> bool:
-    """Return whether to say how documents end: once for both corpora of a split."""
-    return options.side is None or options.side.is_held_out
+def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
+    """Return the summary of a corpus that the same command made; None to write.
 
+    Raises FileExistsError for a corpus of other inputs or arguments.
+    """
 
-def _tidy(name: CorpusName) -> None:
-    """Remove what interrupted writes left, such as the plan of a committed job."""
-    # A later `clean` removes files that cannot be removed now.
-    with contextlib.suppress(OSError, ShardError):
-        remove_leftovers(name)
+    def describe(recorded: Mapping[str, Any]) -> str | None:
+        given = write.recipe.arguments
+        differing = [
+            name
+            for name in {**given, **recorded}
+            if recorded.get(name) != given.get(name)
+        ]
+        if differing == ["inputs"] and "inputs" in recorded:
+            return inputs.difference(recorded["inputs"])
+        return None
+
+    found = write.place.existing() if write.recipe.exist == "keep" else None
+    if found is None or not found.versions:
+        return None
+    if inputs.stream is not None:
+        raise FileExistsError(
+            f"{write.what}: the corpus exists already, and {inputs.stream} cannot "
+            'be compared with its inputs; use exist="append" or exist="replace", or '
+            "write elsewhere"
+        )
+    kept = write.kept(describe)
+    if kept is not None:
+        sys.stderr.write(
+            f"kept {kept.num_tokens:,} tokens of {write.what}: the same command made "
+            "them from these inputs\n"
+        )
+    return kept
 
 
 _MOST_ALIKE = 8
@@ -206,24 +228,17 @@ class _Preparation:
 
     def __init__(
         self,
-        target: CorpusName | str,
+        write: CorpusWrite,
         inputs: Inputs,
-        options: WriteOptions,
-        exist: Exist,
+        choice: Choice,
         unit_bytes: int,
         documents: Documents,
     ) -> None:
         self._started = time.perf_counter()
-        self._target = target
+        self._write = write
         self._inputs = inputs
-        self._exist: Exist = exist
+        self._choice = choice
         self._documents = documents
-        self._options, self._intake = load_intake(
-            options, says_ending=_says_ending(options)
-        )
-        documents.sorter = sorter_of(options, self._intake)
-        identity = self._intake.tokenizer_identity
-        self._arguments = self._options.recorded(identity)
         self._unit_bytes = unit_bytes
 
     def run(
@@ -236,148 +251,79 @@ class _Preparation:
 
         With `part`, write only the missing units of this part, and do not commit.
         """
-        target, appends = self._target, self._exist == "append"
-        name = None if isinstance(target, str) else target
-        if name is not None:
-            check_arguments(self._options, name, self._exist, self._documents)
-            name.folder.mkdir(parents=True, exist_ok=True)
-        if name is not None and self._exist == "keep":
-            kept = kept_on_disk(name, self._options, self._arguments, self._started)
+        with self._write as write:
+            # Another process may have committed meanwhile.
+            kept = _kept(write, self._inputs)
             if kept is not None:
-                say_kept(self._corpus, *kept, self._options)
-                _tidy(name)
-                return kept[0]
-        with ExitStack() as resources:
-            place = place_of(target, resources)
-            try:
-                result = self._run(place, runner, part, progress)
-            except BaseException:
-                place.undo_begin()
-                raise
-        if name is not None and part is None and not appends:
-            _tidy(name)
-        return result
+                return kept
+            units = units_of(self._inputs, self._unit_bytes)
+            plan = self._plan(units, is_shared=part is not None)
+            first, step = part or (0, 1)
+            numbers = range(first, len(units), step)
+            if not write.place.listed(write.place.found, plan.job):
+                self._write_units(plan, units, numbers, runner, progress)
+            if part is not None:
+                return PartSummary(len(numbers))
+            summary = commit_plan(write.place, plan, self._started)
+        if not plan.recipe.appends:
+            write.place.remove_leftovers()
+        return summary
 
-    def _run(
-        self,
-        place: Place,
-        runner: Runner,
-        part: tuple[int, int] | None,
-        progress: Callable[[Progress], None] | None,
-    ) -> WriteSummary | PartSummary:
-        if isinstance(self._target, str):
-            check_arguments(self._options, place.name, self._exist, self._documents)
-        found = place.begin(replaces=self._exist == "replace").manifest
-        if self._exist == "keep" and found.versions:
-            return self._kept(place, found)
-        units = units_of(self._inputs, self._unit_bytes)
-        plan = self._plan(place, found, units, is_shared=part is not None)
-        first, step = part or (0, 1)
-        numbers = range(first, len(units), step)
-        if not is_committed(place, plan, found):
-            self._write(place, plan, units, numbers, runner, progress)
-        if part is not None:
-            return PartSummary(len(numbers))
-        return commit_plan(place, plan, found, self._started)
-
-    @property
-    def _corpus(self) -> str:
-        target = self._target
-        return target if isinstance(target, str) else target.pattern
-
-    def _kept(self, place: Place, found: Manifest) -> WriteSummary:
-        limits = check_kept(found, self._options, self._arguments, self._corpus)
-        dtype = str(found.dtype_name)
-        kept = summary_of(place.folder, found.shards, dtype, self._started, kept=True)
-        say_kept(self._corpus, kept, limits, self._options)
-        return kept
-
-    def _plan(
-        self, place: Place, found: Manifest, units: Sequence[Unit], *, is_shared: bool
-    ) -> Plan:
+    def _plan(self, units: Sequence[Unit], *, is_shared: bool) -> Plan:
         """Return the plan that every process of this preparation follows.
 
         Creates the file of the plan if there is none. A single unit that one process
         writes needs no file, so that other small appends can run at the same time.
         """
+        write, place = self._write, self._write.place
         file_name = place.name.plan.name
         data = place.read(file_name)
         if data is None:
-            plan = self._new_plan(place, found, units)
+            plan = self._new_plan(units)
             if len(units) == 1 and not is_shared:
                 return plan
             place.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
         found_plan = parse_plan(data, place.folder + file_name)
-        plan = found_plan.with_skipping(self._arguments)
-        check_same(
-            plan, self._inputs, self._arguments, self._exist, units, self._corpus
-        )
+        plan = found_plan.with_skipping(write.recipe.arguments)
+        check_same(plan, self._inputs, write.recipe, units, write.what)
         if plan != found_plan:
             # A kill between both lines is safe: the same command makes this plan again.
             place.discard([file_name])
             place.create(file_name, plan.pack())
         return plan
 
-    def _new_plan(self, place: Place, found: Manifest, units: Sequence[Unit]) -> Plan:
-        """Read documents until dtype and kind are known, so that all units agree.
+    def _new_plan(self, units: Sequence[Unit]) -> Plan:
+        """Read documents until item type and kind are known, so that all units agree.
 
         Raises NoDocumentsError if there are no documents.
         """
-        appends, intake, options = self._exist == "append", self._intake, self._options
-        if appends:
-            extension = Extension(
-                self._corpus,
-                place.folder,
-                options,
-                intake,
-                self._arguments,
-                appends,
-                intake.recorded_tokenizer,
-            )
-            extension.check_appendable(found)
-        else:
-            is_taken = self._exist != "replace" and bool(found.versions)
-            check_free(self._corpus, is_taken=is_taken)
-        documents = intake.arrays(self._documents)
-        if options.fields.columns:
-            documents = intake.rows(self._documents, options.fields)
-        if next(documents, None) is None:
-            raise NoDocumentsError(self._corpus)
+        write = self._write
+        write.begin()
+        write.decide(self._documents)
+        recipe, fields = write.recipe, write.options.fields
         rows = [unit.row() for unit in units]
-        base, dtype = found.fingerprint, str(intake.dtype)
-        cuts = [row[1:] for row in rows]
-        arguments = {**self._arguments}
-        arguments.pop(SKIP_BAD, None)  # It does not change units without damage.
+        base, cuts = write.place.found.fingerprint, [row[1:] for row in rows]
+        # `skip_bad` does not change units without damage.
+        arguments = {k: v for k, v in recipe.arguments.items() if k != SKIP_BAD}
+        metadata = write.options.metadata
         facts: list[Any] = [
             arguments,
-            options.metadata,
+            metadata,
             base,
-            dtype,
-            intake.kind,
+            recipe.dtype,
+            recipe.kind,
             cuts,
         ]
-        if options.fields.path:
+        if fields.path:
             folder = self._inputs.folder
             facts.append([path.removeprefix(folder) for path in self._inputs.paths])
         text = json.dumps(facts, sort_keys=True)
-        return Plan(
-            job=blake2b(text.encode(), digest_size=6).hexdigest(),
-            inputs=self._inputs.facts,
-            units=rows,
-            arguments=as_json(self._arguments),
-            exist=self._exist,
-            base=base,
-            dtype=dtype,
-            kind=intake.kind,
-            block_size=options.block_size,
-            separator=self._arguments["separator"],
-            tokenizer=intake.recorded_tokenizer,
-        )
+        digest = blake2b(text.encode(), digest_size=6).hexdigest()
+        return Plan(digest, self._inputs.facts, rows, base, recipe)
 
-    def _write(
+    def _write_units(
         self,
-        place: Place,
         plan: Plan,
         units: Sequence[Unit],
         numbers: Iterable[int],
@@ -386,11 +332,12 @@ class _Preparation:
     ) -> None:
         """Write units that are not done; raise the error of the first that failed."""
         numbers = [*numbers]
+        corpus, place = self._write.what, self._write.place
         done = done_units(place, plan, numbers)
         missing = [number for number in numbers if number not in done]
         if done:
-            print_notice(
-                f"{self._corpus}: {len(done)} of {len(numbers)} units are done already"
+            sys.stderr.write(
+                f"{corpus}: {len(done)} of {len(numbers)} units are done already\n"
             )
         state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
         state = state.with_done([*done.values()])
@@ -398,15 +345,13 @@ class _Preparation:
         show(state)
         documents = self._documents
         writer = UnitWriter(
-            self._target if not isinstance(self._target, str) else place.pattern,
-            plan.job,
+            self._write.job(plan.job, plan.recipe),
             units,
-            replace(self._options, dtype=plan.dtype, inputs=None),
-            kind=plan.kind,
-            tokenizer_identity=self._intake.tokenizer_identity,
-            form=documents.form,
-            old_dtype=documents.old_dtype,
-            folder=documents.folder,
+            documents.form,
+            documents.old_dtype,
+            documents.folder,
+            self._choice.shuffle,
+            self._choice.skip_bad,
         )
         errors: dict[int, Exception] = {}
         began = time.perf_counter()
@@ -431,7 +376,7 @@ class _Preparation:
         if not errors:
             return
         if len(units) > 1:
-            print_notice(f"{self._corpus}: {_failure(state)}")
+            sys.stderr.write(f"{corpus}: {_failure(state)}\n")
         raise errors[min(errors)]
 
 

@@ -52,14 +52,13 @@ class Progress:
 
     def with_done(self, records: Sequence[UnitRecord]) -> Progress:
         """Return the progress after units that were done before this run."""
-        shards = [each.shards for each in records]
         return replace(
             self,
             num_done=self.num_done + len(records),
             done_bytes=self.done_bytes + sum(each.input_bytes for each in records),
             num_documents=self.num_documents
-            + sum(sum(each.own_documents()) for each in shards),
-            num_tokens=self.num_tokens + sum(sum(each.num_tokens) for each in shards),
+            + sum(each.new.num_documents for each in records),
+            num_tokens=self.num_tokens + sum(each.new.num_tokens for each in records),
         )
 
     def with_new(self, record: UnitRecord, duration_s: float) -> Progress:
@@ -67,7 +66,7 @@ class Progress:
         return replace(
             self.with_done([record]),
             new_bytes=self.new_bytes + record.input_bytes,
-            new_tokens=self.new_tokens + sum(record.shards.num_tokens),
+            new_tokens=self.new_tokens + record.new.num_tokens,
             duration_s=duration_s,
         )
 

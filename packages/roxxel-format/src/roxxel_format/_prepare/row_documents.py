@@ -10,7 +10,7 @@ from roxxel_format._prepare.input_file import InputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from roxxel_format._write.fields import Fields
+    from roxxel_format.writing import Fields
 
 
 def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:

@@ -21,7 +21,7 @@ from roxxel_format._prepare.row_documents import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_format._write.fields import Fields
+    from roxxel_format.writing import Fields
 
 _PIECE = 1 << 20
 _SPACE = b" \t\r\n"

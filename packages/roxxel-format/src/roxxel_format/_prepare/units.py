@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from roxxel_store.client import ObjectVersion
 
+    from roxxel_format._prepare.input_record import Inputs
     from roxxel_format._prepare.unit import Span
-    from roxxel_format._write.input_record import Inputs
 
 UNIT_BYTES = 1 << 26
 """Minimum size of a unit, unless the caller chooses."""

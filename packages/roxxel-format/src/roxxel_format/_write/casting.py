@@ -65,6 +65,10 @@ class _OfDocumentError(Exception):
         self.document = document
         self.problem = problem
 
+    def of(self, origin: object | None) -> Exception:
+        """Return the error that names the document by its origin, if it has one."""
+        return self if origin is None else ValueError(f"{origin}{self.problem}")
+
 
 class DocumentError(_OfDocumentError, ValueError):
     """A document cannot be stored."""

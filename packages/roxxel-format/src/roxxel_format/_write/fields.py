@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import index
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
 
 from roxxel_format._spec.dtypes import TEXTS
 
@@ -16,17 +16,27 @@ if TYPE_CHECKING:
 LOSS_MASK = "loss_mask"
 
 
+class Origin(Protocol):
+    """Where a document comes from; its text names the document in errors."""
+
+    def note(self, num_tokens: int) -> None:
+        """Count a document that is written, separator included."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """A document with a `prompt` before it, or with an `id` or the `path` of its file.
 
-    `prompt` is None for documents without a prompt.
+    `prompt` is None for documents without a prompt. `origin` is where the document
+    comes from, None for a document in memory.
     """
 
     content: object
     prompt: object = None
     id: str | None = None
     path: str | None = None
+    origin: Origin | None = None
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -36,11 +46,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """A document as tokens, of which the first `num_prompt` are its prompt."""
+    """A document as tokens, of which the first `num_prompt` are its prompt.
+
+    `num_dropped` counts the characters that the tokenizer left out.
+    """
 
     tokens: np.ndarray[Any, Any]
     num_prompt: int
     row: Row
+    num_dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +148,12 @@ class Fields:
         number = None if self.id is None else parse_id(values[self.id])
         return Row(content, *prompts, id=number)
 
-    def with_path(self, document: object, path: str) -> object:
-        """Return a document with the path of its file, if paths are kept."""
-        if not self.path:
-            return document
+    def row(self, document: object, origin: Origin, path: str = "") -> Row:
+        """Return a document of a file with its origin, and its path if it is kept."""
+        kept = path if self.path else None
         if isinstance(document, Row):
-            return replace(document, path=path)
-        return Row(document, path=path)
+            return replace(document, path=kept, origin=origin)
+        return Row(document, None, None, kept, origin)
 
 
 def named_fields(

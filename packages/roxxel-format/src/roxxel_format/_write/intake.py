@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -59,8 +59,10 @@ def load_intake(
             sys.stderr.write(tokenizer.ending() + "\n")
     elif isinstance(separator, str):
         separator = tokenizer.token(separator)
-    if options.dtype is not None:
-        separator_items(separator, options.dtype)
+    if isinstance(separator, str):
+        separator_items(separator, "uint8")  # Raises: only a tokenizer knows names.
+    if options.dtype_name is not None:
+        separator_items(separator, options.dtype_name)
     options = replace(options, separator=separator)
     intake = intake_of(options, tokenizer)
     if intake.added_end is not None and says_ending:
@@ -79,7 +81,7 @@ def intake_of(
     if tokenizer is not None and type(options.separator) is int:
         end = tokenizer.added_end()
     return Intake(
-        options.dtype,
+        options.dtype_name,
         options.vocab_size,
         tokenizer,
         kind,
@@ -207,23 +209,17 @@ class Intake:
             return iter(documents)
         return _batched(documents, self.tokenizer)
 
-    def items(self, document: object) -> Tokens:
-        """Return the items of one document, of any shape.
-
-        Raises DocumentError or DocumentTypeError if the document is invalid.
-        """
-        return self._parsed(document, 0)[1]
-
     def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
-        """Yield documents with fields; see `arrays`.
+        """Yield documents with fields, or with an origin; see `arrays`.
 
         Prompt and completion are encoded separately, so that no token spans the border.
         Tokens that the tokenizer puts before or after each text come before the prompt
-        and after the completion.
+        and after the completion. An error names the origin of its document.
         """
         waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
-        of_parts, before, after = self.for_parts(fields)
+        of_parts, before, after = self._for_parts(fields)
         arrays = of_parts.arrays(_parts_of(as_rows(rows, fields), waiting))
+        num_dropped = num_yielded = 0
         while True:
             try:
                 first = next(arrays, None)
@@ -233,26 +229,35 @@ class Intake:
             except RowError:
                 raise
             except (DocumentError, DocumentTypeError) as error:
-                if fields.prompt is None:
-                    raise
-                number, part = divmod(error.document, 2)
-                name = "completion" if part else "prompt"
-                raise type(error)(number, f": its {name}{error.problem}") from error
+                found = error
+                if fields.prompt is not None:
+                    number, part = divmod(error.document, 2)
+                    name = "completion" if part else "prompt"
+                    found = type(error)(number, f": its {name}{error.problem}")
+                row = waiting[found.document - num_yielded]
+                raise found.of(row.origin) from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
             self.num_dropped = of_parts.num_dropped
-            num_prompt = sum(each.size for each in (before, *parts[:-1]))
-            tokens = joined([before, *parts, after])
-            yield EncodedRow(tokens, num_prompt, waiting.popleft())
+            row, tokens = waiting.popleft(), first
+            num_prompt = 0
+            if fields.prompt is not None:
+                num_prompt = before.size + first.size
+                tokens = _joined([before, *parts, after])
+            yield EncodedRow(tokens, num_prompt, row, self.num_dropped - num_dropped)
+            num_dropped = self.num_dropped
+            num_yielded += 1
 
-    def for_parts(self, fields: Fields) -> IntakeOfParts:
-        """Return an intake for the parts of documents with these fields."""
+    def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
+        """Return an intake for the parts of documents with these fields.
+
+        Also returns the tokens to put before and after all parts.
+        """
         if self.tokenizer is None or fields.prompt is None:
-            return IntakeOfParts(replace(self), _NO_TOKENS, _NO_TOKENS)
+            return replace(self), _NO_TOKENS, _NO_TOKENS
         tokenizer, before, after = self.tokenizer.for_parts()
         if self.added_end is not None and after[-1:].tolist() == [self.added_end]:
             after = after[:-1]
-        of_parts = replace(self, tokenizer=tokenizer, added_end=None)
-        return IntakeOfParts(of_parts, before, after)
+        return replace(self, tokenizer=tokenizer, added_end=None), before, after
 
     def _array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
@@ -348,14 +353,6 @@ class Intake:
         return dtypes.stored_name(items.dtype)
 
 
-class IntakeOfParts(NamedTuple):
-    """An intake for parts, and the tokens to put before and after all parts."""
-
-    intake: Intake
-    before: Tokens
-    after: Tokens
-
-
 @dataclass(frozen=True, slots=True)
 class _Encoded:
     """A text that the tokenizer encoded as part of a batch."""
@@ -404,7 +401,7 @@ def _parts_of(rows: Iterable[Row], waiting: deque[Row]) -> Iterator[object]:
         yield from row.parts
 
 
-def joined(parts: list[Any]) -> Tokens:
+def _joined(parts: list[Any]) -> Tokens:
     """Concatenate arrays; an empty array does not affect the dtype."""
     filled = [part for part in parts if part.size]
     return np.concatenate(filled) if filled else parts[0]

@@ -13,12 +13,11 @@ from roxxel_format._write.fields import Fields
 from roxxel_format.naming import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.side import Side
+    from roxxel_format._spec.dtypes import Tokens
 
 _MAX_NAMED = 3
 Exist = Literal["keep", "replace", "append", "error"]
@@ -33,34 +32,52 @@ class Separator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The arguments of a write; `write_options` creates them for public functions.
+    """The arguments of a write; see `Roxxel.write`.
 
-    `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
-    identifies the documents before they are read, or is None. Only a preparation from
-    files sets the last three fields. `side` selects the documents of one corpus of a
-    split. `shuffle` is the seed that orders the units, and the documents in each unit.
-    `skip_bad` is whether damaged inputs are skipped.
+    Attributes:
+        fields: The fields of rows.
+        also: Further arguments that determine the documents, as JSON. The corpus
+            records them, and `exist="keep"` compares them.
+        chooses: Returns whether a document with an origin is written, from its tokens
+            without the separator. None writes all.
+
+    Example:
+        >>> WriteOptions(dtype=np.uint16, max_shard_bytes=1 << 20).dtype_name
+        'uint16'
     """
 
     separator: float | bytes | str | Separator | None = None
     block_size: int = 4096
     max_shard_bytes: int | None = None
-    dtype: str | None = None
+    dtype: npt.DTypeLike | None = None
     vocab_size: int | None = None
     tokenizer: object | None = None
     special_tokens: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     fields: Fields = field(default_factory=Fields)
-    inputs: Inputs | str | None = None
-    side: Side | None = None
-    shuffle: int | None = None
-    skip_bad: bool = False
+    also: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    chooses: Callable[[Tokens], bool] | None = None
 
     def __post_init__(self) -> None:
+        if self.dtype is not None:
+            object.__setattr__(self, "dtype", stored_name(self.dtype))
         for name in ("block_size", "max_shard_bytes", "vocab_size"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, as_integer(name, value))
+
+    @property
+    def dtype_name(self) -> str | None:
+        """Name of the item type."""
+        return None if self.dtype is None else str(self.dtype)
+
+    @property
+    def separator_value(self) -> float | bytes | None:
+        """The separator, after the tokenizer has decided it."""
+        separator = self.separator
+        assert not isinstance(separator, (str, Separator))  # noqa: S101 - decided
+        # A scalar of numpy is a number.
+        return getattr(separator, "item", lambda: separator)()
 
     def may_make_several(self, exist: Exist) -> bool:
         """Return whether a write may make several shards, or add a shard."""
@@ -68,82 +85,33 @@ class WriteOptions:
 
     def recorded(self, tokenizer_identity: str | None) -> dict[str, Any]:
         """Return the arguments that determine the content of the shards, for JSON."""
-        separator: Any = self.separator
+        separator: Any = self.separator_value
         if isinstance(separator, bytes):
             separator = {"bytes": separator.hex()}
-        elif separator is not None:
-            separator = getattr(separator, "item", lambda: self.separator)()
         recorded = {
             "separator": separator,
             "block_size": self.block_size,
             "max_shard_bytes": self.max_shard_bytes,
-            "dtype": self.dtype,
+            "dtype": self.dtype_name,
             "vocab_size": self.vocab_size,
             "tokenizer": tokenizer_identity,
         }
         # Omitted if False, so that records of earlier releases compare equal.
         if self.special_tokens:
             recorded["special_tokens"] = True
-        recorded |= self.fields.recorded
-        if self.side is not None:
-            recorded["split"] = self.side.recorded()
-        if self.shuffle is not None:
-            recorded["shuffle"] = self.shuffle
-        if self.skip_bad:
-            recorded["skip_bad"] = True
-        inputs = self.inputs
-        if inputs is not None:
-            recorded["inputs"] = inputs if isinstance(inputs, str) else inputs.recorded
-        return recorded
+        return {**recorded, **self.fields.recorded, **self.also}
 
 
-def write_options(
-    separator: float | bytes | str | Separator | None,
-    block_size: int,
-    max_shard_bytes: int | None,
-    dtype: npt.DTypeLike | None,
-    vocab_size: int | None,
-    tokenizer: object | None,
-    *,
-    special_tokens: bool,
-    metadata: Mapping[str, Any] | None,
-    fields: Fields | None = None,
-    shuffle: int | None = None,
-    skip_bad: bool = False,
-) -> WriteOptions:
-    """Return the arguments of a public function as options; see `Roxxel.write`."""
-    return WriteOptions(
-        separator=separator,
-        block_size=block_size,
-        max_shard_bytes=max_shard_bytes,
-        dtype=None if dtype is None else stored_name(dtype),
-        vocab_size=vocab_size,
-        tokenizer=tokenizer,
-        special_tokens=special_tokens,
-        metadata=dict(metadata or {}),
-        fields=fields or Fields(),
-        shuffle=shuffle,
-        skip_bad=skip_bad,
-    )
-
-
-def difference(
-    recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
-) -> str:
+def difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
     """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
-    differing = [
-        name
-        for name in {**arguments, **recorded}
-        if recorded.get(name) != arguments.get(name)
-    ]
-    if differing == ["inputs"] and inputs is not None and "inputs" in recorded:
-        return inputs.difference(recorded["inputs"])
     pairs = ", ".join(
         f"{name}={recorded.get(name)!r} in the corpus, {arguments.get(name)!r} given"
-        for name in differing
-        if name != "inputs" or inputs is None
+        for name in {**arguments, **recorded}
+        if recorded.get(name) != arguments.get(name)
+        # Too long for a message; a preparation says which input differs.
+        and not (name == "inputs" and isinstance(arguments.get(name), dict))
     )
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
 
@@ -202,17 +170,17 @@ class WriteSummary:
             f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
             f"{self.num_documents:,} documents and {self.num_shards:,} "
             f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes{dropped}"
-            f"{left_out_note(self.left_out)}"
+            f"{self.left_out_note(self.left_out)}"
         )
 
-
-def left_out_note(files: Sequence[str]) -> str:
-    """Return the end of a summary that counts and names the files that are no data."""
-    if not files:
-        return ""
-    # Hidden files come last: the others may be missed.
-    named = sorted(files, key=lambda file: "/." in f"/{file}")[:_MAX_NAMED]
-    shown = ", ".join(printable(file.rpartition("/")[2]) for file in named)
-    what = "file that is" if len(files) == 1 else "files that are"
-    more = ", ..." if len(files) > _MAX_NAMED else ""
-    return f"; left out {len(files):,} {what} no data ({shown}{more})"
+    @staticmethod
+    def left_out_note(files: Sequence[str]) -> str:
+        """Return the end of a summary that counts the files that are no data."""
+        if not files:
+            return ""
+        # Hidden files come last: the others may be missed.
+        named = sorted(files, key=lambda file: "/." in f"/{file}")[:_MAX_NAMED]
+        shown = ", ".join(printable(file.rpartition("/")[2]) for file in named)
+        what = "file that is" if len(files) == 1 else "files that are"
+        more = ", ..." if len(files) > _MAX_NAMED else ""
+        return f"; left out {len(files):,} {what} no data ({shown}{more})"

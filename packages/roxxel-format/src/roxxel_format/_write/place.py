@@ -1,15 +1,16 @@
 """Where a corpus is: a folder on a disk, or a bucket.
 
-Files are added complete and under names that depend on their content. A commit then
-compares and replaces the manifest: on a disk under a lock, in a bucket by one
-conditional put. So a transfer that fails or is killed changes no corpus; if it is
-repeated, it keeps the files that were added.
+Files are added complete and under names that no other write has, or that depend on
+their content. A commit then compares and replaces the manifest: on a disk under a lock,
+in a bucket by one conditional put. So whatever fails or is killed before the commit
+changes no corpus.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,24 +24,29 @@ from roxxel_store.reading import read_file
 from roxxel_store.swap import swap_object
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
-from roxxel_format._spec.records import DamagedRecordError
-from roxxel_format._spec.tables import sizes_of
+from roxxel_format._spec.records import PLAN, DamagedRecordError
+from roxxel_format._spec.tables import ShardTable
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.locks import committing, writing
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, check_writable
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
     commit,
     discard,
+    existing_manifest,
     find_committed,
     is_other_json,
     leftovers,
     read_committed,
     remove_idle_locks,
+    remove_leftovers,
     unfinished_job,
     withdraw,
 )
+from roxxel_format._write.new_shards import NewShards
+from roxxel_format._write.options import WriteSummary
+from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
@@ -50,7 +56,6 @@ if TYPE_CHECKING:
     from roxxel_store.client import Answer, Version
 
     from roxxel_format._read.files import OpenFile
-    from roxxel_format._spec.tables import ColumnTable, ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
@@ -76,6 +81,17 @@ class Place(ABC):
 
     name: CorpusName
     folder: str
+    found = Manifest()
+    """The manifest that `begin` returned last."""
+    plan_kind = PLAN
+    """The record of a plan, whose job `clean` keeps until it is committed."""
+    is_uncertain = False
+    """Whether a commit failed that may have taken effect."""
+
+    @staticmethod
+    def of(target: CorpusName | str) -> Place:
+        """Return the place of a corpus: a path, a URL, or the names of its files."""
+        return place_of(target)
 
     @property
     def manifest(self) -> str:
@@ -87,6 +103,14 @@ class Place(ABC):
     def pattern(self) -> str:
         """Path or URL of the corpus."""
         return f"{self.folder}{self.name.prefix}*{self.name.suffix}"
+
+    @abstractmethod
+    def enter(self, resources: contextlib.ExitStack) -> None:
+        """Hold, in `resources`, what keeps `clean` from removing new shards."""
+
+    @abstractmethod
+    def existing(self) -> Manifest | None:
+        """Return the manifest, or None if no corpus exists; changes nothing."""
 
     @abstractmethod
     def begin(self, *, replaces: bool) -> Committed:
@@ -109,8 +133,8 @@ class Place(ABC):
         """Return the folder in which to write shards."""
 
     @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every file in the folder, by name."""
+    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the size of every file in the folder, or of those of some names."""
 
     @abstractmethod
     def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
@@ -124,12 +148,52 @@ class Place(ABC):
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
 
+    def discard_unlisted(self, names: Iterable[str]) -> None:
+        """Delete files of a write that failed, except those that the corpus lists."""
+        # A later `clean` removes files that cannot be removed now.
+        with contextlib.suppress(OSError, ValueError):
+            manifest = self.existing()
+            listed = set[str]() if manifest is None else manifest.file_names()
+            self.discard(set(names) - listed)
+
+    @abstractmethod
+    def remove_leftovers(self) -> None:
+        """Remove what earlier writes left, if this can be done now."""
+
+    def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
+        """Return the shards that a manifest lists: all, or those of one job."""
+        rows = [
+            manifest.shards.row(at)
+            for at, name in enumerate(manifest.shards.names)
+            if job in {None, self.name.job_of(name)}
+        ]
+        columns = map(list, zip(*rows, strict=True))
+        return NewShards(ShardTable(*columns), dtype=manifest.dtype_name)
+
+    def summary(
+        self, new: NewShards, started: float, *, kept: bool = False
+    ) -> WriteSummary:
+        """Return the summary of shards at this place."""
+        (fingerprint,) = new.shards.fingerprints([len(new)])
+        return WriteSummary(
+            paths=tuple(self.folder + each for each in new.shards.names),
+            num_documents=new.num_documents,
+            num_tokens=new.num_tokens,
+            num_bytes=sum(new.shards.num_bytes),
+            dtype=str(new.dtype),
+            fingerprint=fingerprint,
+            kept=kept,
+            duration_s=time.perf_counter() - started,
+            sync_s=new.sync_s,
+            num_dropped=new.num_dropped,
+        )
+
     def check_present(self, sizes: Mapping[str, int]) -> None:
         """Raise FileNotFoundError unless the files have these sizes.
 
         Called just before a commit: a `clean` may have deleted old files meanwhile.
         """
-        there = self.sizes()
+        there = self.sizes(sizes)
         for name, size in sizes.items():
             if there.get(name) != size:
                 raise FileNotFoundError(
@@ -141,14 +205,21 @@ class Place(ABC):
 class FolderPlace(Place):
     """A folder on a disk."""
 
-    def __init__(self, name: CorpusName, resources: contextlib.ExitStack) -> None:
+    def __init__(self, name: CorpusName) -> None:
         self.name = name
         self.folder = f"{name.folder}/"
-        name.folder.mkdir(parents=True, exist_ok=True)
-        resources.callback(remove_idle_locks, name)
-        resources.enter_context(writing(name))
         self._found = Committed(Manifest(), None)
         self._began = False
+
+    def enter(self, resources: contextlib.ExitStack) -> None:
+        """Create the folder, and hold the lock of writes."""
+        self.name.folder.mkdir(parents=True, exist_ok=True)
+        resources.callback(remove_idle_locks, self.name)
+        resources.enter_context(writing(self.name))
+
+    def existing(self) -> Manifest | None:
+        """Return the manifest, or None if no corpus exists; needs no lock."""
+        return existing_manifest(self.name)
 
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from; commits one if there is none."""
@@ -157,6 +228,7 @@ class FolderPlace(Place):
             # From now on, the shards in this folder are of this write.
             self._began = commit(self.name, self._found, Manifest())
             self._found = BEGUN if self._began else read_committed(self.name)
+        self.found = self._found.manifest
         return self._found
 
     def undo_begin(self) -> None:
@@ -188,11 +260,11 @@ class FolderPlace(Place):
         """Return the folder itself: a complete shard is renamed there."""
         yield ShardFolder(self.name.folder, Path.exists)
 
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every file in the folder, by name."""
+    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the size of every file in the folder, or of those of some names."""
         folder = self.name.folder
         found: dict[str, int] = {}
-        for each in names_in(folder):
+        for each in names_in(folder) if names is None else names:
             # Another process may have renamed its draft; a link may be broken.
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found[each] = (folder / each).stat().st_size
@@ -213,6 +285,11 @@ class FolderPlace(Place):
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
         discard(self.name, names)
+
+    def remove_leftovers(self) -> None:
+        """Remove what earlier writes left, if this can be done now."""
+        with contextlib.suppress(OSError, ShardError):
+            remove_leftovers(self.name)
 
 
 class BucketPlace(Place):
@@ -241,8 +318,21 @@ class BucketPlace(Place):
             return False
         return True
 
+    def enter(self, resources: contextlib.ExitStack) -> None:
+        """Do nothing: a bucket has no locks, and `clean` goes by age."""
+
+    def existing(self) -> Manifest | None:
+        """Return the manifest, or None if no corpus exists."""
+        data = self.read(self._manifest_name)
+        return None if data is None else parse_manifest(data, self.manifest)
+
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""
+        found = self._begun(replaces=replaces)
+        self.found = found.manifest
+        return found
+
+    def _begun(self, *, replaces: bool) -> Committed:
         self._version = None
         try:
             found = self._get(self._manifest_name)
@@ -281,8 +371,9 @@ class BucketPlace(Place):
 
             yield ShardFolder(Path(folder), publish)
 
-    def sizes(self) -> dict[str, int]:
-        """Return the size of every object in the folder, by name."""
+    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
+        """Return the size of every object in the folder; one listing has all names."""
+        del names
         found = self._bucket.names().objects.items()
         return {name: each.version.size for name, each in found}
 
@@ -360,6 +451,16 @@ class BucketPlace(Place):
         with contextlib.suppress(OSError):
             self._bucket.delete(names)
 
+    def remove_leftovers(self) -> None:
+        """Do nothing: `clean` goes by age."""
+
+    def discard_unlisted(self, names: Iterable[str]) -> None:
+        """Delete objects of a write that failed, except those that the corpus lists."""
+        # A put that failed may still take effect. Then `clean` deletes the shards
+        # later, if the corpus does not list them.
+        if not self.is_uncertain:
+            super().discard_unlisted(names)
+
     @property
     def _manifest_name(self) -> str:
         return self.manifest.removeprefix(self.folder)
@@ -368,69 +469,15 @@ class BucketPlace(Place):
         return self._bucket.get(name, most_bytes=MAX_MANIFEST_SIZE)
 
 
-class Publication:
-    """The commit of new shards at a place.
-
-    If another write committed since this write began, an append begins again from the
-    new manifest, and any other write fails. While `may_be_committed`, a commit is in
-    progress or its response was lost, so the corpus may list the new shards: do not
-    delete them.
-
-    Args:
-        place: Where the corpus is.
-        found: The manifest from which the write began.
-        extend: Returns a manifest with new shards.
-        appends: Whether `extend` keeps the shards of the manifest.
-    """
-
-    def __init__(
-        self,
-        place: Place,
-        found: Manifest,
-        extend: Callable[[Manifest, ShardTable, Mapping[str, ColumnTable]], Manifest],
-        *,
-        appends: bool,
-    ) -> None:
-        self._place = place
-        self._found = found
-        self._extend = extend
-        self._appends = appends
-        self.may_be_committed = False
-
-    def commit(self, shards: ShardTable, columns: Mapping[str, ColumnTable]) -> None:
-        """Commit shards and their columns, which are complete at the place.
-
-        Raises:
-            FileExistsError: Another write was committed first, and this write does not
-                append.
-            FileNotFoundError: A file is missing.
-        """
-        place, found = self._place, self._found
-        place.check_present(sizes_of(shards, columns))
-        while True:
-            new = self._extend(found, shards, columns)
-            self.may_be_committed = True
-            if place.commit(new):
-                break
-            self.may_be_committed = False
-            if not self._appends:
-                raise FileExistsError(
-                    f"{place.manifest}: another write was committed first, so this "
-                    "write was discarded; to replace the other, write again with "
-                    'exist="replace"'
-                )
-            found = place.begin(replaces=False).manifest
-            if set(shards.names) <= set(found.shards.names):
-                return  # Our upload succeeded, but its response was lost.
-        if not self._appends:
-            place.discard(found.file_names() - new.file_names())
-
-
-def place_of(target: CorpusName | str, resources: contextlib.ExitStack) -> Place:
-    """Return the place of a corpus; on a disk, `resources` keeps its lock."""
-    if isinstance(target, str):
-        return BucketPlace(target, DEFAULT_TIMEOUT_S)
-    return FolderPlace(target, resources)
+def place_of(
+    target: CorpusName | str, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> FolderPlace | BucketPlace:
+    """Return the place of a corpus with a manifest: a path, a URL, or its names."""
+    if not isinstance(target, str):
+        return FolderPlace(target)
+    if is_url(target):
+        return BucketPlace(target, timeout_s)
+    return FolderPlace(name_to_write(target, sharded=True))
 
 
 def copy_into(output: Output, file: OpenFile) -> None:

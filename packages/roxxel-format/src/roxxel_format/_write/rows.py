@@ -24,11 +24,6 @@ def as_rows(rows: Iterable[object], fields: Fields) -> Iterator[Row]:
         yield row if isinstance(row, Row) else _row(number, row, fields)
 
 
-def parts_of(document: object) -> tuple[object, ...]:
-    """Return the parts of a document, each a text or tokens."""
-    return document.parts if isinstance(document, Row) else (document,)
-
-
 def _row(number: int, row: object, fields: Fields) -> Row:
     """Return the document of a mapping."""
     if not isinstance(row, Mapping):

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._version import __version__
+from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.intake import separator_items
-from roxxel_format._write.recorded_documents import RecordedDocuments
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
     from roxxel_format._spec.tables import ShardTable
-    from roxxel_format._write.fields import EncodedRow
+    from roxxel_format._write.fields import EncodedRow, Origin
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.options import WriteOptions
+
+_MOST_ORIGINS = 1 << 16
+"""Number of origins above which those of documents that are written are forgotten."""
 
 
 class ShardSeries:
@@ -39,7 +44,7 @@ class ShardSeries:
         new_path: Callable[[], tuple[Path, Path | None]],
         options: WriteOptions,
         intake: Intake,
-        metadata: dict[str, Any],
+        metadata: Mapping[str, Any],
         *,
         columns: NewColumns | None = None,
         on_closed: Callable[[Path], object] = lambda _: None,
@@ -53,6 +58,8 @@ class ShardSeries:
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
+        self._origins: deque[Origin] = deque()
+        self._num_noted = self._num_dropped = 0
         self.paths: list[Path] = []
         self.num_documents = 0
         self.sync_s = 0.0
@@ -62,49 +69,86 @@ class ShardSeries:
         """The finished shards, as a manifest lists them."""
         return shard_table([path.name for path in self.paths], self._layouts)
 
-    def write_all(self, data: Iterable[object]) -> None:
-        """Write all documents; raise NoDocumentsError if `data` is empty."""
-        recorded = data if isinstance(data, RecordedDocuments) else None
-        if self._columns is not None:
-            for row in self._intake.rows(_iterator(data), self._options.fields):
-                if recorded is not None:
-                    length = row.tokens.size + self._separator_length()
-                    recorded.note(self.num_documents, length)
-                self._add(row.tokens, row)
-                self.num_documents += 1
-            self._close_last(recorded)
-            return
+    def write_all(
+        self,
+        data: Iterable[object],
+        ending: Callable[[], Mapping[str, object]] | None = None,
+    ) -> None:
+        """Write all documents; raise NoDocumentsError if there are none.
+
+        Args:
+            data: The documents.
+            ending: Returns metadata for the last shard, after the last document. If
+                given, the documents are rows with an origin.
+        """
+        try:
+            if self._columns is not None:
+                for row in self._chosen(data):
+                    self._add(row.tokens, row)
+                    self.num_documents += 1
+            else:
+                arrays = self._intake.arrays(_iterator(data))
+                if ending is not None:
+                    arrays = (row.tokens for row in self._chosen(data))
+                self._add_all(arrays)
+            if self._writer is None:
+                raise NoDocumentsError(self._corpus)
+            if ending is not None:
+                self._writer.metadata |= ending()
+            self._close_shard()
+        except (DocumentError, DocumentTypeError) as error:
+            raise error.of(self._origin_of(error.document)) from error
+
+    def _add_all(self, arrays: Iterator[Tokens]) -> None:
         # Both loops share one generator, because a second `iter(data)` may start over.
-        arrays = self._intake.arrays(_iterator(data))
-        if recorded is not None:
-            arrays = self._noting(arrays, recorded)
         for document in arrays:
             self._add(document)
             self.num_documents += 1
             if self._options.max_shard_bytes is None and self._writer is not None:
-                self._writer.extend(
-                    arrays
-                )  # All remaining documents go into this shard.
+                # All remaining documents go into this shard.
+                self._writer.extend(arrays)
                 self.num_documents = self._writer.num_documents
                 break
-        self._close_last(recorded)
 
-    def _close_last(self, recorded: RecordedDocuments | None) -> None:
-        if self._writer is None:
-            raise NoDocumentsError(self._corpus)
-        if recorded is not None:
-            self._writer.metadata |= recorded.metadata()
-        self._close_shard()
+    def _chosen(self, data: Iterable[object]) -> Iterator[EncodedRow]:
+        """Yield the documents to write; count them for their origins."""
+        separator = 0
+        for row in self._intake.rows(_iterator(data), self._options.fields):
+            if not self._is_chosen(row.tokens):
+                continue
+            self._num_dropped += row.num_dropped
+            origin = row.row.origin
+            if origin is not None:
+                separator = separator or self._separator_length()
+                origin.note(row.tokens.size + separator)
+                self._note(origin)
+            yield row
 
-    def _noting(
-        self, arrays: Iterator[Tokens], recorded: RecordedDocuments
-    ) -> Iterator[Tokens]:
-        separator = None
-        for number, items in enumerate(arrays):
-            if separator is None:
-                separator = self._separator_length()
-            recorded.note(number, items.size + separator)
-            yield items
+    def _is_chosen(self, tokens: Tokens) -> bool:
+        chooses, name = self._options.chooses, self._intake.dtype
+        if chooses is None or tokens.ndim != 1:
+            return True
+        if name is not None and tokens.dtype.kind not in "biu":
+            tokens = tokens.astype(stored_dtype(name))  # As a reader finds it.
+        return chooses(tokens)
+
+    def _note(self, origin: Origin) -> None:
+        """Remember the origin of a document until it is written."""
+        self._origins.append(origin)
+        self._num_noted += 1
+        if len(self._origins) > _MOST_ORIGINS and self._writer is not None:
+            before = self._num_noted - len(self._origins)
+            for _ in range(before, self._writer.first_staged):
+                self._origins.popleft()
+
+    def _origin_of(self, number: int) -> Origin | None:
+        at = number - (self._num_noted - len(self._origins))
+        return self._origins[at] if self._origins else None
+
+    @property
+    def num_dropped(self) -> int:
+        """Characters of the documents that the tokenizer left out."""
+        return self._num_dropped if self._num_noted else self._intake.num_dropped
 
     def _separator_length(self) -> int:
         """Return the length of the separator; call this after the first document."""
@@ -182,7 +226,7 @@ class ShardSeries:
         name = self._intake.dtype
         assert name is not None  # noqa: S101 - the intake has seen a document
         separator = separator_items(self._options.separator, name)
-        metadata = self._options.metadata | self._metadata
+        metadata = {**self._options.metadata, **self._metadata}
         metadata["created_by"] = f"roxxel-format {__version__}"
         metadata["separator"] = list(separator)
         if self._intake.recorded_tokenizer is not None:

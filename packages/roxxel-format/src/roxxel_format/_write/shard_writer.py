@@ -126,6 +126,11 @@ class ShardWriter:
         return len(self._ends)
 
     @property
+    def first_staged(self) -> int:
+        """Number of the first document that may still be in the stage."""
+        return self._first_document + bisect_right(self._ends, self._num_flushed)
+
+    @property
     def num_tokens(self) -> int:
         """Number of items appended so far, separators included."""
         return self._ends[-1] if self._ends else 0

@@ -16,7 +16,6 @@ from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.urls import is_url
-from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.place import BucketPlace, FolderPlace
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._spec.tables import ColumnTable
+    from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
 
 _CHUNK_BYTES = 1 << 22
@@ -87,17 +87,7 @@ def copy_corpus(
                     "copy again"
                 )
             place.discard(there.file_names() - copied.file_names())
-    return WriteSummary(
-        paths=tuple(place.folder + each for each in copied.shards.names),
-        num_documents=contents.num_documents,
-        num_tokens=contents.num_tokens,
-        num_bytes=sum(copied.shards.num_bytes),
-        dtype=contents.dtype_name,
-        fingerprint=contents.fingerprint,
-        kept=is_kept,
-        duration_s=time.perf_counter() - started,
-        sync_s=0.0,
-    )
+    return place.summary(place.listed(copied), started, kept=is_kept)
 
 
 def _place_of(filepath: str, timeout_s: float, resources: ExitStack) -> Place:
@@ -110,7 +100,9 @@ def _place_of(filepath: str, timeout_s: float, resources: ExitStack) -> Place:
             f"{filepath}: a copy has a manifest, so it cannot be a single file; use a "
             f'pattern such as "{name.prefix}_*{name.suffix}"'
         )
-    return FolderPlace(name, resources)
+    place = FolderPlace(name)
+    place.enter(resources)
+    return place
 
 
 class _Files:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 from roxxel_store.command import prepare_streams, run_command
 
 from roxxel_format._prepare.committing import commit_units
-from roxxel_format._write.side import held_out_path
+from roxxel_format._prepare.side import held_out_path
 from roxxel_format.cli import reading, values, writing
 from roxxel_format.cli.arguments import parser
 from roxxel_format.corpus import Roxxel

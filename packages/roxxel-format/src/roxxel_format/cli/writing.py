@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.listing import check_fields, find_inputs
+from roxxel_format._prepare.side import Side
 from roxxel_format._prepare.units import units_of
-from roxxel_format._spec.dtypes import stored_name
-from roxxel_format._store.corpus_name import (
-    CorpusName,
-    absolute,
-    corpus_name,
-    meant,
-    share_files,
-)
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
-from roxxel_format._write.bucket_writer import write_to_bucket
-from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import Separator, WriteOptions, left_out_note
-from roxxel_format._write.place import BucketPlace
+from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.repair import repair_shard
-from roxxel_format._write.side import Side
-from roxxel_format._write.target import name_to_write
 from roxxel_format._write.tokenizers import load
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
+from roxxel_format.writing import CorpusFiles, CorpusWrite, Separator, WriteOptions
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.options import Exist, WriteSummary
 
 _MAX_SALT = 64
 
@@ -63,7 +49,7 @@ def plan(options: argparse.Namespace) -> int:
     for number, unit in enumerate(units):
         print(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
     total = sum(unit.num_bytes for unit in units)
-    note = left_out_note(inputs.left_out)
+    note = WriteSummary.left_out_note(inputs.left_out)
     print(f"{len(units):,} units, {total:,} bytes, {options.corpus}{note}")
     return 0
 
@@ -117,33 +103,22 @@ def _copy_foreign(options: argparse.Namespace, found: str) -> int:
             f"argument --separator: {options.source} does not record where documents "
             "end; pass the token that ends them, or none for one document"
         )
-    summary = _write_documents(
+    write = CorpusWrite(
         options.target,
-        reader.documents,
         WriteOptions(
             separator=separator,
             max_shard_bytes=options.max_shard_bytes,
-            dtype=stored_name(reader.dtype),
+            dtype=reader.dtype,
             tokenizer=options.tokenizer,
             metadata={"source": options.source},
-            inputs=f"{found} {reader.fingerprint}",
+            also={"inputs": f"{found} {reader.fingerprint}"},
         ),
         "replace" if options.exist == "replace" else "keep",
     )
+    summary = write.run(reader.documents)
     if not summary.kept:
         print(str(summary).replace("wrote", "copied"))
     return 0
-
-
-def _write_documents(
-    target: str, documents: Iterable[object], options: WriteOptions, exist: Exist
-) -> WriteSummary:
-    """Write documents as a corpus on a disk or in a bucket."""
-    path = absolute(target)
-    if isinstance(path, str) and is_url(path):
-        place = BucketPlace(path, DEFAULT_TIMEOUT_S)
-        return write_to_bucket(place, documents, options, exist)
-    return write_corpus(path, documents, options, exist)
 
 
 def split(options: argparse.Namespace) -> int:
@@ -159,9 +134,9 @@ def split(options: argparse.Namespace) -> int:
     outputs: tuple[str, str] = options.kept, options.held_out
     # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
-    names = [name_to_write(absolute(each), sharded=sharded) for each in outputs]
+    files = [CorpusFiles(each, sharded=sharded) for each in outputs]
     with Roxxel(options.corpus) as corpus:
-        _check_apart(corpus, outputs, names)
+        _check_apart(corpus, outputs, files)
         _check_columns(corpus, options)
         if len(salt) > _MAX_SALT:
             raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
@@ -185,9 +160,8 @@ def split(options: argparse.Namespace) -> int:
         not_copied |= {"input_files", "skipped"}
         identity = f"{corpus.fingerprint} {share} {options.salt!r}"
         summaries = [
-            write_corpus(
-                name.pattern,
-                chosen(held_out=held_out),
+            CorpusWrite(
+                each.name.pattern,
                 WriteOptions(
                     separator=separator.tobytes() or None,
                     block_size=corpus.block_size,
@@ -198,11 +172,11 @@ def split(options: argparse.Namespace) -> int:
                         for key, value in corpus.metadata.items()
                         if key not in not_copied
                     },
-                    inputs=f"{identity} {held_out}",
+                    also={"inputs": f"{identity} {held_out}"},
                 ),
                 options.exist,
-            )
-            for name, held_out in zip(names, (False, True), strict=True)
+            ).run(chosen(held_out=held_out))
+            for each, held_out in zip(files, (False, True), strict=True)
         ]
     for output, summary in zip(outputs, summaries, strict=True):
         if not summary.kept:
@@ -222,26 +196,25 @@ def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
 
 
 def _check_apart(
-    corpus: Roxxel, outputs: Sequence[str], names: Sequence[CorpusName]
+    corpus: Roxxel, outputs: Sequence[str], files: Sequence[CorpusFiles]
 ) -> None:
     """Check that no write to an output can change the source or the other output."""
     paths = corpus.filepath
     paths = (paths,) if isinstance(paths, str) else paths
     # A split reads the shards and the manifests of the source.
-    shards = map(Path, corpus.paths)
-    read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
+    read = [CorpusFiles(shard) for shard in corpus.paths]
     for path in paths:
         with contextlib.suppress(ValueError):  # No corpus can be written to this path.
-            read.append(corpus_name(meant(path)))
+            read.append(CorpusFiles(path))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [
-        (output, name, other, source)
-        for output, name in zip(outputs, names, strict=True)
+        (output, mine, other, source)
+        for output, mine in zip(outputs, files, strict=True)
         for other in read
     ]
     kept = f"{outputs[0]}, the corpus of the kept documents"
-    for output, name, other, what in [*pairs, (outputs[1], *names, kept)]:
-        if share_files(name, other):
+    for output, mine, other, what in [*pairs, (outputs[1], *files, kept)]:
+        if mine.shares_with(other):
             raise ValueError(
                 f"{output}: a write could delete files of {what}; use another path"
             )

@@ -47,7 +47,6 @@ class Inputs:
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
-        older: The record of older versions: a digest of names, sizes and times.
         facts: Name, size, time and digest of every file.
     """
 
@@ -59,7 +58,6 @@ class Inputs:
     )
     left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
     recorded: dict[str, Any] = dataclasses.field(init=False)
-    older: str = dataclasses.field(init=False)
     facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +69,6 @@ class Inputs:
         lists = zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
         recorded = {"format": self.form, "field": self.field, "number": len(facts)}
         object.__setattr__(self, "recorded", recorded | dict(lists))
-        older = json.dumps([[each[:3] for each in facts], self.form, self.field])
-        object.__setattr__(self, "older", _digest(older.encode(), digest_size=16))
 
     @property
     def stream(self) -> str | None:
@@ -110,11 +106,10 @@ class Inputs:
 
     def difference(self, recorded: object) -> str:
         """Describe how the recorded inputs differ from these inputs."""
-        is_table = isinstance(recorded, dict)
-        table = cast("dict[str, Any]", recorded) if is_table else {}
-        columns = [table.get(name) for name in _COLUMNS]
-        if not all(isinstance(column, list) for column in columns):
-            return "made from other inputs (the corpus does not record which differs)"
+        if not isinstance(recorded, dict):
+            return f"made from other inputs ({recorded})"
+        table = cast("dict[str, Any]", recorded)
+        columns = [table[name] for name in _COLUMNS]
         arguments = [
             f"{name}={table.get(name)!r} in the corpus, {self.recorded[name]!r} given"
             for name in _ARGUMENTS
@@ -127,7 +122,7 @@ class Inputs:
             what = f"{number} given, {table.get('number')} recorded"
         else:
             mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
-            theirs = zip(*cast("list[list[Any]]", columns), strict=False)
+            theirs = zip(*columns, strict=False)
             pairs = enumerate(zip(mine, theirs, strict=False))
             changed = (self._change(*each) for each in pairs)
             what = next(filter(None, changed), "the corpus does not record which")
@@ -235,5 +230,5 @@ def _joined(group: list[list[Any]]) -> list[Any]:
     return [names[0], sum(sizes), max(times), _digest(text.encode())]
 
 
-def _digest(data: bytes, digest_size: int = 8) -> str:
-    return blake2b(data, digest_size=digest_size).hexdigest()
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()

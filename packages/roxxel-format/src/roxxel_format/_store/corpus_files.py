@@ -1,0 +1,69 @@
+"""Which files a corpus may have, so that nothing else takes or loses them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from roxxel_format._store.corpus_name import (
+    CorpusName,
+    absolute,
+    corpus_name,
+    meant,
+    name_in_bucket,
+    share_files,
+)
+from roxxel_format._store.urls import is_url
+
+if TYPE_CHECKING:
+    from roxxel_format._store.corpus_name import OnePath
+
+
+class CorpusFiles:
+    """The files that the corpus at a path has, or that a write of it may make.
+
+    Args:
+        filepath: A file, a folder or a pattern; or a URL.
+        sharded: Whether the write may make several shards.
+
+    Raises:
+        ValueError: No corpus can be written to the path.
+
+    Example:
+        >>> files = CorpusFiles("/data/wiki_*.rox")
+        >>> files.has("/data/wiki_00007.rox"), files.has("/data/notes.txt")
+        (True, False)
+    """
+
+    def __init__(self, filepath: OnePath, *, sharded: bool = False) -> None:
+        path = absolute(filepath)
+        assert isinstance(path, str)  # noqa: S101 - one path gives one path
+        if is_url(path):
+            folder, name = name_in_bucket(path)
+            self._named = [(folder.rstrip("/"), name)]
+            return
+        names = [corpus_name(meant(path, sharded=sharded))]
+        if names[0].manifest is None:  # The corpus may be one file, or become several.
+            pattern = f"{names[0].prefix}_*{names[0].suffix}"
+            names.append(corpus_name(str(names[0].folder / pattern)))
+        self._named = [(os.path.realpath(name.folder), name) for name in names]
+
+    @property
+    def name(self) -> CorpusName:
+        """The names of the files."""
+        return self._named[0][1]
+
+    def has(self, file: str) -> bool:
+        """Return whether a file, by its path or URL, may belong to the corpus."""
+        folder, _, name = file.rpartition("/")
+        if not is_url(file):
+            folder = os.path.realpath(folder or ".")
+        return any(
+            folder == of
+            and (each.is_own(name) or name == (each.manifest or each.single).name)
+            for of, each in self._named
+        )
+
+    def shares_with(self, other: CorpusFiles) -> bool:
+        """Return whether a write of one corpus could delete files of the other."""
+        return share_files(self.name, other.name)

@@ -1,0 +1,120 @@
+"""Checks of a write before any file changes, and what it says of a corpus it keeps."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from roxxel_format._spec.layout import check_block_size
+from roxxel_format._write.intake import separator_items
+from roxxel_format._write.options import difference
+from roxxel_format._write.shard_writer import shard_size_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.options import WriteOptions, WriteSummary
+
+
+def check_data(data: object) -> None:
+    """Check that data is an iterable of documents, not one document."""
+    if isinstance(data, (str, bytes, bytearray, Mapping)):
+        kind = type(cast("object", data)).__name__
+        raise TypeError(
+            f"data is one {kind}; pass an iterable of documents, such as [data]"
+        )
+
+
+def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None:
+    """Check the arguments of a write before any file changes."""
+    if exist not in ("keep", "replace", "append", "error"):
+        raise ValueError(
+            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
+        )
+    check_block_size(options.block_size)
+    limit = options.max_shard_bytes
+    if limit is not None:
+        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
+        if limit < least:
+            raise ValueError(
+                f"max_shard_bytes={limit} is too small for one document; use at "
+                f"least {least}"
+            )
+    if name.manifest is None and options.fields.columns:
+        raise ValueError(
+            f"{name.single}: a corpus of one file has no columns, such as "
+            f"{next(iter(options.fields.columns))!r}; write the corpus to a pattern "
+            f'such as "{name.prefix}_*.rox", or to a folder'
+        )
+    if name.manifest is None and options.may_make_several(exist):
+        raise ValueError(
+            f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
+            f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
+            f'a pattern such as "{name.prefix}_*.rox"'
+        )
+
+
+def check_kept(
+    manifest: Manifest,
+    arguments: Mapping[str, Any],
+    what: str,
+    describe: Callable[[Mapping[str, Any]], str | None] | None,
+) -> None:
+    """Check that a write with `exist="keep"` may keep a corpus.
+
+    Raises FileExistsError if the corpus was made with other arguments; `describe` says
+    which, if it can say it better.
+    """
+    recorded = manifest.versions[-1].arguments
+    if recorded != arguments:
+        better = None if describe is None else describe(recorded)
+        raise FileExistsError(
+            f"{what}: {better or difference(recorded, arguments)}; use "
+            'exist="replace" or exist="append", or write elsewhere'
+        )
+
+
+def say_kept(
+    what: str, kept: WriteSummary, options: WriteOptions, data: object
+) -> None:
+    """Say what a write with `exist="keep"` kept, and that it read no documents.
+
+    Warns if `data`, as given to the write, is visibly other than what was kept; the
+    warning names the line that called the caller's caller.
+    """
+    size = f"kept {kept.num_tokens:,} tokens of {what}"
+    if "inputs" in options.also:
+        line = f"{size}: the same command made them from these inputs"
+        sys.stderr.write(line + "\n")
+        return
+    said = f'{size}; the documents given were not read (exist="replace" writes them)'
+    other = _other_data(data, kept, options)
+    if other is None:
+        sys.stderr.write(said + "\n")
+    else:
+        warnings.warn(f"{said}, although {other}", stacklevel=4)
+
+
+def _other_data(data: object, kept: WriteSummary, options: WriteOptions) -> str | None:
+    """Describe how documents in memory differ from those that were kept."""
+    if not isinstance(data, Sequence):
+        return None
+    documents = cast("Sequence[object]", data)
+    if len(documents) != kept.num_documents:
+        return f"{len(documents):,} documents are given, not {kept.num_documents:,}"
+    if options.tokenizer is not None or not all(
+        isinstance(each, (str, bytes, list, np.ndarray)) for each in documents
+    ):
+        return None
+    texts = (x.encode() if isinstance(x, str) else x for x in documents)
+    separator = len(separator_items(options.separator, kept.dtype))
+    given = sum(map(len, cast("Iterable[bytes]", texts))) + separator * len(documents)
+    if given != kept.num_tokens:
+        return f"{given:,} tokens are given"
+    return None

@@ -1,0 +1,308 @@
+"""One write of a corpus: the checks, the shards, the commit; or nothing.
+
+A write changes no committed file before its commit. So a write that fails or is killed
+leaves the old corpus unchanged. Where the corpus is, and who writes its shards, are
+arguments: this process (`CorpusWrite.run`), tasks on many machines, or the units of a
+preparation (`CorpusWrite.job`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+from roxxel_store.files import draft_path, drafted_name, names_in
+
+from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.locks import alone
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._write.checks import (
+    check_arguments,
+    check_data,
+    check_kept,
+    say_kept,
+)
+from roxxel_format._write.commit import read_committed
+from roxxel_format._write.intake import load_intake
+from roxxel_format._write.job import WriteJob, in_order, numbered, write_shards
+from roxxel_format._write.new_shards import NewShards
+from roxxel_format._write.place import BucketPlace, FolderPlace
+from roxxel_format._write.recipe import Recipe
+from roxxel_format._write.series import NoDocumentsError, ShardSeries
+from roxxel_format._write.target import name_to_write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from roxxel_format._store.corpus_name import Filepath
+    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
+
+
+class CorpusWrite:
+    """One write of a corpus, from the checks of the arguments to the commit.
+
+    The constructor checks the arguments and loads the tokenizer; it changes no file. In
+    a `with` block, the write holds what keeps `clean` from removing its shards. A block
+    that ends without a commit leaves no manifest of its own behind.
+
+    Args:
+        filepath: The corpus: a folder, a pattern, or one file; or a URL.
+        options: The arguments of the write.
+        exist: What to do if the corpus exists.
+        is_several: Whether several processes write shards of this corpus.
+        says_ending: Whether to say how documents end if the tokenizer decides it.
+        timeout_s: Seconds after which a request to a bucket fails.
+
+    Attributes:
+        options: The arguments, with the separator that the tokenizer decided.
+        recipe: What the manifest will say; item type and kind are None until decided.
+        place: Where the corpus is.
+
+    Example:
+        >>> write = CorpusWrite("ids_*.rox", WriteOptions(vocab_size=100), "error")
+        >>> write.run([[5, 6, 7], [8]]).num_tokens
+        4
+    """
+
+    def __init__(
+        self,
+        filepath: Filepath,
+        options: WriteOptions,
+        exist: Exist,
+        *,
+        is_several: bool = False,
+        says_ending: bool = False,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        self._started = time.perf_counter()
+        path = absolute(filepath)
+        self.place: FolderPlace | BucketPlace
+        if isinstance(path, str) and is_url(path):
+            self.place = BucketPlace(path, timeout_s)
+            self.what = path
+        else:
+            sharded = is_several or options.may_make_several(exist)
+            self.place = FolderPlace(name_to_write(path, sharded=sharded))
+            self.what = self.place.name.pattern
+        check_arguments(options, self.place.name, exist)
+        if is_several and self.is_one_file:
+            name = self.place.name
+            raise ValueError(
+                f"{name.single}: is one file, but several processes write several "
+                f'shards; write to a pattern such as "{name.prefix}_*.rox"'
+            )
+        self.options, self._intake = load_intake(options, says_ending=says_ending)
+        self.recipe = Recipe(
+            exist,
+            self.options.recorded(self._intake.tokenizer_identity),
+            self._intake.recorded_tokenizer,
+            self.options.separator_value,
+            options.block_size,
+            options.fields.columns,
+            self._intake.dtype,
+        )
+        self._resources = ExitStack()
+        self._is_committed = False
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the corpus is one file, which has no manifest."""
+        return self.place.name.manifest is None
+
+    def kept(
+        self, describe: Callable[[Mapping[str, Any]], str | None] | None = None
+    ) -> WriteSummary | None:
+        """Return the summary of a corpus that `exist="keep"` keeps; None to write.
+
+        Needs no lock, so it works in a read-only folder.
+
+        Args:
+            describe: Describes how the recorded arguments differ, if the caller can say
+                it better.
+
+        Raises:
+            FileExistsError: The corpus was made with other arguments, or lacks a file.
+        """
+        if self.recipe.exist != "keep":
+            return None
+        manifest = self.place.existing()
+        if manifest is None or not manifest.versions:
+            return None
+        check_kept(manifest, self.recipe.arguments, self.what, describe)
+        if isinstance(self.place, FolderPlace):
+            folder = self.place.name.folder
+            missing = set(manifest.shards.names) - set(names_in(folder))
+            if missing:
+                raise FileExistsError(
+                    f"{folder / min(missing)}: a shard of the corpus is missing; "
+                    'restore it, or use exist="replace"'
+                )
+        listed = self.place.listed(manifest)
+        return self.place.summary(listed, self._started, kept=True)
+
+    def __enter__(self) -> Self:
+        place = self.place
+        with ExitStack() as resources:
+            place.enter(resources)
+            place.begin(replaces=self.recipe.exist == "replace")
+            self._resources = resources.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._resources:
+            if not self._is_committed:
+                self.place.undo_begin()
+        if self._is_committed and not self.recipe.appends:
+            self.place.remove_leftovers()
+
+    def begin(self) -> None:
+        """Check that the write may change the corpus, and take its type and kind.
+
+        Raises:
+            FileExistsError: The write may not change the corpus.
+            ValueError: The documents do not fit the corpus.
+        """
+        self.recipe = self.recipe.for_corpus(self.place.found, self.what)
+
+    def decide(self, documents: Iterable[object]) -> None:
+        """Read documents until one decides item type and kind.
+
+        Raises:
+            NoDocumentsError: There are no documents.
+        """
+        intake = replace(self._intake, dtype=self.recipe.dtype, kind=self.recipe.kind)
+        if next(intake.rows(documents, self.options.fields), None) is None:
+            raise NoDocumentsError(self.what)
+        self.recipe = self.recipe.decided(intake.dtype, intake.kind)
+
+    def job(self, digest: str, recipe: Recipe | None = None) -> WriteJob:
+        """Return what writes shards in other processes.
+
+        Args:
+            digest: 12 hexadecimal digits, with which the names of the shards begin.
+            recipe: Has the item type and the kind. Default: `self.recipe`.
+        """
+        place, recipe = self.place, recipe or self.recipe
+        return WriteJob(
+            digest,
+            place.name if isinstance(place, FolderPlace) else place.pattern,
+            replace(self.options, dtype=recipe.dtype),
+            recipe.kind,
+            self._intake.tokenizer_identity,
+        )
+
+    def commit(self, new: NewShards, **lost: str) -> WriteSummary:
+        """Commit shards, which are complete; see `Recipe.commit`."""
+        summary = self.recipe.commit(self.place, new, self._started, **lost)
+        self._is_committed = True
+        return summary
+
+    def discard(self, digest: str, kept: Iterable[str] = ()) -> None:
+        """Delete the files of a job, except those in `kept` or in the manifest."""
+        place = self.place
+        start = f"{place.name.prefix}{digest}_"
+        place.discard_unlisted(
+            each
+            for each in place.sizes()
+            if (drafted_name(each) or each).startswith(start) and each not in {*kept}
+        )
+
+    def run(
+        self,
+        data: Iterable[object],
+        ending: Callable[[], Mapping[str, object]] | None = None,
+    ) -> WriteSummary:
+        """Write documents in this process, and commit them.
+
+        Args:
+            data: The documents.
+            ending: Returns metadata for the last shard, after the last document. If
+                given, the documents are rows with an origin.
+        """
+        check_data(data)
+        kept = self.kept()
+        if kept is not None:
+            say_kept(self.what, kept, self.options, data)
+            return kept
+        if self.is_one_file:
+            return self._written_file(data, ending)
+        self._check_alone()
+        with self:
+            self.begin()
+            self._intake.dtype, self._intake.kind = self.recipe.dtype, self.recipe.kind
+            place = self.place
+            new_path = in_order(place.name, secrets.token_hex(6))
+            if isinstance(place, FolderPlace):
+                new_path = numbered(place.name, place.found.shards.names)
+            new = write_shards(
+                place,
+                self.options,
+                self._intake,
+                new_path,
+                data,
+                ending,
+                discards=True,
+            )
+            try:
+                return self.commit(new)
+            except BaseException:
+                place.discard_unlisted(new.sizes)
+                raise
+
+    def _check_alone(self) -> None:
+        """Raise BlockingIOError if a first write of the corpus is in progress."""
+        place, exist = self.place, self.recipe.exist
+        if exist == "append" or not isinstance(place, FolderPlace):
+            return
+        if read_committed(place.name, replaces=exist == "replace").is_begun:
+            with alone(place.name):
+                pass
+            sys.stderr.write(
+                f"{place.name.folder}: an earlier write was interrupted; repeating or "
+                "continuing it\n"
+            )
+
+    def _check_free(self, path: Path) -> None:
+        if self.recipe.exist == "error" and path.exists():
+            raise FileExistsError(
+                f'{path}: the corpus exists already; use exist="keep" or '
+                'exist="replace", or write elsewhere'
+            )
+
+    def _written_file(
+        self,
+        data: Iterable[object],
+        ending: Callable[[], Mapping[str, object]] | None,
+    ) -> WriteSummary:
+        """Write a corpus of one file, which needs no manifest."""
+        name, started = self.place.name, self._started
+        name.folder.mkdir(parents=True, exist_ok=True)
+        path, draft = name.single, draft_path(name.single)
+        with alone(name):  # Locks the draft until it is renamed.
+            series = ShardSeries(
+                name.pattern,
+                lambda: (path, draft),
+                self.options,
+                self._intake,
+                {"arguments": self.recipe.arguments},
+            )
+            try:
+                self._check_free(path)
+                series.write_all(data, ending)
+            except BaseException:
+                series.abort()
+                if not series.paths:
+                    draft.unlink(missing_ok=True)
+                raise
+        new = NewShards(
+            series.table,
+            dtype=self._intake.dtype,
+            num_dropped=series.num_dropped,
+            sync_s=series.sync_s,
+        )
+        return self.place.summary(new, started)

@@ -1,0 +1,243 @@
+"""Write documents as shards of one corpus: the one driver from documents to shards.
+
+A job can be pickled. The process that began a write may use it, or a task on another
+machine, or a process of a preparation, in a folder or in a bucket. Only the names of
+the new shards differ:
+
+- `numbered`: the free numbers of the corpus, for one process on a disk;
+- `attempt`: names that no other attempt has, because a scheduler may run a task twice;
+- `unit`: the same names every time, because a unit has the same shards every time.
+
+All but the first begin with the digest of the job, so that the files of a job are found
+and deleted.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from roxxel_store.files import claim, draft_path
+
+from roxxel_format._write.intake import Intake, intake_of, load_tokenizer
+from roxxel_format._write.new_columns import NewColumns
+from roxxel_format._write.new_shards import NewShards
+from roxxel_format._write.series import NoDocumentsError, ShardSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.options import WriteOptions
+    from roxxel_format._write.place import Place
+    from roxxel_format._write.tokenizers import Tokenizer
+
+# The number in a shard's name is the number of the task and nine random digits.
+_PER_TASK = 10**9
+
+
+@dataclass
+class WriteJob:
+    """The picklable data that writing shards of one corpus needs.
+
+    Attributes:
+        digest: 12 hexadecimal digits, with which the names of the shards begin.
+        target: The corpus: the names of its files on a disk, or the URL of its pattern.
+        options: The arguments of the write. If they have no dtype, the first document
+            decides it.
+        kind: `"text"` or `"tokens"`; None if the first document decides it.
+        tokenizer_identity: Identity of the tokenizer, which every machine must load.
+    """
+
+    digest: str
+    target: CorpusName | str
+    options: WriteOptions
+    kind: str | None
+    tokenizer_identity: str | None
+    _tokenizer: Tokenizer | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Each process loads the tokenizer once; an object that was passed is pickled.
+        return self.__dict__ | {"_tokenizer": None}
+
+    def unit(
+        self,
+        place: Place,
+        number: int,
+        documents: Iterable[object],
+        ending: Callable[[], Mapping[str, object]],
+    ) -> NewShards:
+        """Write unit `number` at a place; its shards always have the same names.
+
+        Args:
+            place: The place of the corpus.
+            number: Number of the unit.
+            documents: Rows with an origin.
+            ending: Returns metadata for the last shard, after the last document.
+
+        Raises:
+            ValueError: A document is invalid, or this machine has another tokenizer.
+            OSError: The shards cannot be written.
+        """
+        intake = self._loaded_intake()
+        intake.reads_ahead = True
+        pieces = count()
+
+        def new_path(folder: Path) -> tuple[Path, None]:
+            shard = place.name.unit_shard(self.digest, number, next(pieces))
+            return folder / shard.name, None
+
+        # The shards of a failed unit stay: another process may have finished the unit.
+        return write_shards(place, self.options, intake, new_path, documents, ending)
+
+    def attempt(
+        self, place: Place, task: int, documents: Iterable[object]
+    ) -> NewShards:
+        """Write the documents of a task; every attempt has other names.
+
+        Args:
+            place: The place of the corpus.
+            task: Number of the task.
+            documents: Rows with an origin.
+
+        Raises:
+            ValueError: A document is invalid, or this machine has another tokenizer.
+            OSError: The shards cannot be written.
+        """
+
+        def new_path(folder: Path) -> tuple[Path, Path]:
+            while True:
+                number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
+                path = folder / place.name.unit_shard(self.digest, number, 0).name
+                draft = _claimed(path)
+                if draft is not None:
+                    return path, draft
+
+        intake = self._loaded_intake()
+        return write_shards(place, self.options, intake, new_path, documents, dict)
+
+    def _loaded_intake(self) -> Intake:
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.options)
+        tokenizer = self._tokenizer
+        if tokenizer is not None and tokenizer.identity != self.tokenizer_identity:
+            raise ValueError(
+                f"{tokenizer.name}: is {tokenizer.identity} here and now, but "
+                f"{self.tokenizer_identity} where and when this write began; copy "
+                "that tokenizer to every machine, or write again"
+            )
+        return intake_of(self.options, tokenizer, self.kind)
+
+
+def numbered(
+    name: CorpusName, listed: Iterable[str]
+) -> Callable[[Path], tuple[Path, Path]]:
+    """Return the free numbers of a corpus, each claimed by the draft of its shard."""
+    # The number of a listed shard is not free, even if its file is gone. Other
+    # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
+    # a shard `wiki_20240102.rox` would look like a second such corpus. The numbers of
+    # existing files are skipped one by one.
+    known = map(name.number, listed)
+    numbers: Iterator[int] = count(
+        max((n + 1 for n in known if n is not None), default=0)
+    )
+
+    def new_path(folder: Path) -> tuple[Path, Path]:
+        for number in numbers:
+            path = folder / name.shard(number).name
+            draft = _claimed(path)
+            if draft is not None:
+                return path, draft
+        raise AssertionError
+
+    return new_path
+
+
+def in_order(name: CorpusName, digest: str) -> Callable[[Path], tuple[Path, None]]:
+    """Return names with the digest of a job that no other write has."""
+    numbers = count()
+
+    def new_path(folder: Path) -> tuple[Path, None]:
+        return folder / name.unit_shard(digest, next(numbers), 0).name, None
+
+    return new_path
+
+
+def _claimed(path: Path) -> Path | None:
+    """Create the draft of a new shard; return None if the name is not free."""
+    draft = draft_path(path)
+    if not claim(draft):
+        return None
+    if path.exists():
+        draft.unlink()
+        return None
+    return draft
+
+
+def write_shards(
+    place: Place,
+    options: WriteOptions,
+    intake: Intake,
+    new_path: Callable[[Path], tuple[Path, Path | None]],
+    documents: Iterable[object],
+    ending: Callable[[], Mapping[str, object]] | None = None,
+    *,
+    discards: bool = False,
+) -> NewShards:
+    """Write documents as shards at a place; return what the commit needs.
+
+    Args:
+        place: The place of the corpus.
+        options: The arguments of the write.
+        intake: Converts the documents.
+        new_path: Returns the path of the next shard in a folder, and its draft if the
+            caller created it.
+        documents: The documents; with `ending`, rows with an origin.
+        ending: Returns metadata for the last shard, after the last document.
+        discards: Whether to delete the finished shards after an error.
+
+    Returns:
+        The shards; none if there are no documents.
+    """
+    drafts: list[Path] = []
+    with place.shards() as folder:
+
+        def next_path() -> tuple[Path, Path | None]:
+            path, draft = new_path(folder.path)
+            if draft is not None:
+                drafts[:] = [draft]
+            return path, draft
+
+        columns = NewColumns(options.fields, place.name, folder.publish)
+        series = ShardSeries(
+            place.pattern,
+            next_path,
+            options,
+            intake,
+            {},
+            columns=columns,
+            on_closed=folder.publish,
+        )
+        try:
+            series.write_all(documents, ending)
+        except NoDocumentsError:
+            return NewShards()
+        except BaseException:
+            series.abort()
+            for draft in drafts:
+                draft.unlink(missing_ok=True)
+            if discards:
+                paths = [*series.paths, *columns.paths]
+                place.discard_unlisted(path.name for path in paths)
+            raise
+    return NewShards(
+        series.table,
+        columns.tables,
+        intake.dtype,
+        intake.kind,
+        series.num_dropped,
+        series.sync_s,
+    )

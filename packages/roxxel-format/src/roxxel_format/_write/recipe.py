@@ -1,0 +1,210 @@
+"""What the manifest says about the documents of a write, and the commit of its shards.
+
+A recipe is decided once, before or with the first document, and handed on: the same one
+commits the shards of one process, of tasks on many machines, and of the units of a
+preparation. On a disk and in a bucket, a commit compares and replaces the manifest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._write.intake import separator_items
+from roxxel_format._write.series import NoDocumentsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from roxxel_format._write.new_shards import NewShards
+    from roxxel_format._write.options import Exist, WriteSummary
+    from roxxel_format._write.place import Place
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a manifest says about the documents of a write.
+
+    Attributes:
+        exist: What the write does with an existing corpus.
+        arguments: The arguments that the manifest records.
+        tokenizer: The record of the tokenizer.
+        separator: A token, bytes or None; see `separator_items`.
+        block_size: Size of a block in bytes.
+        columns: The columns by name: per token or document, and item type.
+        dtype: Name of the item type; None until a document decides.
+        kind: `"text"` or `"tokens"`; None until a document decides.
+
+    Example:
+        >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
+        'uint16'
+    """
+
+    exist: Exist
+    arguments: Mapping[str, Any]
+    tokenizer: Mapping[str, Any] | None
+    separator: float | bytes | None
+    block_size: int
+    columns: Mapping[str, tuple[str, str]]
+    dtype: str | None = None
+    kind: str | None = None
+
+    @property
+    def appends(self) -> bool:
+        """Whether the new shards follow those of the manifest."""
+        return self.exist == "append"
+
+    def decided(self, dtype: str | None, kind: str | None) -> Recipe:
+        """Return this recipe with an item type and a kind where it has none."""
+        return replace(self, dtype=self.dtype or dtype, kind=self.kind or kind)
+
+    def for_corpus(self, manifest: Manifest, what: str) -> Recipe:
+        """Return the recipe for the corpus `what`, whose manifest a write began from.
+
+        A write that appends takes item type and kind from the corpus.
+
+        Raises:
+            FileExistsError: The write may not change the corpus.
+            ValueError: The documents do not fit the corpus.
+        """
+        if not manifest.versions or self.exist == "replace":
+            return self
+        if not self.appends:
+            raise FileExistsError(
+                f'{what}: the corpus exists already; use exist="keep", '
+                'exist="replace" or exist="append", or write elsewhere'
+            )
+        stored, kind = str(manifest.dtype_name), manifest.kind
+        if self.dtype not in {None, stored}:
+            raise ValueError(
+                f"{what}: holds {stored}, so {self.dtype} cannot be appended; "
+                "leave dtype and vocab_size out, or write another corpus"
+            )
+        if None not in (kind, self.kind) and kind != self.kind:
+            raise ValueError(
+                f"{what}: holds {kind}, so {self.kind} cannot be appended; write text "
+                "and ready-made tokens into different corpora"
+            )
+        if manifest.tokenizer != self.tokenizer:
+            raise ValueError(
+                f"{what}: was written with another tokenizer; append with the same "
+                "tokenizer, or write another corpus"
+            )
+        for name, (per, dtype) in self.columns.items():
+            old = manifest.columns.get(name)
+            if old is not None and (old.per, old.dtype) != (per, dtype):
+                raise ValueError(
+                    f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
+                    f"{dtype} per {per} cannot be appended; replace that column with "
+                    "write_column, or write another corpus"
+                )
+        separator = separator_items(self.separator, stored)
+        if separator != tuple(manifest.separator):
+            raise ValueError(
+                f"{what}: its documents end with {_ending(manifest.separator)}, "
+                f"the new ones with {_ending(separator)}; append with the same "
+                "separator, or write another corpus"
+            )
+        return self.decided(stored, kind)
+
+    def commit(
+        self,
+        place: Place,
+        new: NewShards,
+        started: float,
+        lost: str = "so this write was discarded; to replace the other, write again "
+        'with exist="replace"',
+    ) -> WriteSummary:
+        """Commit shards and columns, which are complete at the place.
+
+        If another write committed since `place.begin`, an append begins again from the
+        new manifest.
+
+        Args:
+            place: Where the corpus is.
+            new: The shards.
+            started: When the write began, by `time.perf_counter`.
+            lost: What another write that was committed first means, and what to do.
+
+        Raises:
+            FileExistsError: Another write was committed first, and this write does not
+                append.
+            FileNotFoundError: A file is missing.
+            NoDocumentsError: There are no shards.
+        """
+        if not len(new):
+            raise NoDocumentsError(place.pattern)
+        recipe = self.decided(new.dtype, new.kind)
+        place.check_present(new.sizes)
+        while True:
+            found = place.found
+            manifest = recipe._extended(found, new, place)  # noqa: SLF001 - of self
+            place.is_uncertain = True
+            if place.commit(manifest):
+                break
+            place.is_uncertain = False
+            place.begin(replaces=False)
+            if set(new.shards.names) <= set(place.found.shards.names):
+                # Committed already: by us, and the answer was lost, or by another
+                # process of this write.
+                return place.summary(new, started)
+            if not self.appends:
+                raise FileExistsError(
+                    f"{place.manifest}: another write was committed first, {lost}"
+                )
+        place.is_uncertain = False
+        if not self.appends:
+            place.discard(found.file_names() - manifest.file_names())
+        return place.summary(new, started)
+
+    def _extended(self, manifest: Manifest, new: NewShards, place: Place) -> Manifest:
+        """Return the manifest with the new shards and their columns."""
+        if self.appends:
+            self.for_corpus(manifest, place.pattern)
+        else:
+            manifest = Manifest()
+        if not manifest.versions:
+            assert self.dtype is not None  # noqa: S101 - a document decided
+            manifest = Manifest(
+                dtype_name=self.dtype,
+                block_size=self.block_size,
+                separator=separator_items(self.separator, self.dtype),
+                tokenizer=self.tokenizer,
+                kind=self.kind,
+            )
+        twice = set(manifest.shards.names) & set(new.shards.names)
+        if twice:
+            raise FileExistsError(
+                f"{place.folder}{min(twice)}: another process committed the same "
+                "units during this write; to append them twice, write again"
+            )
+        everything = manifest.shards + new.shards
+        (fingerprint,) = everything.fingerprints([len(everything)])
+        version = Version(len(everything), fingerprint, self.arguments)
+        return replace(
+            manifest,
+            shards=everything,
+            columns=_extended_columns(manifest, new.columns, len(new)),
+            versions=(*manifest.versions, version),
+        )
+
+
+def _extended_columns(
+    manifest: Manifest, new: Mapping[str, ColumnTable], num_new: int
+) -> dict[str, ColumnTable]:
+    """Join the columns of a manifest and of new shards; either may lack some."""
+    num_old = len(manifest.shards)
+    columns = {
+        name: old + new[name] if name in new else old.followed_by(num_new)
+        for name, old in manifest.columns.items()
+    }
+    for name, table in new.items():
+        none = ColumnTable(table.per, table.dtype, (), (), ())
+        columns.setdefault(name, none.followed_by(num_old) + table)
+    return columns
+
+
+def _ending(separator: Sequence[int | float]) -> str:
+    return f"the separator {list(separator)}" if separator else "no separator"
