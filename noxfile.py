@@ -25,6 +25,7 @@ from packaging.requirements import Requirement
 PACKAGES = (
     "roxxel-store",
     "roxxel-format",
+    "roxxel-prepare",
     "roxxel-curriculum",
     "roxxel-loader",
     "roxxel-ckpt",
@@ -54,6 +55,7 @@ POINTS = {
 BARE = {
     "roxxel-store": (),
     "roxxel-format": ("numpy", "roxxel-store"),
+    "roxxel-prepare": ("numpy", "roxxel-format", "roxxel-store"),
     "roxxel-curriculum": ("numpy", "roxxel-format", "roxxel-store"),
 }
 
@@ -414,8 +416,8 @@ def campaign(session: nox.Session) -> None:
 def run_programs(
     session: nox.Session, programs: Sequence[tuple[str, Sequence[str]]]
 ) -> None:
-    """Run benchmark programs that need only roxxel-format, with their options."""
-    sync(session, "--package", "roxxel-format", "--group", "test")
+    """Run benchmark programs that need only roxxel-prepare, with their options."""
+    sync(session, "--package", "roxxel-prepare", "--group", "test")
     for name, options in programs:
         session.log(" ".join([name, *options]))
         session.run("python", f"{BENCHMARKS}/{name}.py", *options, *session.posargs)

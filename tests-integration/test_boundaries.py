@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MAY_DEPEND_ON = {
     "roxxel-store": set[str](),
     "roxxel-format": {"numpy", "roxxel-store"},
+    "roxxel-prepare": {"numpy", "roxxel-format", "roxxel-store"},
     "roxxel-curriculum": {"numpy", "roxxel-format", "roxxel-store"},
     "roxxel-loader": {"jax", "numpy", "roxxel-curriculum", "roxxel-store"},
     "roxxel-ckpt": {"jax", "flax", "orbax-checkpoint", "roxxel-store"},
@@ -46,7 +47,7 @@ MAY_DEPEND_ON = {
     "roxxel": {
         *("flax", "jax", "msgspec", "numpy", "optax", "plotly", "tomlkit"),
         *("roxxel-ckpt", "roxxel-curriculum", "roxxel-format", "roxxel-loader"),
-        *("roxxel-store", "roxxel-train"),
+        *("roxxel-prepare", "roxxel-store", "roxxel-train"),
     },
 }
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 from roxxel import Curriculum, Phase, Roxxel, Sampler
-from roxxel_format.cli import main
+from roxxel_prepare.cli import main
 
 from .buckets import CREDENTIALS, running_bucket, set_faults
 from .conftest import environment

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # delays the start of the user's program. All packages may load `roxxel_store`.
 LOADS: dict[str, set[str]] = {
     "roxxel_format": {"numpy"},
+    "roxxel_prepare": {"numpy", "roxxel_format"},
     "roxxel_curriculum": {"numpy", "roxxel_format"},
     "roxxel_loader": {"numpy", "jax", "roxxel_format", "roxxel_curriculum"},
     "roxxel_ckpt": set(),

@@ -22,7 +22,7 @@ import optax
 import pytest
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
-from roxxel_format.prepare import write_files
+from roxxel_prepare import write_files
 
 from .buckets import running_bucket
 from .ray_cluster import NODE, raylet_of, running_cluster
@@ -72,7 +72,7 @@ def ray(cluster: Any) -> Iterator[Any]:
 
 
 def sink_class() -> Any:
-    return import_module("roxxel_format.ray").RoxxelDatasink
+    return import_module("roxxel_prepare.ray").RoxxelDatasink
 
 
 def of_texts(ray: Any, texts: Sequence[object], num_blocks: int = 4) -> Any:
@@ -107,7 +107,7 @@ def test_example_of_the_datasink_gives_what_it_shows(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    module = import_module("roxxel_format.ray")
+    module = import_module("roxxel_prepare.ray")
     found = doctest.testmod(module, extraglobs={"ray": ray})
 
     assert (found.failed, found.attempted) == (0, 4)
@@ -431,7 +431,7 @@ def prepared(tmp_path: Path) -> tuple[list[str], dict[str, bytes]]:
         rows = [json.dumps("ab" * chosen.randrange(900)) for _ in range(400)]
         (inputs / f"{number}.jsonl").write_text("\n".join(rows), "utf-8")
     options = ["inputs", "--unit-bytes", "100K", "--separator", "0"]
-    command = [sys.executable, "-m", "roxxel_format", "write"]
+    command = [sys.executable, "-m", "roxxel_prepare", "write"]
     done = [*command, "one/c_*.rox", *options]
     subprocess.run(done, cwd=tmp_path, check=True, capture_output=True)
     expected = content(tmp_path / "one")
@@ -511,7 +511,7 @@ def test_units_of_workers_that_died_are_counted_as_retries(
                 os.kill(os.getpid(), signal.SIGKILL)
             return number
 
-    runner = import_module("roxxel_format._prepare.ray_runner").RayRunner()
+    runner = import_module("roxxel_prepare._run.ray_runner").RayRunner()
     outcomes = [*runner.run(Writer(), range(5))]
 
     assert sorted(each.record for each in outcomes if each.record is not None) == [

@@ -40,6 +40,7 @@ MOST_S = 0.02  # The latest moment of a kill after the chosen number of units.
 
 
 FORMAT = sys.executable, "-m", "roxxel_format"
+PREPARE = sys.executable, "-m", "roxxel_prepare"
 
 
 class Runner(Protocol):
@@ -149,7 +150,7 @@ def start(folder: Path, name: str, runner: Runner) -> subprocess.Popen[bytes]:
     pattern = str(folder / name / "c_*.rox")
     command = ["write", pattern, str(folder / "a.jsonl"), "--separator", "0"]
     return subprocess.Popen(
-        [*FORMAT, *command, "--unit-bytes", str(UNIT_BYTES), *runner.options],
+        [*PREPARE, *command, "--unit-bytes", str(UNIT_BYTES), *runner.options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,

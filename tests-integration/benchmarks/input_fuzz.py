@@ -2,7 +2,7 @@
 
 Files of every format (text, lines, jsonl, npy, parquet, roxxel02), plain and compressed
 (gz, zst; several members of each), are truncated, extended or overwritten, or bits are
-flipped. Then `roxxel-format write` replaces a corpus by their documents. The command
+flipped. Then `roxxel-prepare write` replaces a corpus by their documents. The command
 passes with one of these results:
 
 - `right`: exit code 0, and exactly the documents of the whole file.
@@ -49,7 +49,7 @@ import pyarrow.parquet as pq
 import zstandard
 from manifest_fuzz import SECONDS, at_most, limit_address_space
 from roxxel_format import Roxxel
-from roxxel_format.cli import main as command
+from roxxel_prepare.cli import main as command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -249,7 +249,7 @@ def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
 
 
 def written(corpus: Path, path: Path, sample: Sample) -> tuple[int, str]:
-    """Run `roxxel-format write`; return its exit code and its error."""
+    """Run `roxxel-prepare write`; return its exit code and its error."""
     error = io.StringIO()
     options = ["--format", sample.form, "--exist", "replace"]
     if sample.form in {"jsonl", "parquet"}:

@@ -2,7 +2,7 @@
 
 Four programs tokenize the same JSON lines with the same tokenizer of Hugging Face, one
 after the other, each in two processes of one thread: processes that only tokenize (the
-limit), `roxxel-format write --workers 2`, datatrove's tokenizer pipeline, and a loop
+limit), `roxxel-prepare write --workers 2`, datatrove's tokenizer pipeline, and a loop
 over lines like that of Megatron-LM. The number of tokens must be the same. The goals of
 Roxxel: at least 0.9 of the speed of the limit, faster than the two other tools, and
 never more disk space than 1.1 times the corpus.
@@ -115,7 +115,7 @@ def commands(way: str, folder: Path, output: Path) -> list[list[str]]:
     if way == "roxxel":
         words = ["write", str(output / "c_*.rox"), str(inputs)]
         words += ["--workers", str(WORKERS), "--tokenizer", tokenizer]
-        return [[sys.executable, "-m", "roxxel_format", *words]]
+        return [[sys.executable, "-m", "roxxel_prepare", *words]]
     if way == "datatrove":
         interpreter = os.environ.get("ROXXEL_BENCH_DATATROVE")
         made = ["uv", "run", "--quiet", "--no-project", "--script"]

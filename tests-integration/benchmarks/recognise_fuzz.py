@@ -2,8 +2,8 @@
 
 Each kind has files with their right ending, with the ending of another kind or none,
 damaged or empty, plain or compressed, alone or beside others in a folder with a README,
-a `_SUCCESS` and a hidden file. `roxxel-format write` gets no `--format`. It passes with
-one of these results:
+a `_SUCCESS` and a hidden file. `roxxel-prepare write` gets no `--format`. It passes
+with one of these results:
 
 - `right`: exit code 0, and exactly the documents of the files that are data.
 - `refused`: exit code 1, one sentence of one line, and no corpus.
@@ -47,7 +47,7 @@ from input_fuzz import KINDS as MUTATIONS
 from input_fuzz import as_npy, as_parquet, as_roxxel02
 from manifest_fuzz import SECONDS, at_most
 from roxxel_format import Roxxel
-from roxxel_format.cli import main as command
+from roxxel_prepare.cli import main as command
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -31,7 +31,7 @@ from jax.sharding import Mesh
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel_ckpt import Checkpointer
 from roxxel_format import ShardError
-from roxxel_format.cli import main
+from roxxel_prepare.cli import main
 from roxxel_train import TIMING_FIELDS, Preempted
 
 REFUSED = ("EACCES", "EIO", "ESTALE")

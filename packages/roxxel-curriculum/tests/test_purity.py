@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase, Sampler
 from roxxel_format import Roxxel, ShardError
-from roxxel_format.foreign import FlatTokens, Roxxel02Tokens
+from roxxel_format.foreign import FlatTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,24 +108,11 @@ def flat_copy(corpus: Roxxel) -> Path:
     return path
 
 
-def old_copy(corpus: Roxxel) -> Path:
-    """Write the tokens as int32 into two shards of the first Roxxel."""
-    folder = Path(corpus.paths[0]).parent / f"old_{Path(corpus.paths[0]).stem}"
-    folder.mkdir(exist_ok=True)
-    for number, part in enumerate(np.array_split(corpus.tokens[:], 2)):
-        tokens = part.astype("<i4")
-        foot = np.array([tokens.nbytes, 1, tokens.nbytes], "<i8").tobytes() + b"int32"
-        path = folder / f"old_{number:04d}.rox"
-        path.write_bytes(tokens.tobytes() + foot + bytes(3) + b"ROXXEL02")
-    return folder
-
-
 # Each makes a reader, and says what it adds to the tokens of the corpus.
 READERS: dict[str, tuple[Callable[[Roxxel], Any], int]] = {
     "plain": (lambda corpus: Roxxel(corpus.filepath), 0),
     "list of paths": (lambda corpus: Roxxel(list(corpus.paths)), 0),
     "foreign": (lambda corpus: FlatTokens(flat_copy(corpus)), 0),
-    "first Roxxel": (lambda corpus: Roxxel02Tokens(old_copy(corpus)), 0),
     "in memory": (InMemory, 0),
     "wrapped": (lambda corpus: Shifted(Roxxel(corpus.filepath)), 1),
     "wrapped twice": (lambda corpus: Shifted(Shifted(Roxxel(corpus.filepath))), 2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,14 @@ def names_in(folder: Path) -> list[str]:
     """Return the names of the files in a folder, but for the lock files."""
     locks = ".lock", ".writers"
     return sorted(path.name for path in folder.iterdir() if path.suffix not in locks)
+
+
+def shard_of(blocks: list[bytes]) -> bytes:
+    """Return the bytes of a shard of the first Roxxel, of bytes in blocks."""
+    ends = np.cumsum([len(block) for block in blocks], dtype="<i8")
+    data = b"".join(blocks)
+    counts = struct.pack("<qq", len(blocks), len(data))
+    return data + ends.tobytes() + counts + b"uint8\0\0\0ROXXEL02"
 
 
 def corpus_of(folder: Path, documents: Iterable[Any], **options: Any) -> Roxxel:

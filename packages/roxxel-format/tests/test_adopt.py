@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 
-from .helpers import corpus_of, documents_of, listed, names_in
-from .test_roxxel02 import shard_of
+from .helpers import corpus_of, documents_of, listed, names_in, shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.cli import main
-from roxxel_format.foreign import Roxxel02Tokens
 
-from .helpers import names_in
+from .helpers import names_in, shard_of
 from .test_commit import fork, kill_self
-from .test_roxxel02 import shard_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,19 +70,16 @@ def test_a_write_onto_one_old_shard_says_how_to_convert_it(
 
     if exist == "keep":
         assert str(caught.value).startswith(f"{path}: is a shard of the first Roxxel")
-        assert "roxxel-format write" in str(caught.value)
+        assert "roxxel-prepare write" in str(caught.value)
     assert path.read_bytes() == shard_of([TEXT])
 
 
 def test_a_replacement_that_fails_changes_nothing(tmp_path: Path) -> None:
     shards = old_corpus(tmp_path)
     pattern = tmp_path / "wiki_*.rox"
-    old = Roxxel02Tokens(pattern, separator=ord(" "))
 
     with pytest.raises(ValueError, match="document 0: value 115 is outside"):
-        Roxxel(pattern).write(
-            old.documents, separator=0, vocab_size=50, exist="replace"
-        )
+        Roxxel(pattern).write(TEXT.split(), separator=0, vocab_size=50, exist="replace")
 
     assert names_in(tmp_path) == sorted(shards)
     check_old(tmp_path, shards)
@@ -116,17 +111,14 @@ def test_after_a_killed_replacement_old_shards_are_as_safe_as_before(
     assert names_in(tmp_path) == sorted([*shards, other.name])
     check_old(tmp_path, shards)
     assert other.read_bytes() == b"notes of mine"
-    old = Roxxel02Tokens([tmp_path / name for name in sorted(shards)])
-    assert bytes(old.tokens[:]) == TEXT
 
 
 def test_after_a_replacement_old_shards_stay_beside_the_new(tmp_path: Path) -> None:
     shards = old_corpus(tmp_path)
     pattern = tmp_path / "wiki_*.rox"
-    old = Roxxel02Tokens(pattern, separator=ord(" "))
 
-    Roxxel(pattern).write(old.documents, separator=0, exist="replace")
-    Roxxel(pattern).write([[109, 111]], separator=0, exist="append")
+    Roxxel(pattern).write(TEXT.split(), separator=0, exist="replace")
+    Roxxel(pattern).write([b"mo"], separator=0, exist="append")
     assert main(["clean", str(pattern)]) == 0
 
     check_old(tmp_path, shards)

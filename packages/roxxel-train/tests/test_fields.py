@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,7 +10,6 @@ import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format.cli import main as roxxel_format
 
 from .helpers import (
     by_mask,
@@ -99,11 +97,8 @@ def test_run_on_prompts_and_completions_learns_the_completions_alone(
     tmp_path: Path,
 ) -> None:
     pairs = [{"prompt": "ab"[n % 2] * 5, "completion": "yz" * 2} for n in range(8)]
-    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
-    (tmp_path / "chats.jsonl").write_text(lines)
     target = str(tmp_path / "chats_*.rox")
-    fields = ["--prompt", "prompt", "--completion", "completion", "--separator", "0"]
-    assert roxxel_format(["write", target, str(tmp_path / "chats.jsonl"), *fields]) == 0
+    Roxxel(target).write(pairs, separator=0, prompt="prompt", completion="completion")
     model = Unigram()
     one = trainer(
         tmp_path,

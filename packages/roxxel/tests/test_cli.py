@@ -91,13 +91,17 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
     shown = capsys.readouterr()
     assert shown.out == ""
-    for command in (*COMMANDS, "format", "ckpt"):
+    for command in (*COMMANDS, "prepare", "format", "ckpt"):
         assert f"\n  {command} " in shown.err
 
 
 @pytest.mark.parametrize(
     ("name", "commands"),
-    [("format", ("write", "info", "verify")), ("ckpt", ("ls", "verify", "export"))],
+    [
+        ("prepare", ("write", "plan", "commit", "split")),
+        ("format", ("info", "verify", "copy")),
+        ("ckpt", ("ls", "verify", "export")),
+    ],
 )
 def test_the_name_of_a_group_alone_shows_its_commands(
     name: str, commands: tuple[str, ...], capsys: pytest.CaptureFixture[str]

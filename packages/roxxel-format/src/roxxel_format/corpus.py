@@ -7,6 +7,8 @@ from dataclasses import replace
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+
 from roxxel_format._read.cached import CachedFiles
 from roxxel_format._read.columns import item_text
 from roxxel_format._read.input_totals import input_totals
@@ -17,7 +19,6 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.adopt import adopt
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
@@ -401,7 +402,7 @@ class Roxxel:
         """Return the documents and tokens that came from each input file.
 
         Only shards that record their inputs count, such as those of
-        `roxxel-format write`. Reads the metadata of every shard.
+        `roxxel-prepare write`. Reads the metadata of every shard.
         """
         reader = self._open()
         return input_totals(reader.contents, reader.metadata)

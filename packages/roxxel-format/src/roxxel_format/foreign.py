@@ -1,8 +1,8 @@
 """Read corpora of other formats in place, each as a `TokenReader`.
 
 The readers map flat `.bin` and `.npy` files (nanoGPT, llm.c, OLMo), Megatron's `.bin`
-with its `.idx`, `.ds` files of datatrove, and the shards of the first Roxxel, which end
-with `ROXXEL02`. So a curriculum can read an existing corpus without tokenizing again.
+with its `.idx`, and `.ds` files of datatrove. So a curriculum can read an existing
+corpus without tokenizing again.
 `open_foreign` opens any of them by plain values, and `roxxel-format copy` turns any of
 them into shards. These formats have no checksums, so readers
 cannot detect damaged tokens, and a fingerprint covers only a sample of the tokens. An
@@ -11,23 +11,19 @@ unpickled reader opens its files by path, and raises if their fingerprint change
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate
 from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store.reading import read_file
+from roxxel_store.urls import is_url
 
 from roxxel_format._read.foreign_files import (
-    BlockFile,
-    ds_dtype,
-    ends_as_roxxel02,
-    parse_ends,
+    parse_datatrove,
     read_megatron_index,
 )
 from roxxel_format._read.item_files import (
@@ -44,18 +40,15 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.maps import with_room
 from roxxel_format._read.separators import (
     DocumentEnds,
     ended,
     items_of,
-    separated,
     with_separator,
 )
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute, matching_files
-from roxxel_format._store.urls import is_url
+from roxxel_format._store.corpus_name import absolute
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -75,9 +68,9 @@ __all__ = [
     "FlatTokens",
     "MappedTokens",
     "MegatronTokens",
-    "Roxxel02Tokens",
     "foreign_format",
     "open_foreign",
+    "parse_datatrove",
 ]
 
 _SAMPLED_BLOCKS = 1024
@@ -384,8 +377,8 @@ class DatatroveTokens(MappedTokens):
         at = 0
         for path in paths_of(filepath, "DatatroveTokens"):
             index = path + ".index"
-            ends = parse_ends(index, read_file(index, _MAX_INDEX_SIZE, ShardError))
-            dtype = ds_dtype(path, Path(path).stat().st_size, ends)
+            data = read_file(index, _MAX_INDEX_SIZE, ShardError)
+            dtype, ends = parse_datatrove(path, Path(path).stat().st_size, data)
             items.append(find_items(path, dtype, 0))
             stops.append(ends + at)
             at += items[-1].num_items
@@ -400,110 +393,11 @@ class DatatroveTokens(MappedTokens):
         return _opened_again, (type(self), filepath, keywords, self.fingerprint)
 
 
-class Roxxel02Tokens(MappedTokens):
-    """Shards of the first Roxxel, which end with `ROXXEL02` or `ROXXEL01`.
-
-    The shards hold items in blocks, and do not record where documents end. All items
-    are read as tokens, including the zeros or separators that pad the last block of
-    each write.
-
-    Args:
-        filepath: A shard, a folder, a glob pattern, or a list of these. The shards are
-            read in natural order of their names.
-        dtype: Item type. Default: the type that the shards record; shards of `ROXXEL01`
-            record no type. Items are little-endian, unless the dtype is big-endian
-            (`">u2"`).
-        separator: The token or the bytes that the writer appended to each document. The
-            writer also padded blocks with separators, and may have cut off the last
-            one. So a document ends after one or more separators in a row. The first use
-            of the documents searches all tokens. Default: all tokens are one document.
-        tokenizer: Name and hash of the tokenizer, if it is known.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ShardError: A file is damaged or has another format, the shards hold items of
-            different types, or a read finds a negative integer.
-        ValueError: `separator` is not a whole number of items.
-
-    Example:
-        >>> tokens = np.array([5, 6, 0, 7, 0], np.int32)
-        >>> foot = np.array([20, 1, 20], np.int64).tobytes() + b"int32"
-        >>> with open("old_0000.rox", "wb") as file:
-        ...     written = file.write(tokens.tobytes() + foot + bytes(3) + b"ROXXEL02")
-        >>> old = Roxxel02Tokens("old_*.rox", separator=0)
-        >>> [document.tolist() for document in old.documents]
-        [[5, 6], [7]]
-    """
-
-    def __init__(
-        self,
-        filepath: Filepath,
-        dtype: npt.DTypeLike | None = None,
-        *,
-        separator: int | bytes | None = None,
-        tokenizer: str | None = None,
-    ) -> None:
-        filepath = absolute(filepath)
-        named = (filepath,) if isinstance(filepath, str) else filepath
-        paths = [path for each in named for path in matching_files(each)]
-        if not paths:
-            raise FileNotFoundError("the list of shards is empty; pass at least one")
-
-        def opened(path: str) -> BlockFile:
-            return with_room(lambda: BlockFile(path, dtype))
-
-        identities = [opened(path).identity for path in paths]
-        stored = identities[0].dtype
-        for path, identity in zip(paths, identities, strict=True):
-            if identity.dtype != stored:
-                raise ShardError(
-                    f"{path}: holds {identity.dtype}, but {paths[0]} holds {stored}; "
-                    "open them as two corpora, or pass dtype"
-                )
-        end = None if separator is None else items_of(separator, stored)
-
-        def again(number: int) -> BlockFile:
-            file = opened(paths[number])
-            if file.identity != identities[number]:
-                raise ShardError(
-                    f"{paths[number]}: the file was replaced after it was opened; open "
-                    "the corpus again"
-                )
-            return file
-
-        sizes = [identity.num_items for identity in identities]
-        bounds = list(accumulate(sizes, initial=0))
-        line = Line(bounds, stored, again, BlockFile.piece)
-
-        def documents() -> DocumentEnds:
-            if end is None:
-                return DocumentEnds(np.array([len(line)], np.int64))
-            return separated(line, bounds, end)
-
-        super().__init__(
-            line,
-            documents,
-            b"" if end is None else end.tobytes(),
-            tokenizer,
-            name=_shown(filepath),
-        )
-        self._arguments = filepath, dtype, separator
-
-    def __reduce__(self) -> tuple[object, ...]:
-        filepath, dtype, separator = self._arguments
-        keywords = {
-            "dtype": dtype,
-            "separator": separator,
-            "tokenizer": self._tokenizer,
-        }
-        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
-
-
 def foreign_format(filepath: Filepath) -> str | None:
     """Return the format of a corpus that is no `Roxxel`; None if it is none of these.
 
-    `open_foreign` reads these formats: `"flat"`, `"megatron"`, `"datatrove"`,
-    `"roxxel02"`. The names decide, and for `.rox` the last bytes of the first file.
+    `open_foreign` reads these formats: `"flat"`, `"megatron"` and `"datatrove"`. The
+    names decide.
 
     Example:
         >>> foreign_format("train_*.bin"), foreign_format("wiki_*.rox")
@@ -521,9 +415,6 @@ def foreign_format(filepath: Filepath) -> str | None:
         return "flat"
     if path.suffix == ".ds":
         return "datatrove"
-    if path.suffix == ".rox" or not path.suffix:
-        with contextlib.suppress(FileNotFoundError, ShardError, IsADirectoryError):
-            return "roxxel02" if ends_as_roxxel02(matching_files(first)[0]) else None
     return None
 
 
@@ -540,9 +431,9 @@ def open_foreign(
 
     Args:
         filepath: As for the reader of the format.
-        format: `"flat"` (nanoGPT, llm.c, OLMo), `"megatron"`, `"datatrove"` or
-            `"roxxel02"`. Default: `foreign_format` of the path.
-        dtype: As for `FlatTokens` and `Roxxel02Tokens`.
+        format: `"flat"` (nanoGPT, llm.c, OLMo), `"megatron"` or `"datatrove"`. Default:
+            `foreign_format` of the path.
+        dtype: As for `FlatTokens`.
         offset: As for `FlatTokens`.
         separator: The token that ends documents.
         tokenizer: Name and hash of the tokenizer, if it is known.
@@ -587,7 +478,6 @@ _READERS: dict[str, tuple[Callable[..., MappedTokens], frozenset[str]]] = {
     "flat": (FlatTokens, frozenset({"dtype", "offset", "separator", "tokenizer"})),
     "megatron": (MegatronTokens, frozenset({"separator", "tokenizer"})),
     "datatrove": (DatatroveTokens, frozenset({"separator", "tokenizer"})),
-    "roxxel02": (Roxxel02Tokens, frozenset({"dtype", "separator", "tokenizer"})),
 }
 
 FOREIGN_FORMATS = tuple(_READERS)

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
+import errno
 import io
 import os
+import re
 import select
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+EXPECTED = (
+    OSError,
+    ValueError,
+    TypeError,
+    IndexError,
+    ImportError,
+    RuntimeError,
+    MemoryError,
+)
+"""Errors that are meant for users of the commands on corpora."""
+
+# An argument `exist=` in a message, but not that of `write_column`: the command has no
+# option for columns.
+_PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 REFUSED = 1
 INTERRUPTED = 130
@@ -27,6 +46,50 @@ def sentence_of(error: Exception) -> str:
         if error.strerror:
             return error.strerror if path is None else f"{path}: {error.strerror}"
     return str(error)
+
+
+def spelled(error: Exception) -> str:
+    """Return the text of an error, with `exist="keep"` as the option `--exist keep`.
+
+    Example:
+        >>> spelled(ValueError('a.rox: exists already; use exist="replace"'))
+        'a.rox: exists already; use --exist replace'
+    """
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
+        remedy = "; check the path" if error.errno == errno.ENOENT else ""
+        return f"{error.filename}: {what}{remedy}"
+    if isinstance(error, MemoryError) and not str(error):
+        return "needs more memory than this process can get; use fewer --workers"
+    return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
+
+
+def positive(text: str) -> int:
+    """Parse the value of an option that is an integer of at least 1.
+
+    Example:
+        >>> positive("8")
+        8
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """Parse the value of an option that is a number of bytes.
+
+    Example:
+        >>> size("4096"), size("64K")
+        (4096, 65536)
+    """
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        return int(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
+        ) from None
 
 
 def run_command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store.patterns import is_pattern
 from roxxel_store.reading import read_file
 
 from roxxel_format._read.shard import open_shard
@@ -11,7 +12,6 @@ from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
     corpus_name,
     is_folder,
-    is_pattern,
     matching_files,
 )
 from roxxel_format.errors import ShardError

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from roxxel_store.urls import is_url
 
 from roxxel_format._read.foreign_files import (
     NPY_MAGIC,
@@ -23,7 +24,6 @@ from roxxel_format._read.line import Line
 from roxxel_format._read.maps import with_room
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute, matching_files
-from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+
 from roxxel_format._read.contents import contents_of, joined, listed_contents
 from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
@@ -22,7 +24,6 @@ from roxxel_format._store.corpus_name import (
     matching_files,
     meant,
 )
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

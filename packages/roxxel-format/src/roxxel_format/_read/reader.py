@@ -15,6 +15,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+from roxxel_store.urls import is_url
 
 from roxxel_format._read.cached import cached
 from roxxel_format._read.columns import Column
@@ -32,7 +33,6 @@ from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
-from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ChangedShardError, ChecksumError, ShardError
 
 if TYPE_CHECKING:

@@ -299,9 +299,8 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     """
     if foot[-8:] in ROXXEL02_MAGICS:
         raise OldShardError(
-            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); read it "
-            "with roxxel_format.foreign.Roxxel02Tokens, or convert it with "
-            '`roxxel-format write "new_*.rox" FILES --separator SEP`'
+            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); convert "
+            'it with `roxxel-prepare write "new_*.rox" FILES --separator SEP`'
         )
     if not _HEAD_MAGIC.startswith(head[: len(_HEAD_MAGIC)]) or not head:
         raise NotAShardError(

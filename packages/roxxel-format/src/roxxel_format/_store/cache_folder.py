@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import drafted_name
 from roxxel_store.locks import locked_alone, locked_shared, open_lock
-
-from roxxel_format._store.urls import is_url
+from roxxel_store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from roxxel_store.urls import is_url
+
 from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
@@ -13,7 +15,6 @@ from roxxel_format._store.corpus_name import (
     name_in_bucket,
     share_files,
 )
-from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import OnePath

@@ -10,7 +10,6 @@ this name; `dir/corpus/` is always a folder. `meant` says when such a path means
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from dataclasses import dataclass
@@ -18,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store.files import drafted_name, matches_in, names_in
+from roxxel_store.patterns import is_pattern, matches_of, visible
+from roxxel_store.urls import SCHEMES, checked_url, is_url
 
-from roxxel_format._store.urls import SCHEMES, checked_url, is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
@@ -35,7 +35,6 @@ _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
-_DIGITS = re.compile(r"([0-9]+)")
 _BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 # Beginning and end of the text that replaces the star of a pattern in a shard name.
@@ -201,34 +200,6 @@ def meant(filepath: str, *, sharded: bool = False) -> str:
             f'"{Path(several.pattern).name}"; pass one of these names'
         )
     return str(single)
-
-
-def is_pattern(filepath: str) -> bool:
-    """Return whether a path is a pattern, and not the path of a file or folder.
-
-    Brackets in the name of an existing file or folder are not a pattern.
-    """
-    return glob.has_magic(filepath) and glob.has_magic(_below_folder(filepath)[1])
-
-
-def _below_folder(filepath: str) -> tuple[Path, str]:
-    """Return the deepest existing folder of a path, and the rest of the path."""
-    path = Path(filepath)
-    if os.path.lexists(path):
-        return path, ""
-    folder = path.parent
-    while not folder.is_dir():
-        folder = folder.parent
-    return folder, str(path.relative_to(folder))
-
-
-def matches_of(pattern: str) -> tuple[str, list[str]]:
-    """Return the folder in which a pattern begins, and what matches it.
-
-    The matches are the visible files and folders, in natural order.
-    """
-    folder, rest = _below_folder(pattern)
-    return str(folder), visible(matches_in(folder, rest))
 
 
 def is_folder(filepath: str) -> bool:
@@ -400,24 +371,6 @@ def matching_files(filepath: str) -> list[str]:
             "check the path"
         )
     return found
-
-
-def visible(paths: Iterable[Path]) -> list[str]:
-    """Return the visible paths in natural order."""
-    return in_natural_order(
-        str(path) for path in paths if not path.name.startswith(".")
-    )
-
-
-def in_natural_order(paths: Iterable[str]) -> list[str]:
-    """Return paths, sorted; digits in names compare as numbers."""
-
-    def key(path: str) -> tuple[list[int | str], str]:
-        # Every second part is a run of digits.
-        parts = enumerate(_DIGITS.split(path))
-        return [int(part) if index % 2 else part for index, part in parts], path
-
-    return sorted(paths, key=key)
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:

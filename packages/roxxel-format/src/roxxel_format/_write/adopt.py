@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.files import matches_in
+from roxxel_store.patterns import visible
 from roxxel_store.reading import read_file
 
 from roxxel_format._read.contents import contents_of
@@ -18,7 +19,7 @@ from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
-from roxxel_format._store.corpus_name import SUFFIX, manifests_in, visible
+from roxxel_format._store.corpus_name import SUFFIX, manifests_in
 from roxxel_format._store.locks import writing
 from roxxel_format._write.commit import Committed, commit, manifest_of
 from roxxel_format._write.target import name_to_write

@@ -16,10 +16,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from roxxel_store.files import draft_path, drafted_name, names_in
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.locks import alone
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.checks import (
     check_arguments,
     check_data,
@@ -170,15 +170,17 @@ class CorpusWrite:
         self.recipe = self.recipe.for_corpus(self.place.found, self.what)
 
     def decide(self, documents: Iterable[object]) -> None:
-        """Read documents until one decides item type and kind.
+        """Read documents until one is chosen, so that item type and kind are decided.
 
         Raises:
-            NoDocumentsError: There are no documents.
+            NoDocumentsError: There are no documents to write.
         """
-        intake = replace(self._intake, dtype=self.recipe.dtype, kind=self.recipe.kind)
-        if next(intake.rows(documents, self.options.fields), None) is None:
+        options, recipe = self.options, self.recipe
+        intake = replace(self._intake, dtype=recipe.dtype, kind=recipe.kind)
+        rows = intake.rows(documents, options.fields)
+        if not any(options.has(row.tokens, intake.dtype) for row in rows):
             raise NoDocumentsError(self.what)
-        self.recipe = self.recipe.decided(intake.dtype, intake.kind)
+        self.recipe = recipe.decided(intake.dtype, intake.kind)
 
     def job(self, digest: str, recipe: Recipe | None = None) -> WriteJob:
         """Return what writes shards in other processes.

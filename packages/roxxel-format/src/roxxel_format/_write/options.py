@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.arguments import as_integer
 
-from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._write.fields import Fields
 from roxxel_format.naming import printable
 
@@ -28,6 +28,16 @@ class Separator(Enum):
 
     OF_TOKENIZER = "the tokenizer's own"
     """The tokenizer's end-of-text token; no separator without a tokenizer."""
+
+    @staticmethod
+    def parse(text: str) -> int | str | None:
+        """Parse a token id, the name of a token, or `none`."""
+        if text == "none":
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,14 @@ class WriteOptions:
     def dtype_name(self) -> str | None:
         """Name of the item type."""
         return None if self.dtype is None else str(self.dtype)
+
+    def has(self, tokens: Tokens, dtype: str | None) -> bool:
+        """Return whether a document is written; `dtype` is that of the corpus."""
+        if self.chooses is None or tokens.ndim != 1:
+            return True
+        if dtype is not None and tokens.dtype.kind not in "biu":
+            tokens = tokens.astype(stored_dtype(dtype))  # As a reader finds it.
+        return self.chooses(tokens)
 
     @property
     def separator_value(self) -> float | bytes | None:

@@ -22,13 +22,13 @@ from roxxel_store.files import names_in
 from roxxel_store.output import Output, replace_file
 from roxxel_store.reading import read_file
 from roxxel_store.swap import swap_object
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import PLAN, DamagedRecordError
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.locks import committing, writing
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,

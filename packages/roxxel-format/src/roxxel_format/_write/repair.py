@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from roxxel_store.output import Output
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._read.shard import LOCAL, open_shard
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:

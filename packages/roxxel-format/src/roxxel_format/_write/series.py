@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
@@ -114,7 +113,7 @@ class ShardSeries:
         """Yield the documents to write; count them for their origins."""
         separator = 0
         for row in self._intake.rows(_iterator(data), self._options.fields):
-            if not self._is_chosen(row.tokens):
+            if not self._options.has(row.tokens, self._intake.dtype):
                 continue
             self._num_dropped += row.num_dropped
             origin = row.row.origin
@@ -123,14 +122,6 @@ class ShardSeries:
                 origin.note(row.tokens.size + separator)
                 self._note(origin)
             yield row
-
-    def _is_chosen(self, tokens: Tokens) -> bool:
-        chooses, name = self._options.chooses, self._intake.dtype
-        if chooses is None or tokens.ndim != 1:
-            return True
-        if name is not None and tokens.dtype.kind not in "biu":
-            tokens = tokens.astype(stored_dtype(name))  # As a reader finds it.
-        return chooses(tokens)
 
     def _note(self, origin: Origin) -> None:
         """Remember the origin of a document until it is written."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store.urls import is_url
+
 from roxxel_format._store.corpus_name import corpus_name, meant
-from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName

@@ -10,12 +10,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_store.urls import is_url
+
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import as_table
-from roxxel_format._store.urls import is_url
 from roxxel_format._write.place import BucketPlace, FolderPlace
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError

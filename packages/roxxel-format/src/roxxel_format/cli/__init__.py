@@ -1,4 +1,4 @@
-"""The `roxxel-format` command, with its subcommands write and commit.
+"""The `roxxel-format` command: inspect, verify, copy, adopt, repair and clean corpora.
 
 Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
 interrupted. An error is one sentence on the standard error.
@@ -6,38 +6,15 @@ interrupted. An error is one sentence on the standard error.
 
 from __future__ import annotations
 
-import errno
-import re
-import shlex
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from roxxel_store.command import prepare_streams, run_command
+from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
-from roxxel_format._prepare.committing import commit_units
-from roxxel_format._prepare.side import held_out_path
-from roxxel_format.cli import reading, values, writing
+from roxxel_format.cli import reading, writing
 from roxxel_format.cli.arguments import parser
-from roxxel_format.corpus import Roxxel
-from roxxel_format.prepare import PartSummary, write_files
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping, Sequence
-
-    from roxxel_format._write.options import WriteSummary
-
-# An argument `exist=` in a message, but not that of `write_column`: the command has no
-# option for columns.
-_PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
-_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    IndexError,
-    ImportError,
-    RuntimeError,
-    MemoryError,
-)
+    from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
@@ -55,118 +32,16 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     return run_command(
         prog,
         lambda: _COMMANDS[options.command](options),
-        lambda error: isinstance(error, _ERRORS),
-        _sentence,
+        lambda error: isinstance(error, EXPECTED),
+        spelled,
     )
-
-
-def _sentence(error: Exception) -> str:
-    """Return an error's text without the errno; spell `exist=` as `--exist`."""
-    if isinstance(error, OSError) and error.strerror and error.filename:
-        what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
-        remedy = "; check the path" if error.errno == errno.ENOENT else ""
-        return f"{error.filename}: {what}{remedy}"
-    if isinstance(error, MemoryError) and not str(error):
-        return "needs more memory than this process can get; use fewer --workers"
-    return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
-
-
-def _write(options: argparse.Namespace) -> int:
-    """Write the documents of files into a corpus."""
-    _check_usage(options)
-    written = write_files(
-        options.corpus,
-        options.inputs,
-        options.separator,
-        options.block_size,
-        options.max_shard_bytes,
-        options.dtype,
-        format=options.format,
-        field=options.field,
-        vocab_size=options.vocab_size,
-        tokenizer=options.tokenizer,
-        special_tokens=options.special_tokens,
-        prompt=options.prompt,
-        completion=options.completion,
-        document_id=options.id,
-        path=options.path,
-        exist=options.exist,
-        workers=options.workers,
-        ray=options.ray,
-        part=options.part,
-        unit_bytes=options.unit_bytes,
-        split=options.split,
-        shuffle=options.shuffle,
-        skip_bad=options.skip_bad,
-        progress=values.status_line(),
-    )
-    corpora = [options.corpus]
-    if options.split is not None:
-        corpora.insert(0, held_out_path(options.corpus, options.split[0]))
-    _print_summaries(dict(zip(corpora, written, strict=True)))
-    if options.part is not None:
-        print(f"  roxxel-format commit {shlex.quote(options.corpus)}")
-    return 0
-
-
-def _plan(options: argparse.Namespace) -> int:
-    """Print the units of a write."""
-    _check_usage(options)
-    return writing.plan(options)
-
-
-def _commit(options: argparse.Namespace) -> int:
-    """Commit a preparation whose parts are done."""
-    _print_summaries(commit_units(options.corpus))
-    return 0
-
-
-def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
-    """Print a line for each corpus of a write; name the two corpora of a split.
-
-    A further line names each column that an append left without values.
-    """
-    for corpus, summary in written.items():
-        if isinstance(summary, PartSummary) or not summary.kept:
-            print(f"{corpus}: {summary}" if len(written) > 1 else summary)
-        if not isinstance(summary, PartSummary):
-            with Roxxel(corpus) as opened:
-                partial = opened.partial_columns
-            for column in partial:
-                print(
-                    f"{corpus}: the column {column!r} has no values in some shards, so "
-                    "it cannot be read; append the values with "
-                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
-                )
-
-
-def _check_usage(options: argparse.Namespace) -> None:
-    """Exit with a usage error for arguments that do not belong together."""
-    usage_error: Callable[[str], NoReturn] = options.usage_error
-    if options.tokenizer is None:
-        if isinstance(options.separator, str):
-            usage_error(
-                f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, use --separator-bytes, or pass the --tokenizer that has "
-                "this token"
-            )
-        if options.special_tokens:
-            usage_error("argument --special-tokens: needs --tokenizer")
-    if (options.prompt is None) != (options.completion is None):
-        usage_error("arguments --prompt and --completion: pass both, or neither")
-    if options.prompt is not None and options.field is not None:
-        usage_error("argument --field: not allowed with --prompt and --completion")
 
 
 _COMMANDS = {
-    "write": _write,
-    "plan": _plan,
-    "commit": _commit,
     "info": reading.info,
     "verify": reading.verify,
     "cat": reading.cat,
     "export": reading.export,
-    "split": writing.split,
     "copy": writing.copy,
     "adopt": writing.adopt,
     "repair": writing.repair,

@@ -5,29 +5,25 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from roxxel_format._prepare.formats import FORMATS
-from roxxel_format._prepare.units import UNIT_BYTES
+from roxxel_store.command import positive, size
+
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
-from roxxel_format.cli import values
+from roxxel_format.cli.values import span
 from roxxel_format.foreign import FOREIGN_FORMATS
-
-_EXIST = ("keep", "replace", "append", "error")
 
 
 def parser(prog: str) -> ArgumentParser:
     """Return the parser, which stores the name of the command as `command`."""
     found = ArgumentParser(
         prog=prog,
-        description="Write, inspect and check corpora of .rox shards.",
+        description="Inspect, check, copy and repair corpora of .rox shards.",
         epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
     )
     found.set_defaults(prog=prog)
     found.add_argument("--version", action="version", version=__version__)
     commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_write(commands)
     _add_readers(commands)
-    _add_split(commands)
     copy = commands.add_parser(
         "copy",
         help="copy a corpus between folders and buckets, or from another format",
@@ -55,14 +51,14 @@ def parser(prog: str) -> ArgumentParser:
     )
     foreign.add_argument(
         "--offset",
-        type=values.size,
+        type=size,
         metavar="BYTES",
         help="bytes before the first token of each flat file; default: a header of "
         ".npy or llm.c, else 0",
     )
     foreign.add_argument(
         "--separator",
-        type=values.separator,
+        type=Separator.parse,
         metavar="TOKEN",
         help="the token that ends each document, or its name in --tokenizer; none "
         "makes all tokens of flat files one document",
@@ -145,7 +141,7 @@ def _add_readers(commands: Any) -> None:
     )
     which.add_argument(
         "--tokens",
-        type=values.span,
+        type=span,
         metavar="A:B",
         help="the tokens from A to before B",
     )
@@ -163,7 +159,7 @@ def _add_readers(commands: Any) -> None:
     )
     cat.add_argument(
         "--width",
-        type=values.positive,
+        type=positive,
         metavar="COLUMNS",
         help="wrap lines between words; default: the width of the terminal, and no "
         "wrapping into a file or a pipe",
@@ -203,218 +199,10 @@ def _add_repair(commands: Any) -> None:
     )
 
 
-def _add_split(commands: Any) -> None:
-    split = commands.add_parser(
-        "split",
-        help="hold out a share of the documents",
-        description="Write two corpora: a share of the documents, chosen by their "
-        "content, and all others. Equal documents are on the same side.",
-    )
-    split.add_argument("corpus", help="the corpus to divide, which does not change")
-    split.add_argument("kept", help="path of the corpus of all other documents")
-    split.add_argument("held_out", help="path of the corpus of held-out documents")
-    split.add_argument(
-        "--share",
-        type=float,
-        default=0.02,
-        help="share of the documents to hold out, from 0 to 1; default: 0.02",
-    )
-    split.add_argument(
-        "--salt", default="", help="changes which documents are held out"
-    )
-    split.add_argument(
-        "--drop-columns",
-        action="store_true",
-        help="write both corpora without the columns of the source; default: an error "
-        "if it has columns",
-    )
-    _add_max_shard_bytes(split)
-    _add_exist(split)
-
-
-def _add_write(commands: Any) -> None:
-    write = commands.add_parser(
-        "write",
-        help="write documents into shards",
-        description="Write the documents of files into a corpus. Readers see the "
-        "corpus when all of it is written. Run the same command again to continue an "
-        "interrupted write.",
-    )
-    _add_write_options(write)
-    plan = commands.add_parser(
-        "plan",
-        help="print the units of a write, and write nothing",
-        description="Print the units into which `write` divides these inputs: a unit "
-        "is consecutive files, or a part of one large file. Takes the arguments of "
-        "`write`, so that you can try a command before you run it.",
-    )
-    _add_write_options(plan)
-    plan.add_argument("--json", action="store_true", help="print one JSON object")
-    commit = commands.add_parser(
-        "commit",
-        help="commit a corpus whose parts were written with --part",
-        description="Commit a corpus when all members of `write --part` are done. "
-        "Names the missing units if there are any, and then changes nothing.",
-    )
-    commit.add_argument("corpus", help="as for write")
-
-
-def _add_write_options(write: ArgumentParser) -> None:
-    write.add_argument(
-        "corpus",
-        help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
-    )
-    _add_inputs(write)
-    separator = write.add_mutually_exclusive_group()
-    separator.add_argument(
-        "--separator",
-        type=values.separator,
-        default=Separator.OF_TOKENIZER,
-        metavar="TOKEN",
-        help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer. Also divides shards of the first Roxxel into documents",
-    )
-    separator.add_argument(
-        "--separator-bytes",
-        type=values.byte_string,
-        dest="separator",
-        default=Separator.OF_TOKENIZER,
-        metavar="TEXT",
-        help=r"text with the escapes \n, \t, \r, \\ and \xNN, such as '\n\n'",
-    )
-    write.add_argument(
-        "--dtype",
-        help="type of a token on the disk; default: uint16 or uint32, whichever holds "
-        "the vocabulary, and uint8 for bytes",
-    )
-    write.add_argument(
-        "--vocab-size",
-        type=int,
-        metavar="N",
-        help="every token must be below N",
-    )
-    write.add_argument(
-        "--block-size",
-        type=values.size,
-        default=4096,
-        metavar="BYTES",
-        help="bytes that one checksum covers, a power of two; default: 4096",
-    )
-    _add_max_shard_bytes(write)
-    write.add_argument(
-        "--tokenizer",
-        metavar="PATH",
-        help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
-        "bytes of a text, then token 256; default: the bytes alone",
-    )
-    write.add_argument(
-        "--special-tokens",
-        action="store_true",
-        help="encode names of special tokens in texts as special tokens",
-    )
-    write.add_argument(
-        "--prompt",
-        metavar="FIELD",
-        help="field of prompts; with --completion. A document is a prompt and its "
-        "completion, and the column loss_mask is 0 on the prompt",
-    )
-    write.add_argument("--completion", metavar="FIELD", help="field of completions")
-    write.add_argument(
-        "--id", metavar="FIELD", help="field of ids; documents keep them in a column id"
-    )
-    write.add_argument(
-        "--path",
-        action="store_true",
-        help="keep the path of each document's file in a column path, relative to the "
-        "folder of all inputs",
-    )
-    runners = write.add_mutually_exclusive_group()
-    runners.add_argument(
-        "--workers",
-        type=values.positive,
-        default=1,
-        metavar="N",
-        help="write units in N processes; default: 1",
-    )
-    runners.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="write units as tasks of the Ray cluster at ADDRESS; default: "
-        "RAY_ADDRESS, or this machine",
-    )
-    write.add_argument(
-        "--part",
-        type=values.part,
-        metavar="I/N",
-        help="write the share of member I (from 0) of N, and do not commit; then run "
-        "the command `commit`",
-    )
-    write.add_argument(
-        "--split",
-        type=values.split,
-        metavar="NAME=SHARE",
-        help="hold out this share of the documents, chosen by their content, in a "
-        "second corpus: valid=0.001 holds out wiki_valid_*.rox of wiki_*.rox",
-    )
-    write.add_argument(
-        "--shuffle",
-        type=int,
-        metavar="SEED",
-        help="shuffle the units, and the documents in each; not a global shuffle",
-    )
-    write.add_argument(
-        "--skip-bad",
-        action="store_true",
-        help="leave out damaged documents, and damaged files from the damage on, and "
-        "list them; default: an error",
-    )
-    _add_exist(write)
-    write.set_defaults(usage_error=write.error)
-
-
 def _add_max_shard_bytes(parser: Any) -> None:
     parser.add_argument(
         "--max-shard-bytes",
-        type=values.size,
+        type=size,
         metavar="BYTES",
         help="largest size of a shard, such as 1G; default: no limit",
-    )
-
-
-def _add_exist(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--exist",
-        choices=_EXIST,
-        default="keep",
-        help="if the corpus exists: keep it if the same command wrote it, replace "
-        "it, append a new version, or stop; default: keep",
-    )
-
-
-def _add_inputs(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "inputs",
-        nargs="+",
-        help="files, folders, patterns, or URLs of these; - is the standard input",
-    )
-    parser.add_argument(
-        "--format",
-        choices=FORMATS,
-        metavar="FORMAT",
-        help=f"one of {', '.join(FORMATS)}; default: that of each file's name, which "
-        "its first bytes must confirm",
-    )
-    parser.add_argument(
-        "--field",
-        help="field of JSON objects, or column of a table, that holds the documents; "
-        "default: text",
-    )
-    parser.add_argument(
-        "--unit-bytes",
-        type=values.size,
-        default=UNIT_BYTES,
-        metavar="BYTES",
-        help="minimum size of the inputs of a unit; default: 64M",
     )

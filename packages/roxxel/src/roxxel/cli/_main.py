@@ -37,6 +37,7 @@ the run, and `roxxel report` draws its losses and rates.
 _COMMANDS = {
     "quickstart": "train a small model on Python's own sources, in a few minutes",
     "plan": "show what a run will read, from its config file",
+    "write": "turn files of text or tokens into a corpus",
     "train": "start or continue the run of a config file",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
@@ -50,7 +51,8 @@ Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
 
 _PASSED_ON = {
-    "format": "write, inspect, verify and export token files",
+    "prepare": "turn files of text or tokens into a corpus: write, plan, commit, split",
+    "format": "inspect, verify, copy, repair and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }
 """Help of commands that parse their own options. `roxxel_x.cli.main` runs `x`."""
@@ -68,6 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
+    if name == "write":  # The first of the commands of `prepare`.
+        return import_module("roxxel_prepare.cli").main(arguments, prog="roxxel")
     if name in _PASSED_ON:
         passed_on = import_module(f"roxxel_{name}.cli")
         more = {}

@@ -54,7 +54,7 @@ _NumBytes = Annotated[
 _SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
 
 _READER = {
-    "format": Literal["flat", "megatron", "datatrove", "roxxel02"],
+    "format": Literal["flat", "megatron", "datatrove"],
     "dtype": _Text,
     "offset": int,
     "separator": int,

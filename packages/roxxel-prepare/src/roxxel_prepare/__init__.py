@@ -1,0 +1,21 @@
+"""Turn files of text or tokens into a corpus, on one machine or on a thousand.
+
+`write_files` divides the inputs into units, which processes, tasks of Ray or members of
+a job array write; all give the same bytes. `roxxel_prepare.ray` ends a pipeline of Ray
+Data in a corpus. The command is `roxxel-prepare`.
+"""
+
+from roxxel_prepare._run.files import (
+    PartSummary,
+    Progress,
+    commit_files,
+    write_files,
+)
+from roxxel_prepare._version import __version__
+
+__all__ = ["PartSummary", "Progress", "__version__", "commit_files", "write_files"]
+
+
+def __dir__() -> list[str]:
+    """Return the public names, without the modules that hold them."""
+    return __all__

@@ -1,0 +1,1 @@
+"""Recognise, decompress and decode input files."""

@@ -1,0 +1,241 @@
+"""The documents of some input files, in order, each with its origin.
+
+The first Roxxel, an older library of this name, did not record where documents end, and
+a document may be in several shards. So if a separator divides such shards into
+documents, consecutive shards are read together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias
+
+from roxxel_prepare._inputs.formats import (
+    FORMATS,
+    HEAD_BYTES,
+    format_of,
+    format_of_head,
+)
+from roxxel_prepare._inputs.input_file import InputError, with_head
+from roxxel_prepare._inputs.input_record import check_unchanged, file_name
+from roxxel_prepare._inputs.input_tally import Tally, recorded_inputs, text_bytes
+from roxxel_prepare._inputs.inputs import (
+    READ_BY_PARTS,
+    documents_of,
+    is_old_shard,
+    old_items,
+)
+from roxxel_prepare._inputs.opening import index_beside, opened
+from roxxel_prepare._inputs.tables import token_documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from roxxel_format.writing import Fields
+
+    from roxxel_prepare._inputs.unit import Part
+
+LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
+"""Returns the documents of consecutive shards of the first Roxxel, from their paths."""
+
+_MAX_BAD = 100
+
+
+class Origin:
+    """Where a document comes from: its file, and its number in the file, from 0.
+
+    The text names both, for errors.
+    """
+
+    __slots__ = ("_number", "_tally", "_text_bytes")
+
+    def __init__(self, tally: Tally, number: int, text_bytes: int | None) -> None:
+        self._tally = tally
+        self._number = number
+        self._text_bytes = text_bytes
+
+    def __str__(self) -> str:
+        return f"{self._tally.where}: document {self._number}"
+
+    def note(self, num_tokens: int) -> None:
+        """Count a document that is written, separator included."""
+        self._tally.add(num_tokens, self._text_bytes)
+
+
+@dataclass
+class Documents:
+    """The documents of some files, in order, each with its origin.
+
+    With `line_of`, consecutive shards of the first Roxxel are read together, and
+    `line_of(paths)` returns their documents. `old_dtype` is the item type of those
+    shards that do not record one. `shuffle` is the key of a random order; without it,
+    documents are in the order of the files. If a document keeps the path of its file,
+    the path is relative to `folder`. With `skips_bad`, damaged documents are left out,
+    and so is the rest of a file that damage makes unreadable. `num_bad` counts both,
+    and `bad` has the first 100 errors.
+    """
+
+    parts: Sequence[Part]
+    form: str | None
+    fields: Fields
+    line_of: LineOf | None = None
+    old_dtype: str | None = None
+    shuffle: str | None = None
+    skips_bad: bool = False
+    folder: str = ""
+    bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
+    num_bad: int = dataclasses.field(default=0, init=False)
+    _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
+
+    def __iter__(self) -> Iterator[object]:
+        if self.shuffle is None:
+            return self._in_order()
+        documents = [*self._in_order()]
+
+        def key(number: int) -> bytes:
+            return blake2b(f"{self.shuffle} {number}".encode()).digest()
+
+        order = sorted(range(len(documents)), key=key)
+        return (documents[number] for number in order)
+
+    def metadata(self) -> dict[str, object]:
+        """Return the counts of each input, and what was skipped."""
+        found: dict[str, object] = {"input_files": recorded_inputs(self._tallies)}
+        if self.num_bad:
+            found["skipped"] = {"number": self.num_bad, "errors": self.bad}
+        return found
+
+    def _in_order(self) -> Iterator[object]:
+        for parts in self._groups():
+            where, span = parts[0].path, parts[0].span
+            path = where.removeprefix(self.folder)
+            name = file_name(parts[0].path)
+            if len(parts) > 1:
+                where += " and the shards after it"
+                name += " and the shards after it"
+            elif span is not None:
+                where += f", part [{span[0]}:{span[1]}]"
+            tally = Tally(parts[0].number, name, where)
+            self._tallies.append(tally)
+            for number, document in enumerate(self._checked(parts)):
+                if isinstance(document, InputError):
+                    self._note(document)
+                    continue
+                origin = Origin(tally, number, text_bytes(document))
+                yield self.fields.row(document, origin, path)
+
+    def _checked(self, parts: list[Part]) -> Iterator[object]:
+        """Yield documents; raise OSError if their files changed since they were listed.
+
+        A file that changes while it is read may look damaged, or give a document twice.
+        """
+        try:
+            yield from self._tried(parts)
+        except ValueError:
+            self._check_unchanged(parts)
+            raise
+        self._check_unchanged(parts)
+
+    def _check_unchanged(self, parts: list[Part]) -> None:
+        for part in parts:
+            if part.recorded is not None:
+                check_unchanged(part.path, self.form, part.recorded)
+
+    def _tried(self, parts: list[Part]) -> Iterator[object]:
+        """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
+        if self.line_of is not None and self._is_cut(parts[0]):
+            yield from self.line_of([part.path for part in parts])
+            return
+        (part,) = parts
+        try:
+            yield from documents_in(
+                part,
+                self.form,
+                self.fields,
+                self.old_dtype,
+                yields_errors=self.skips_bad,
+            )
+        except InputError as error:
+            if not self.skips_bad:
+                raise
+            yield error
+
+    def _note(self, error: InputError) -> None:
+        self.num_bad += 1
+        if len(self.bad) < _MAX_BAD:
+            self.bad.append(str(error).partition("; ")[0])
+
+    def _groups(self) -> Iterator[list[Part]]:
+        """Yield lists of files: shards that `line_of` joins, or a single other file."""
+        for is_line, parts in groupby(self.parts, self._is_cut):
+            if is_line:
+                yield list(parts)
+            else:
+                yield from ([part] for part in parts)
+
+    def _is_cut(self, part: Part) -> bool:
+        return self.line_of is not None and is_old_shard(part.path, self.form)
+
+
+def documents_in(
+    part: Part,
+    form: str | None,
+    fields: Fields,
+    old_dtype: str | None = None,
+    *,
+    yields_errors: bool = False,
+) -> Iterator[object]:
+    """Yield the documents of one file, or of a part of the file.
+
+    Errors name the file and, if known, the line, row or byte. A truncated file raises
+    InputError, with one exception: uncompressed `text` and `lines` that end after a
+    whole character, and `jsonl` that ends after a whole line, look complete.
+
+    Args:
+        part: The file, or the URL of an object; the path `-` is the standard input. It
+            is decompressed if its name says that it is compressed. A span selects the
+            lines that begin in the bytes `[start, stop)` of an uncompressed file, row
+            groups of `parquet`, record batches of `arrow`, or documents of `ds`.
+        form: One of `formats.FORMATS`. `text`: the file is one document. `lines`: each
+            line is a document. `jsonl`: each line is a JSON string, a list of tokens,
+            or an object with one of these in each of `fields`. `json`: the same, or an
+            array of such values. `csv` and `tsv`: each row after the first, which names
+            the columns, is a document, with a text in each of the columns `fields`.
+            `npy`: a flat array is one document; each row of a 2-D array is a document.
+            `parquet` and `arrow`: each row is a document, with a text or a list of
+            tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
+            `.index` beside the file. `roxxel02`: a shard of the first Roxxel is one
+            document. None: the format of the name, which the first bytes must confirm.
+        fields: The keys of a document in JSON objects, or the names of its columns.
+        old_dtype: Item type of shards of the first Roxxel that do not record one.
+        yields_errors: Yield the InputError of a single line or row in its place,
+            instead of raising it.
+
+    Raises:
+        InputError: The file is truncated, damaged, or not in the expected format.
+        ModuleNotFoundError: The format needs an extra that is not installed.
+        BucketError: An object cannot be read, or was replaced.
+        OSError: The file cannot be opened or read.
+    """
+    path, span = part.path, part.span
+    name = format_of(path, form)
+    ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
+    with opened(path, part.version, ahead_to=ahead_to) as opened_file:
+        file = opened_file
+        if FORMATS[name].is_text and not (span and span[0]):
+            head, file = with_head(file, HEAD_BYTES)
+            name = format_of_head(path, name, head, is_given=form is not None)
+        if name == "roxxel02":
+            yield old_items(path, file.read(), old_dtype)
+        elif name == "ds":
+            yield from token_documents(path, file, index_beside(path), span)
+        else:
+            # Only JSON lines are divided, not an array.
+            name = "jsonl" if name == "json" and span else name
+            for document in documents_of(path, file, name, fields, span):
+                if isinstance(document, InputError) and not yields_errors:
+                    raise document
+                yield document

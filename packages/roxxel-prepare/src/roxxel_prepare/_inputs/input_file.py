@@ -1,0 +1,280 @@
+"""Decompress input files, and report damaged input files as `InputError`.
+
+For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exceptions
+of several types, or none if the end of a Zstandard frame is missing. This module
+decompresses member by member, so its errors name the file and the member. Concatenated
+members are one text, as for the tools `gzip` and `zstd`. Any byte after the last member
+is an error, even a zero, which a crash of the machine can leave.
+
+Only bytes that are not in their format are damage, because `--skip-bad` leaves such a
+file out. A lack of memory, and an error of the disk or the bucket, are not.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import importlib
+import io
+import lzma
+import os
+import zlib
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+from roxxel_format.naming import printable
+from roxxel_store import missing_extra
+from roxxel_store.errors import BucketError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+# Compressed bytes per read; 8 KiB of Zstandard decompress to 256 MiB at most.
+_PIECE = 1 << 13
+_BUFFER = 1 << 20
+_ZSTANDARD_WINDOW = 1 << 31
+"""The largest window that Zstandard has: that of `zstd --long=31`. A decoder refuses
+windows over 128 MiB unless it is told to accept them."""
+_XZ_PADDING = 4
+
+
+class InputError(ValueError):
+    """An input file is damaged or not in its format; the message names the file."""
+
+
+class _Decoder(Protocol):
+    """Decompresses one member."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the member is complete."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """Bytes after the member."""
+        ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Compression:
+    """A compressed format: its names, the decoder of a member, and its error type.
+
+    A member may be followed by zeros, a multiple of `padding` bytes, if this is not 0.
+    """
+
+    name: str
+    member: str
+    decoder: Callable[[], _Decoder]
+    error: type[Exception]
+    padding: int = 0
+
+
+def library(name: str, extra: str, path: str) -> Any:
+    """Import a package that an input file needs.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(f"{path}:", name, "roxxel-prepare", extra) from error
+
+
+def reason(error: Exception) -> str:
+    """Return the text of a library's error, without a final period."""
+    # The arguments of a SyntaxError are its text and a position in the code.
+    has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
+    message = str(error.args[0] if has_position else error)
+    text = " ".join(message.split()).rstrip(".")
+    # The text may contain bytes of the file.
+    return printable(text) or type(error).__name__
+
+
+@contextlib.contextmanager
+def naming_damage(message: Callable[[str], str]) -> Generator[None]:
+    """Convert a library's error about the bytes of a file to an InputError.
+
+    Libraries raise errors of many types for damaged files. `message` gets the text of
+    the error. A lack of memory, a missing package, and an error of the disk or of a
+    bucket are no damage, and stay as they are.
+    """
+    try:
+        yield
+    except (InputError, BucketError, MemoryError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise InputError(message(reason(error))) from error
+
+
+def compression_of(path: str) -> Compression | None:
+    """Return the compressed format that a name implies; None if the file is plain."""
+    name = path.lower()
+    if name.endswith(".gz"):
+        # 16 added to the window size makes zlib require a gzip header.
+        return Compression(
+            "gzip",
+            "gzip member",
+            lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+            zlib.error,
+        )
+    if name.endswith(".zst"):
+        zstandard = library("zstandard", "zstd", path)
+        return Compression(
+            "Zstandard",
+            "Zstandard frame",
+            lambda: zstandard.ZstdDecompressor(
+                max_window_size=_ZSTANDARD_WINDOW
+            ).decompressobj(),
+            zstandard.ZstdError,
+        )
+    if name.endswith(".xz"):
+        return Compression(
+            "xz",
+            "xz stream",
+            lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+            lzma.LZMAError,
+            _XZ_PADDING,
+        )
+    if name.endswith(".bz2"):
+        return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
+    return None
+
+
+def decompressed(path: str, file: BinaryIO, compression: Compression) -> BinaryIO:
+    """Return a file of the decompressed bytes of all members.
+
+    Its reads raise InputError if the file is truncated or damaged.
+    """
+    pieces = _decompressed(path, file, compression)
+    return io.BufferedReader(_Pieces(pieces), _BUFFER)
+
+
+def _decompressed(
+    path: str, file: BinaryIO, compression: Compression
+) -> Iterator[bytes]:
+    """Yield the decompressed bytes of all members, in pieces."""
+    piece = file.read(_PIECE)
+    if not piece:
+        raise InputError(
+            f"{path}: is empty, but a {compression.name} file is never empty; the file "
+            "was probably truncated, so copy it again or make it again"
+        )
+    stop = len(piece)
+    while piece:
+        start = stop - len(piece)
+        decoder = compression.decoder()
+        while True:
+            try:
+                data = decoder.decompress(piece)
+            except (compression.error, MemoryError) as error:
+                what = f"{path}: bytes {start} to {stop}"
+                raise _not_decoded(what, error, compression) from error
+            if data:
+                yield data
+            if decoder.eof:
+                break
+            piece = file.read(_PIECE)
+            stop += len(piece)
+            if not piece:
+                raise InputError(
+                    f"{path}: ends at byte {stop}, inside the {compression.member} "
+                    f"that begins at byte {start}; the file was probably truncated, so "
+                    "copy it again or make it again"
+                )
+        piece = decoder.unused_data
+        if not piece:
+            piece = file.read(_PIECE)
+            stop += len(piece)
+        if compression.padding:
+            piece, stop = _after_padding(path, file, compression, piece, stop)
+
+
+def _after_padding(
+    path: str, file: BinaryIO, compression: Compression, piece: bytes, stop: int
+) -> tuple[bytes, int]:
+    """Return the bytes after the zeros that may follow a member, and their end.
+
+    `piece` is the bytes after the member, which end at byte `stop`.
+    """
+    start = stop - len(piece)
+    while piece[:1] == b"\0":
+        piece = piece.lstrip(b"\0")
+        if not piece:
+            piece = file.read(_PIECE)
+            stop += len(piece)
+    num_zeros = stop - len(piece) - start
+    if num_zeros % compression.padding:
+        raise InputError(
+            f"{path}: has {num_zeros} zeros at byte {start}, after a "
+            f"{compression.member}, but a multiple of {compression.padding} is "
+            "allowed there; copy the file again or make it again"
+        )
+    return piece, stop
+
+
+def _not_decoded(what: str, error: Exception, compression: Compression) -> Exception:
+    """Return the error for bytes that a decoder refused; memory is no damage."""
+    text = reason(error).rpartition(": ")[2]
+    if isinstance(error, MemoryError) or text == _NO_MEMORY:
+        return MemoryError(
+            f"{what} need more memory to decompress than this process can get (a file "
+            "of `zstd --long=31` needs 2 GiB); use fewer workers, or decompress the "
+            "file first"
+        )
+    if text in _DICTIONARY:
+        return InputError(
+            f"{what} are a {compression.member} that was compressed with a dictionary; "
+            "decompress the file first, with `zstd -d -D DICTIONARY`"
+        )
+    return InputError(
+        f"{what} are not a complete {compression.member} ({text}); copy the file again "
+        "or make it again"
+    )
+
+
+# Texts of `zstandard`, which has one type of error.
+_NO_MEMORY = "not enough memory"
+_DICTIONARY = ("Dictionary mismatch", "Dictionary is corrupted")
+
+
+class _Pieces(io.RawIOBase):
+    """A file whose content is the concatenated pieces."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:
+    """Return the next bytes of a file, and a file that still has them to be read."""
+    head = file.read(num_bytes)
+    if file.seekable():
+        file.seek(-len(head), os.SEEK_CUR)
+        return head, file
+    buffered = cast("io.BufferedReader", file)
+    pieces = chain((head,), iter(lambda: buffered.read1(_BUFFER), b""))
+    return head, io.BufferedReader(_Pieces(pieces), _BUFFER)
+
+
+def as_seekable(file: BinaryIO) -> BinaryIO:
+    """Return a seekable file; read a pipe into memory."""
+    return file if file.seekable() else cast("BinaryIO", io.BytesIO(file.read()))

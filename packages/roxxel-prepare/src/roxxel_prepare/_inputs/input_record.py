@@ -1,0 +1,233 @@
+"""Record the input files of a corpus, and compare the record with other files.
+
+A file is recorded by its name without the folder, its size, its modification time, and
+a digest of its first and last 4096 bytes. Tokens of datatrove mean nothing without the
+index beside them, so the digest of a `.ds` file is that of its index too. To keep a
+manifest small, consecutive files share a row of the record if there are more than 64
+files. An object in a bucket has its tag in place of time and digest: its ETag, or else
+the time of its last change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_store.client import ObjectVersion
+from roxxel_store.urls import is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_MAX_NAMES = 100
+_MAX_ROWS = 64
+_SAMPLE_SIZE = 4096
+_COLUMNS = ("names", "sizes", "times", "samples")
+_ARGUMENTS = ("format", "field")
+_TOKENS_OF_DATATROVE = (".ds", ".ds.gz", ".ds.zst", ".ds.xz", ".ds.bz2")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The input files of a write, recorded when this object is made.
+
+    Attributes:
+        paths: The files or URLs in the order of the corpus; `-` is the standard input.
+        form: A format of `_prepare.inputs`; None to infer it from each name.
+        field: Key of the document in JSON objects, or name of the Parquet column.
+        objects: The version of each URL.
+        left_out: The files of the given folders and patterns that are no data.
+        recorded: The record for JSON: `format`, `field`, the `number` of files, and
+            four lists with a row for each group of consecutive files: name of the first
+            file, total size, latest modification time in nanoseconds, and digest.
+        facts: Name, size, time and digest of every file.
+    """
+
+    paths: tuple[str, ...]
+    form: str | None = None
+    field: str = "text"
+    objects: Mapping[str, ObjectVersion] = dataclasses.field(
+        default_factory=dict[str, ObjectVersion], repr=False, compare=False
+    )
+    left_out: tuple[str, ...] = dataclasses.field(default=(), repr=False, compare=False)
+    recorded: dict[str, Any] = dataclasses.field(init=False)
+    facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        facts = [_facts_of(path, self.objects, self.form) for path in self.paths]
+        object.__setattr__(self, "facts", facts)
+        step = _rows_step(len(facts))
+        groups = [facts[at : at + step] for at in range(0, len(facts), step)]
+        rows = [group[0] if step == 1 else _joined(group) for group in groups]
+        lists = zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+        recorded = {"format": self.form, "field": self.field, "number": len(facts)}
+        object.__setattr__(self, "recorded", recorded | dict(lists))
+
+    @property
+    def stream(self) -> str | None:
+        """Name of an input that is not a regular file, such as a pipe, or None."""
+        if "-" in self.paths:
+            return "the standard input"
+        files = (path for path in self.paths if not is_url(path))
+        return next((path for path in files if not Path(path).is_file()), None)
+
+    @property
+    def folder(self) -> str:
+        """The folder that holds all inputs, with a slash at its end, or the empty text.
+
+        Paths relative to this folder do not change if the folder is moved.
+        """
+        folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
+        common = takewhile(lambda names: len(set(names)) == 1, folders)
+        return "".join(f"{names[0]}/" for names in common)
+
+    @property
+    def source(self) -> list[str]:
+        """The names of the first 100 inputs, and the number of further inputs."""
+        names = [file_name(path) for path in self.paths[:_MAX_NAMES]]
+        more = len(self.paths) - len(names)
+        return [*names, f"and {more} more"] if more else names
+
+    def first_change(self, facts: list[list[Any]]) -> str | None:
+        """Describe the first file that differs from recorded facts; None if equal."""
+        for number, (new, old) in enumerate(zip(self.facts, facts, strict=False)):
+            if new != old:
+                return _change(self.paths[number], tuple(new), tuple(old))
+        if len(facts) != len(self.facts):
+            return f"{len(self.facts)} inputs are given, {len(facts)} recorded"
+        return None
+
+    def difference(self, recorded: object) -> str:
+        """Describe how the recorded inputs differ from these inputs."""
+        if not isinstance(recorded, dict):
+            return f"made from other inputs ({recorded})"
+        table = cast("dict[str, Any]", recorded)
+        columns = [table[name] for name in _COLUMNS]
+        arguments = [
+            f"{name}={table.get(name)!r} in the corpus, {self.recorded[name]!r} given"
+            for name in _ARGUMENTS
+            if table.get(name) != self.recorded[name]
+        ]
+        if arguments:
+            return f"made with other arguments ({', '.join(arguments)})"
+        number = len(self.paths)
+        if table.get("number") != number:
+            what = f"{number} given, {table.get('number')} recorded"
+        else:
+            mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
+            theirs = zip(*columns, strict=False)
+            pairs = enumerate(zip(mine, theirs, strict=False))
+            changed = (self._change(*each) for each in pairs)
+            what = next(filter(None, changed), "the corpus does not record which")
+        return f"made from other inputs ({what})"
+
+    def _change(
+        self, row: int, pair: tuple[tuple[Any, ...], tuple[Any, ...]]
+    ) -> str | None:
+        """Describe how a row of the record differs; None if it is equal."""
+        (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
+        step = _rows_step(len(self.paths))
+        paths = self.paths[row * step : (row + 1) * step]
+        what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
+        if name != old_name:
+            return f"{paths[0]} is given instead of {old_name}"
+        if step > 1 and (size, sample) != (old_size, old_sample):
+            return f"{what} differs in name, size, or {_sampled(what)}"
+        if step > 1:
+            return f"{what} was modified since" if time != old_time else None
+        new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
+        return None if new == old else _change(what, new, old)
+
+
+def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
+    """Describe how a file differs from its record."""
+    name, size, _, sample = new
+    old_name, old_size, _, old_sample = old
+    if name != old_name:
+        return f"{what} is given instead of {old_name}"
+    if size != old_size:
+        return f"{what} has {size} bytes, {old_size} recorded"
+    if sample != old_sample:
+        index = " or its index" if name.endswith(_TOKENS_OF_DATATROVE) else ""
+        return f"{what} differs in its {_sampled(what)}{index}"
+    return f"{what} was modified since"
+
+
+def check_unchanged(path: str, form: str | None, recorded: Sequence[Any]) -> None:
+    """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
+    found = _facts_of(path, {}, form)
+    if found != [*recorded]:
+        change = _change("it", tuple(found), tuple(recorded))
+        raise OSError(
+            f"{path}: changed during the write ({change}), so nothing is committed; "
+            "write again when no program changes it"
+        )
+
+
+def _sampled(path: str) -> str:
+    return "ETag, so it was replaced" if is_url(path) else "first or last 4096 bytes"
+
+
+def file_name(path: str) -> str:
+    """Return a file's name without the folder, equal in every locale."""
+    return os.fsencode(Path(path).name).decode(errors="replace")
+
+
+def _rows_step(number: int) -> int:
+    """Return how many files share a row of the record."""
+    return max(1, -(-number // _MAX_ROWS))
+
+
+def _facts_of(
+    path: str, objects: Mapping[str, ObjectVersion], form: str | None
+) -> list[Any]:
+    """Return name, size, time and digest of a file; for a stream, the name alone.
+
+    An object has its tag in place of the digest, and the time 0.
+    """
+    if path == "-":
+        return [path, 0, 0, ""]
+    if is_url(path):
+        size, tag = objects[path]
+        return [file_name(path), size, 0, tag]
+    status = Path(path).stat()
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path}: is a folder; name the files in it")
+    if not Path(path).is_file():
+        return [file_name(path), 0, 0, ""]
+    sample = _sample(path, status.st_size)
+    index = f"{path}.index"
+    has_index = form == "ds" or (form is None and path.endswith(_TOKENS_OF_DATATROVE))
+    if has_index and Path(index).is_file():
+        beside = Path(index).stat()
+        facts = f" {beside.st_size} {beside.st_mtime_ns} "
+        sample += facts.encode() + _sample(index, beside.st_size)
+    return [file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
+
+
+def _sample(path: str, num_bytes: int) -> bytes:
+    """Return the first and the last bytes of a file."""
+    try:
+        with Path(path).open("rb") as file:
+            first = file.read(_SAMPLE_SIZE)
+            file.seek(max(0, num_bytes - _SAMPLE_SIZE))
+            return first + file.read(_SAMPLE_SIZE)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+
+
+def _joined(group: list[list[Any]]) -> list[Any]:
+    """Return one row for several files."""
+    names, sizes, times, samples = zip(*group, strict=True)
+    text = json.dumps([names, sizes, samples])
+    return [names[0], sum(sizes), max(times), _digest(text.encode())]
+
+
+def _digest(data: bytes) -> str:
+    return blake2b(data, digest_size=8).hexdigest()

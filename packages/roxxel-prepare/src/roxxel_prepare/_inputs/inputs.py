@@ -1,0 +1,317 @@
+"""Read documents from files of text, JSON lines, numpy arrays, Parquet and others."""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from roxxel_format import ShardError
+from roxxel_format.writing import is_shard_head
+
+from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK, format_of
+from roxxel_prepare._inputs.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    naming_damage,
+)
+from roxxel_prepare._inputs.old_files import (
+    check_not_negative,
+    is_roxxel02,
+    parse_roxxel02,
+)
+from roxxel_prepare._inputs.row_documents import (
+    batch_documents,
+    check_columns,
+    json_document,
+    text_of,
+    tried,
+)
+from roxxel_prepare._inputs.row_texts import array_documents, table_documents
+from roxxel_prepare._inputs.tables import record_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+    from roxxel_format.writing import Fields
+
+    from roxxel_prepare._inputs.unit import Span
+
+
+def is_old_shard(path: str, form: str | None) -> bool:
+    """Return whether a file is read as a shard of the first Roxxel."""
+    return format_of(path, form) == "roxxel02"
+
+
+def is_present_shard(path: str) -> bool:
+    """Return whether a plain file is a shard of this Roxxel, not of the first."""
+    if not Path(path).is_file():  # `-`, a pipe, or no file.
+        return False
+    with Path(path).open("rb") as file:
+        return is_shard_head(file.read(8))
+
+
+def documents_of(
+    path: str, file: BinaryIO, form: str, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    """Yield the documents of an opened file; a bad one may yield an InputError.
+
+    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
+    """
+    return _READERS[form](path, file, fields, span)
+
+
+def _whole_text(
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    data = file.read()
+    _check_no_shard(path, data, data[-_END_SIZE:], len(data))
+    yield text_of(path, data.removeprefix(BYTE_ORDER_MARK))
+
+
+def _lines(
+    path: str, file: BinaryIO, _fields: Fields, span: Span | None
+) -> Iterator[object]:
+    if span is None and file.seekable():
+        start = file.tell()  # Not 0 if the caller read a part of the standard input.
+        head = file.read(_END_SIZE)
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, num_bytes - _END_SIZE))
+        _check_no_shard(path, head, file.read(), num_bytes)
+        file.seek(start)
+    for where, line in _located_lines(path, file, span):
+        yield tried(text_of, where, line.rstrip(b"\r\n"))
+
+
+def _json_lines(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    for where, line in _located_lines(path, file, span):
+        if line.strip():
+            yield tried(json_document, where, line, fields)
+
+
+def _json_array(
+    path: str, file: BinaryIO, fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    return array_documents(path, file, fields)
+
+
+def _table(
+    delimiter: str, path: str, file: BinaryIO, fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    lines = (line for _, line in _located_lines(path, file, None))
+    return table_documents(path, lines, fields, delimiter)
+
+
+def _located_lines(
+    path: str, file: BinaryIO, span: Span | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield lines and locations: line numbers, or byte offsets in a part of a file.
+
+    A byte order mark before the first line is left out.
+    """
+    if span is None:
+        for number, line in enumerate(file, 1):
+            text = line if number > 1 else line.removeprefix(BYTE_ORDER_MARK)
+            yield f"{path}:{number}", text
+        return
+    start, stop = span
+    if start:  # The line with byte `start - 1` belongs to an earlier part.
+        start -= 1
+        file.seek(start)
+        rest = b" "
+        while rest and rest[-1:] != b"\n" and start < stop:
+            rest = file.readline(_SKIPPED)
+            start += len(rest)
+    while start < stop and (line := file.readline()):
+        text = line if start else line.removeprefix(BYTE_ORDER_MARK)
+        yield f"{path}: line at byte {start}", text
+        start += len(line)
+
+
+def parquet_table(path: str, file: BinaryIO) -> Any:
+    """Open a Parquet file; raise InputError if it is damaged."""
+    parquet = library("pyarrow.parquet", "parquet", path)
+    source = as_seekable(file)
+    with naming_damage(partial(_not_parquet, path)):
+        return parquet.ParquetFile(source, page_checksum_verification=True)
+
+
+def _not_parquet(path: str, why: str) -> str:
+    return f"{path}: not a Parquet file ({why}); copy it again or make it again"
+
+
+def _parquet_rows(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    table = parquet_table(path, file)
+    with naming_damage(partial(_not_parquet, path)):
+        names = list(table.schema_arrow.names)
+    check_columns(path, names, fields)
+    groups = range(*span) if span else range(table.metadata.num_row_groups)
+    first, stop = (
+        sum(table.metadata.row_group(each).num_rows for each in range(end))
+        for end in (groups.start, groups.stop)
+    )
+    row = first
+    for batch in _batches(path, table, fields, groups, (first, stop)):
+        yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _arrow_rows(
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
+) -> Iterator[object]:
+    row = 0
+    for number, batch in enumerate(record_batches(path, file)):
+        if span is None or span[0] <= number < span[1]:
+            check_columns(path, batch.schema.names, fields)
+            yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
+
+
+def _batches(
+    path: str, table: Any, fields: Fields, groups: range, rows: Span
+) -> Iterator[Any]:
+    """Yield the columns of documents in some row groups of Parquet, in batches."""
+    row, stop = rows
+
+    def damaged(why: str) -> str:
+        return (
+            f"{path}: damaged at or after row {row} ({why}); copy the file again or "
+            "make it again"
+        )
+
+    with naming_damage(damaged):
+        for group in groups:  # One iterator of all groups would keep their pages.
+            for batch in table.iter_batches(
+                columns=[*fields.names], batch_size=256, row_groups=[group]
+            ):
+                yield batch
+                row += batch.num_rows
+    if row != stop:
+        raise InputError(
+            f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
+            "again or make it again"
+        )
+
+
+def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
+    """Raise InputError if the file is a shard, whose bytes may be valid text."""
+    if is_roxxel02(foot, num_bytes):
+        raise InputError(
+            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}), not text; "
+            "add --format roxxel02"
+        )
+    if is_shard_head(head):
+        raise InputError(
+            f"{path}: is a shard of Roxxel, not text; rename it to a name that ends "
+            "with .rox, and read it with roxxel_format.Roxxel"
+        )
+
+
+def _array_rows(
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
+) -> Iterator[object]:
+    shape, is_fortran, dtype = _npy_header(path, file)
+    if dtype.kind not in "biuf":
+        raise InputError(
+            f"{path}: holds {dtype}; an array of tokens holds numbers, so convert it"
+        )
+    if any(length < 0 for length in shape):
+        raise InputError(
+            f"{path}: has shape {shape}; a length cannot be negative, so copy the file "
+            "again or make it again"
+        )
+    if len(shape) not in (1, 2) or shape[1:] == (0,):
+        raise InputError(
+            f"{path}: has shape {shape}; save a flat array for one document, or a "
+            "table with a document in each row"
+        )
+    data = _npy_data(path, file, shape, dtype)
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
+    yield from (array,) if array.ndim == 1 else array
+
+
+def old_items(path: str, data: bytes, dtype: str | None) -> npt.NDArray[Any]:
+    """Return the items of an old shard, as `dtype` if the shard records no type."""
+    is_typed = data[-8:] != b"ROXXEL01"
+    try:
+        items, _ = parse_roxxel02(path, data, None if is_typed else dtype)
+        check_not_negative(path, items)
+    except ShardError as error:
+        raise InputError(str(error)) from error
+    return items
+
+
+def _npy_header(
+    path: str, file: BinaryIO
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether items are in Fortran order, and dtype."""
+    with naming_damage(lambda why: f"{path}: not a .npy file ({why}); check the path"):
+        version = np.lib.format.read_magic(file)
+        read = _HEADERS.get(version)
+        if read is not None:
+            return read(file)
+    # Version 3.0 only adds field names in UTF-8, and arrays of numbers have no fields.
+    major, minor = version
+    raise InputError(
+        f"{path}: not a .npy file (version {major}.{minor} of its header is not "
+        "supported); check the path"
+    )
+
+
+def _npy_data(
+    path: str, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> bytearray:
+    """Read an array in pieces, because a damaged header may declare too many bytes."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    data = bytearray()
+    # Read one byte more, to detect bytes after the array.
+    while piece := file.read(min(_PIECE, num_bytes + 1 - len(data))):
+        data += piece
+    if len(data) < num_bytes:
+        raise InputError(
+            f"{path}: has {len(data)} bytes after its header, but shape {shape} of "
+            f"{dtype} needs {num_bytes}; the file was probably truncated, so copy it "
+            "again or make it again"
+        )
+    if len(data) > num_bytes:
+        raise InputError(
+            f"{path}: has bytes after its array of shape {shape}; a .npy file holds "
+            "one array, so copy it again or write each array into its own file"
+        )
+    return data
+
+
+_PIECE = 1 << 24
+_SKIPPED = 1 << 20
+_END_SIZE = 32
+_HEADERS: dict[
+    tuple[int, int],
+    Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],
+] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_READERS: dict[
+    str, Callable[[str, BinaryIO, Fields, Span | None], Iterator[object]]
+] = {
+    "text": _whole_text,
+    "lines": _lines,
+    "jsonl": _json_lines,
+    "json": _json_array,
+    "csv": partial(_table, ","),
+    "tsv": partial(_table, "\t"),
+    "npy": _array_rows,
+    "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+}
+READ_BY_PARTS = {"parquet", "arrow", "ds"}
+"""Formats whose readers read only parts of a file, in large reads."""

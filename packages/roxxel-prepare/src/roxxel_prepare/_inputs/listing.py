@@ -1,0 +1,156 @@
+"""Find the input files that paths, patterns, folders and URLs name."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_format.writing import CorpusFiles
+from roxxel_store.files import matches_in
+from roxxel_store.patterns import in_natural_order, is_pattern, matches_of
+from roxxel_store.urls import is_url
+
+from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
+from roxxel_prepare._inputs.input_file import InputError
+from roxxel_prepare._inputs.input_record import Inputs
+from roxxel_prepare._inputs.object_listing import found_objects
+from roxxel_prepare._inputs.tables import files_of_dataset, without_side_files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from roxxel_store.client import ObjectVersion
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The files of a path, in order; `folder` is None if each of them was named."""
+
+    files: list[str]
+    folder: str | None = None
+
+
+def find_inputs(
+    paths: Sequence[str],
+    form: str | None = None,
+    field: str | None = None,
+    *,
+    outputs: Sequence[str] = (),
+) -> Inputs:
+    """Return the files that paths, patterns, folders and URLs name.
+
+    The files of a pattern and of a folder are in natural order. A folder means its
+    files, and those of the folders in it, without files that are no data, such as
+    `README.md`, and without the files of `outputs`. A folder that `datasets` saved
+    means its Arrow files. The files beside a `.ds` file, such as its index, are left
+    out. If the files have several formats, prints a line that counts them.
+
+    Args:
+        paths: Files, folders or patterns; `-` is the standard input.
+        form: Format of the files; see `documents_in`.
+        field: Field of the documents; see `documents_in`. Default: `text`.
+        outputs: The corpora that are to be written.
+
+    Raises:
+        BucketError: A bucket cannot be listed.
+        FileNotFoundError: A folder or a pattern has no file, or none that is data.
+        InputError: The format of a file is not known, the files are of different kinds,
+            or a folder that `datasets` saved cannot be read.
+        ValueError: A URL is not valid, or is a pattern or a folder on a web server.
+    """
+    found: list[str] = []
+    named: set[str] = set()
+    left_out: list[str] = []
+    objects: dict[str, ObjectVersion] = {}
+    for path in paths:
+        if is_url(path):
+            folder, listed = found_objects(path)
+            objects |= listed
+            each = _Found([*listed], folder)
+        else:
+            each = _found_files(path)
+        data = _data(each, outputs)
+        if not data:
+            raise FileNotFoundError(
+                f"{path}: holds no data, but {_named(each.files)}; name a file itself "
+                "if it is data"
+            )
+        found += data
+        if each.folder is None:
+            named.update(data)
+        left_out += {*each.files}.difference(data)
+    files = without_side_files(found)
+    mixture = check_kinds(files, form, named)
+    if mixture is not None:
+        sys.stderr.write(mixture + "\n")
+    objects = {path: objects[path] for path in files if path in objects}
+    return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
+
+
+def check_fields(inputs: Inputs, given: Mapping[str, str | None]) -> None:
+    """Raise InputError if fields are named, but an input has none.
+
+    `given` has the name of each field by the option that the user passes.
+    """
+    options = [f"--{name} {field}" for name, field in given.items() if field]
+    if not options:
+        return
+    for path in inputs.paths:
+        form = FORMATS[format_of(path, inputs.form)]
+        if form.kind != "rows":
+            raise InputError(
+                f"{path}: is read as {form.what}, which has no fields for "
+                f"{' and '.join(options)}; leave the option out, pass files of rows "
+                "(JSON, CSV, Parquet, Arrow), or name their --format"
+            )
+
+
+def _data(found: _Found, outputs: Sequence[str]) -> list[str]:
+    """Return the files that were named, or that are data in a folder."""
+    if found.folder is None:
+        return found.files
+    start = found.folder.rstrip("/") + "/" if found.folder else ""
+    own = [CorpusFiles(output) for output in outputs]
+    return [
+        file
+        for file in found.files
+        if not is_no_data(file.removeprefix(start))
+        and not any(each.has(file) for each in own)
+    ]
+
+
+def _named(files: list[str]) -> str:
+    more = len(files) - 1
+    names = f"{files[0].rpartition('/')[2]}{f' and {more} more' if more else ''}"
+    return f"only {names}, which describe data or are left over from a write"
+
+
+def _found_files(path: str) -> _Found:
+    if path != "-" and Path(path).is_dir():
+        names = files_of_dataset(path, lambda name: _content(Path(path, name)))
+        if names is not None:
+            if not names:
+                raise FileNotFoundError(
+                    f"{path}: the dataset has no rows; check the path"
+                )
+            return _Found([str(Path(path, name)) for name in names])
+        inside = (
+            str(each) for each in matches_in(Path(path), "**/*") if each.is_file()
+        )
+        found = _Found(in_natural_order(inside), str(Path(path)))
+        what = f"{path}: the folder holds no file"
+    elif is_pattern(path):
+        base, matches = matches_of(path)
+        found = _Found([each for each in matches if Path(each).is_file()], base)
+        what = f"{path}: no file matches the pattern"
+    else:
+        return _Found([path])
+    if not found.files:
+        raise FileNotFoundError(f"{what}; check the path")
+    return found
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None

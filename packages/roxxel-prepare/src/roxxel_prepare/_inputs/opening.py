@@ -1,0 +1,126 @@
+"""Open one input: a file, the standard input, or an object in a bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from roxxel_store.client import bucket_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+
+from roxxel_prepare._inputs.input_file import (
+    InputError,
+    compression_of,
+    decompressed,
+    reason,
+)
+from roxxel_prepare._inputs.object_file import ObjectRanges, buffered_object
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+
+    from roxxel_store.client import ObjectVersion
+
+
+@contextlib.contextmanager
+def opened(
+    path: str, version: ObjectVersion | None = None, *, ahead_to: int | None = None
+) -> Generator[BinaryIO]:
+    """Open an input file; decompress it if its name says that it is compressed.
+
+    Args:
+        path: The file, or a URL; `-` is the standard input.
+        version: The version of an object in a bucket. Default: the current one.
+        ahead_to: Byte offset up to which an uncompressed object is read in order, and
+            so requested ahead; 0 if it is read at random. Default: the end.
+
+    Raises:
+        OSError: The file cannot be opened or read; the error names the file.
+        InputError: The bytes of the file are truncated, damaged, or in another format.
+        MemoryError: The file needs more memory than there is; the error names the file.
+    """
+    with _naming(path):
+        if path == "-":
+            yield _standard_input()
+            return
+        compression = compression_of(path)
+        if compression is not None:
+            ahead_to = None
+        with _plain_file(path, version, ahead_to) as file:
+            if compression is None:
+                yield file
+            else:
+                yield decompressed(path, file, compression)
+
+
+def _plain_file(
+    path: str, version: ObjectVersion | None, ahead_to: int | None
+) -> AbstractContextManager[BinaryIO]:
+    if is_url(path):
+        return _opened_object(path, version, ahead_to)
+    return Path(path).open("rb")
+
+
+def _standard_input() -> BinaryIO:
+    # `sys.stdin` is None if the descriptor was closed before Python started.
+    if cast("object", sys.stdin) is None:
+        raise InputError(
+            "-: the standard input is closed; redirect a file or a pipe to it"
+        )
+    return sys.stdin.buffer
+
+
+@contextlib.contextmanager
+def _opened_object(
+    url: str, version: ObjectVersion | None, ahead_to: int | None
+) -> Generator[BinaryIO]:
+    bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
+    with ObjectRanges(bucket, name, version or bucket.version(name)) as ranges:
+        yield buffered_object(ranges, ahead_to)
+
+
+def index_beside(path: str) -> bytes:
+    """Return the index of a `.ds` file, which says where its documents end.
+
+    Raises:
+        FileNotFoundError: There is no index.
+    """
+    index = path + ".index"
+    try:
+        with opened(index) as file:
+            return file.read()
+    except FileNotFoundError as error:
+        name = index.rpartition("/")[2]
+        raise FileNotFoundError(
+            f"{path}: has no {name} beside it, which says where documents end; copy it "
+            "too, or rename the file to .bin and read it with "
+            "roxxel_format.foreign.FlatTokens"
+        ) from error
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Generator[None]:
+    """Add the name of the input file to every error."""
+    try:
+        yield
+    except (InputError, ModuleNotFoundError):
+        raise
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+    except MemoryError as error:
+        if str(error).startswith(path):
+            raise
+        raise MemoryError(
+            f"{path}: needs more memory than this process can get; use fewer workers, "
+            "or divide the file"
+        ) from error
+    except Exception as error:
+        what = f"{path}: cannot be read ({type(error).__name__}: {reason(error)})"
+        # A library says by a ValueError that it does not understand the bytes.
+        kind = InputError if isinstance(error, ValueError) else OSError
+        raise kind(f"{what}; check the file") from error

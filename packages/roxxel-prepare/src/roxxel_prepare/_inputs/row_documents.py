@@ -1,0 +1,163 @@
+"""Make documents from the fields of table rows and of JSON lines; see `Fields`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_prepare._inputs.input_file import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from roxxel_format.writing import Fields
+
+
+def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:
+    """Raise InputError unless a table has each column of `fields` once."""
+    for field in fields.names:
+        number = names.count(field)
+        if number != 1:
+            problem = _lacks("column", field, names)
+            if number:
+                problem = f"has {number} columns {field!r}"
+            raise InputError(
+                f"{path}: {problem}; pass the column of {fields.passed_as(field)}"
+            )
+
+
+def batch_documents(
+    path: str, batch: Any, fields: Fields, first: int
+) -> Iterator[object]:
+    """Yield the documents of a record batch, whose first row is number `first`."""
+    columns = [batch.column(name) for name in fields.names]
+    for row, values in enumerate(zip(*columns, strict=True), first):
+        yield tried(_row_document, path, row, fields, values)
+
+
+def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) -> object:
+    pairs = zip(fields.names, values, strict=True)
+    found = {
+        name: column_document(path, row, value)
+        if name in fields.contents
+        else value.as_py()
+        for name, value in pairs
+    }
+    return row_document(f"{path}: row {row}", fields, found)
+
+
+def row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> object:
+    """Return the document of a row, whose fields are `values`."""
+    for name in fields.names:
+        _check_text(where, values[name])
+    try:
+        return fields.document(values)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}; correct it") from error
+
+
+def _check_text(where: str, text: object) -> None:
+    """Raise InputError for half of a surrogate pair, which no encoding can store."""
+    if not isinstance(text, str) or text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: holds the lone surrogate {text[error.start]!a} at character "
+            f"{error.start}, which is no text; correct it"
+        ) from error
+
+
+def column_document(path: str, row: int, value: Any) -> object:
+    """Return a text, or a list of tokens as an array."""
+    items: Any = getattr(value, "values", None)
+    what = "a null"
+    if hasattr(items, "to_numpy"):
+        if not items.null_count:
+            array = items.to_numpy(zero_copy_only=False)
+            if array.dtype.kind in "biuf":
+                return array
+            what = str(value.type)
+        else:
+            what = f"a list with {items.null_count} null"
+    elif value.is_valid:
+        try:
+            text = value.as_py()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}: row {row} is not UTF-8 text ({error.reason} at byte "
+                f"{error.start}); convert it first"
+            ) from error
+        if isinstance(text, str):
+            return text
+        what = str(value.type)
+    raise InputError(
+        f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
+    )
+
+
+def json_document(where: str, line: bytes, fields: Fields) -> object:
+    """Return the document of a JSON line: fields of an object, or one value."""
+    try:
+        # Given bytes, `json` would guess UTF-16, and accept surrogates.
+        value: Any = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        for field in fields.names:
+            if field not in table:
+                raise InputError(
+                    f"{where}: {_lacks('field', field, sorted(table))}; pass the field "
+                    f"of {fields.passed_as(field)}"
+                )
+    elif fields.needs_rows:
+        raise InputError(
+            f"{where}: {type(value).__name__} found; a row is an object with the "
+            f"fields {' and '.join(map(repr, fields.names))}"
+        )
+    else:
+        table = {fields.text: value}
+    for field in fields.contents:
+        if not isinstance(table[field], (str, list)):
+            raise InputError(
+                f"{where}: {type(table[field]).__name__} found; "
+                f"a {fields.part(field)} is a text or a list of tokens"
+            )
+    return row_document(where, fields, table)
+
+
+def text_of(where: str, data: bytes) -> str:
+    """Return the text in UTF-8; raise InputError for bytes that are no text."""
+    if b"\0" in data:
+        raise InputError(
+            f"{where}: holds a NUL at byte {data.index(0)}, so it is binary, or text "
+            "in another encoding; convert it to UTF-8 first, or leave it out"
+        )
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+
+
+def _not_utf8(where: str, error: UnicodeDecodeError) -> InputError:
+    return InputError(
+        f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); convert it "
+        "first"
+    )
+
+
+def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
+    others = f"only {', '.join(names)}" if names else f"nor any other {kind}"
+    return f"has no {kind} {name!r}, {others}"
+
+
+def tried(read: Callable[..., object], *arguments: object) -> object:
+    """Return a document, or the InputError that reading it raises."""
+    try:
+        return read(*arguments)
+    except InputError as error:
+        return error

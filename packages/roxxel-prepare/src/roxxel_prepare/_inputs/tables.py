@@ -1,0 +1,225 @@
+"""Read documents from files of other programs: `.ds` of datatrove, Arrow of `datasets`.
+
+Both formats are divided without reading their documents: `.ds` by its index, Arrow by
+its record batches.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from roxxel_format import ShardError
+from roxxel_format.foreign import parse_datatrove
+from roxxel_store.records import parse_object
+
+from roxxel_prepare._inputs.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    naming_damage,
+    reason,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from roxxel_prepare._inputs.unit import Span
+
+_RUN_BYTES = 1 << 24
+_SIDE_FILES = (".index", ".metadata", ".loss")
+_ARROW_FILE = b"ARROW1"
+_CONTINUATION = 0xFFFFFFFF
+# Numbers of fields in the flatbuffer `Message`, and the type of a record batch.
+_HEADER_TYPE, _BODY_LENGTH = 1, 3
+_RECORD_BATCH = 3
+_ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def without_side_files(paths: list[str]) -> list[str]:
+    """Return the paths, without indexes and other side files of `.ds` files."""
+    tokens = {path for path in paths if path.endswith(".ds")}
+    side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
+    return [path for path in paths if path not in side]
+
+
+def files_of_dataset(
+    folder: str, read: Callable[[str], bytes | None]
+) -> list[str] | None:
+    """Return the names of Arrow files in a folder that `datasets` saved.
+
+    Returns None for other folders. `read` returns the content of a file in the folder;
+    None if there is no such file.
+
+    Raises:
+        InputError: The folder holds several splits, or its list of files is damaged.
+    """
+    if read("dataset_dict.json") is not None:
+        raise InputError(
+            f"{folder}: holds the splits of a DatasetDict; pass the folder of one "
+            "split, or of several"
+        )
+    state = read("state.json")
+    if state is None or read("dataset_info.json") is None:
+        return None
+    table = parse_object(
+        state, f"{folder}/state.json", "save the dataset again", InputError
+    )
+    try:
+        names = [str(each["filename"]) for each in table["_data_files"]]
+        mapped = table.get("_indices_data_files")
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder}/state.json: does not list the files of a dataset "
+            f"({reason(error)}); save the dataset again"
+        ) from error
+    if mapped:
+        raise InputError(
+            f"{folder}: its rows are chosen by a file of indices; call "
+            "flatten_indices() on the dataset and save it again"
+        )
+    return names
+
+
+def token_documents(
+    path: str, file: BinaryIO, index: bytes, span: Span | None
+) -> Iterator[object]:
+    """Yield the documents of a `.ds` file; with a span, only `[start, stop)`."""
+    file = as_seekable(file)
+    num_bytes = file.seek(0, os.SEEK_END)
+    dtype, ends = _parsed(path, num_bytes, index)
+    item_size = dtype.itemsize
+    first, last = span or (0, ends.size)
+    start = int(ends[first - 1]) if first else 0
+    file.seek(start * item_size)
+    most = _RUN_BYTES // item_size
+    while first < last:
+        until = max(first + 1, int(np.searchsorted(ends, start + most, "right")))
+        until = min(until, last)
+        stop = int(ends[until - 1])
+        data = file.read((stop - start) * item_size)
+        tokens = np.frombuffer(data, dtype)
+        if tokens.size != stop - start:
+            raise InputError(f"{path}: was truncated while it was read; copy it again")
+        yield from np.split(tokens, ends[first : until - 1] - start)
+        first, start = until, stop
+
+
+def divided_tokens(path: str, num_bytes: int, index: bytes, least: int) -> list[Span]:
+    """Divide a `.ds` file into ranges of documents of about `least` bytes."""
+    _, ends = _parsed(path, num_bytes, index)
+    count = num_bytes // max(1, least)
+    if count < 2 or not ends.size:
+        return []
+    marks = [int(ends[-1]) * number // count for number in range(1, count)]
+    cuts = np.unique([0, *np.searchsorted(ends, marks), ends.size]).tolist()
+    return list(pairwise(cuts))
+
+
+def _parsed(
+    path: str, num_bytes: int, index: bytes
+) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
+    try:
+        return parse_datatrove(path, num_bytes, index)
+    except ShardError as error:
+        raise InputError(str(error)) from None
+
+
+def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
+    """Yield the record batches of an Arrow file or stream."""
+    arrow = library("pyarrow", "parquet", path)
+    seekable = as_seekable(file)
+    is_file = seekable.read(len(_ARROW_FILE)) == _ARROW_FILE
+    seekable.seek(-min(len(_ARROW_END), seekable.seek(0, os.SEEK_END)), os.SEEK_END)
+    if not is_file and seekable.read() != _ARROW_END:
+        raise InputError(
+            f"{path}: does not end as an Arrow file or stream does; it was probably "
+            "truncated, so copy it again or make it again"
+        )
+    seekable.seek(0)
+    is_plain = getattr(file, "name", None) == path
+    with naming_damage(partial(_not_arrow, path)):
+        source = arrow.memory_map(path) if is_plain else seekable
+        if is_file:
+            reader = arrow.ipc.open_file(source)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            yield from arrow.ipc.open_stream(source)
+
+
+def _not_arrow(path: str, why: str) -> str:
+    return (
+        f"{path}: not an Arrow file, or a damaged one ({why}); copy it again or make "
+        "it again"
+    )
+
+
+def divided_batches(path: str, file: BinaryIO, least: int) -> list[Span]:
+    """Divide an Arrow file into ranges of record batches of at least `least` bytes.
+
+    Reads the metadata of each batch, and not its values.
+    """
+    spans: list[Span] = []
+    start = size = stop = 0
+    for stop, num_bytes in enumerate(_batch_sizes(path, file), 1):
+        size += num_bytes
+        if size >= least:
+            spans.append((start, stop))
+            start, size = stop, 0
+    if size:
+        spans.append((start, stop))
+    return spans if len(spans) > 1 else []
+
+
+def _batch_sizes(path: str, file: BinaryIO) -> Iterator[int]:
+    """Yield the size of each record batch of an Arrow file or stream.
+
+    A file holds a stream after its first 8 bytes.
+    """
+    file = as_seekable(file)
+    at = 8 if file.read(len(_ARROW_FILE)) == _ARROW_FILE else 0
+    try:
+        while True:
+            file.seek(at)
+            mark, length = struct.unpack("<Ii", file.read(8))
+            at += 8
+            if mark != _CONTINUATION:  # Files of 2019 and earlier lack this mark.
+                length = mark
+                at = file.seek(at - 4)
+            if length == 0:
+                return
+            is_batch, num_bytes = _parsed_message(file.read(length))
+            at += length + num_bytes
+            if is_batch:
+                yield length + num_bytes
+    except struct.error as error:
+        raise InputError(_not_arrow(path, f"no message at byte {at}")) from error
+
+
+def _parsed_message(metadata: bytes) -> tuple[bool, int]:
+    """Return whether a message is a record batch, and the size of its body.
+
+    `metadata` is the flatbuffer `Message` of Arrow's specification.
+    """
+    (table,) = struct.unpack_from("<I", metadata)
+    fields = table - struct.unpack_from("<i", metadata, table)[0]
+    (fields_bytes,) = struct.unpack_from("<H", metadata, fields)
+
+    def field(form: str, number: int) -> int:
+        """Return a field; the table may omit a field with the value 0."""
+        entry = 4 + 2 * number
+        if entry >= fields_bytes:
+            return 0
+        (offset,) = struct.unpack_from("<H", metadata, fields + entry)
+        return struct.unpack_from(form, metadata, table + offset)[0] if offset else 0
+
+    num_bytes = field("<q", _BODY_LENGTH)
+    if num_bytes < 0:
+        raise struct.error
+    return field("<B", _HEADER_TYPE) == _RECORD_BATCH, num_bytes

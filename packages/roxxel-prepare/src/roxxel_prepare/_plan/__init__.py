@@ -1,0 +1,1 @@
+"""Divide inputs into units, and say what a preparation will write."""

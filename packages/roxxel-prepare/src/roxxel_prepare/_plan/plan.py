@@ -1,0 +1,165 @@
+"""The plan of a preparation, and the record of each unit that is done.
+
+The plan is a JSON file beside the manifest. It holds what all processes of the
+preparation must agree on, and what the commit needs: the inputs, the arguments, the
+item type. The first process creates the plan, and the others compare their own inputs
+and arguments with it. The record of a unit lists the shards of the unit. A process
+creates the record after the shards, so a unit with a record is done. Both files are
+sealed with a checksum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format.writing import NewShards, Place, Recipe
+from roxxel_store.records import RecordError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from roxxel_prepare._inputs.input_record import Inputs
+    from roxxel_prepare._inputs.unit import Unit
+
+_INPUTS = {"inputs", "names", "sizes", "times", "samples"}
+"""Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""
+
+_UNIT = replace(Place.plan_kind, name="unit", mark="roxxel unit", error=RecordError)
+"""The record of a finished unit."""
+
+SKIP_BAD = "skip_bad"
+"""The only argument that a later command may add.
+
+Units that were finished without it have no damage, so it would not change them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A preparation that is not committed.
+
+    Attributes:
+        job: Digest of the preparation: 12 hexadecimal digits, a part of its files'
+            names.
+        inputs: Name, size, time and digest of every input; see `Inputs.facts`.
+        units: The rows of all units, in the order of the corpus; see `Unit.row`.
+        base: Fingerprint of the corpus before the preparation.
+        recipe: What the manifest will say.
+    """
+
+    job: str
+    inputs: list[list[Any]]
+    units: list[list[Any]]
+    base: str | None
+    recipe: Recipe
+
+    def pack(self) -> bytes:
+        """Return the content of the file."""
+        table = asdict(self)
+        separator = self.recipe.separator
+        if isinstance(separator, bytes):
+            table["recipe"]["separator"] = {"bytes": separator.hex()}
+        return Place.plan_kind.pack(table)
+
+    def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
+        """Return this plan with `skip_bad` added if `arguments` has it."""
+        recorded = self.recipe.arguments
+        if SKIP_BAD in recorded or SKIP_BAD not in arguments:
+            return self
+        found = {**recorded, SKIP_BAD: arguments[SKIP_BAD]}
+        # Use the order of a plan that had `skip_bad` from the start, for equal bytes.
+        names = [name for name in {**arguments, **found} if name in found]
+        ordered = {name: found[name] for name in names}
+        return replace(self, recipe=replace(self.recipe, arguments=ordered))
+
+
+def parse_plan(data: bytes, path: str) -> Plan:
+    """Return the plan in a file."""
+    table = Place.plan_kind.parse(data, path)
+    recipe = table["recipe"]
+    if isinstance(recipe["separator"], dict):
+        recipe["separator"] = bytes.fromhex(recipe["separator"]["bytes"])
+    recipe["columns"] = {name: tuple(each) for name, each in recipe["columns"].items()}
+    table["recipe"] = Recipe(**recipe)
+    return Plan(**table)
+
+
+def check_same(
+    plan: Plan,
+    inputs: Inputs,
+    recipe: Recipe,
+    units: Sequence[Unit],
+    corpus: str,
+) -> None:
+    """Raise FileExistsError if a command differs from the preparation of a plan."""
+    change = inputs.first_change(plan.inputs)
+    if change is None:
+        change = _other_argument(
+            {"exist": plan.recipe.exist, **plan.recipe.arguments},
+            {"exist": recipe.exist, **recipe.arguments},
+        )
+    rows = [unit.row() for unit in units]
+    if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
+        change = f"{len(rows)} units are planned, {len(plan.units)} recorded"
+    if change is not None:
+        raise FileExistsError(
+            f"{corpus}: a preparation that is not finished differs from this command "
+            f"({change}); finish it with the old inputs and arguments, or abandon it "
+            f"with `roxxel-format clean --abandon {corpus}`"
+        )
+
+
+def _other_argument(
+    recorded: Mapping[str, Any], given: Mapping[str, Any]
+) -> str | None:
+    """Describe the first argument that differs; None if all are equal."""
+    old, new = ({**each, **each.get("inputs", {})} for each in (recorded, given))
+    for name in {**new, **old}:
+        if name not in _INPUTS and new.get(name) != old.get(name):
+            return f"{name}={new.get(name)!r} is given instead of {old.get(name)!r}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """What a finished unit has written.
+
+    Attributes:
+        number: Number of the unit.
+        new: The shards of the unit; none if its inputs hold no documents.
+        input_bytes: Size of the inputs.
+        bad: The errors of skipped documents and inputs, the first 100.
+        num_bad: Number of skipped documents and inputs.
+        seconds: Time that the unit took; 0 if it was done before.
+    """
+
+    number: int
+    new: NewShards
+    input_bytes: int
+    bad: Sequence[str] = ()
+    num_bad: int = 0
+    seconds: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the content of the file; the same every time the unit is written."""
+        table = asdict(self)
+        del table["number"], table["seconds"], table["new"]["sync_s"]
+        return _UNIT.pack(table)
+
+    def is_whole(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether all files exist; `sizes` has the sizes of existing files."""
+        return all(sizes.get(name) == size for name, size in self.new.sizes.items())
+
+
+def parse_unit(number: int, data: bytes | None, path: str) -> UnitRecord | None:
+    """Return the record in a file; None if there is no file, or a damaged one.
+
+    A unit without a sound record is not done, so it is written again.
+    """
+    if data is None:
+        return None
+    try:
+        table = _UNIT.parse(data, path)
+    except RecordError:
+        return None
+    return UnitRecord(number, NewShards.parsed(table.pop("new")), **table)

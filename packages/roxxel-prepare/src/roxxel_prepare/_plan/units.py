@@ -1,0 +1,137 @@
+"""Divide input files into units.
+
+A unit is consecutive files, or a part of one large file. The list of inputs and their
+sizes alone determine the units, so every process computes the same units.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from roxxel_prepare._inputs.formats import (
+    HEAD_BYTES,
+    format_of,
+    format_of_head,
+    is_compressed,
+)
+from roxxel_prepare._inputs.inputs import parquet_table
+from roxxel_prepare._inputs.opening import index_beside, opened
+from roxxel_prepare._inputs.tables import divided_batches, divided_tokens
+from roxxel_prepare._inputs.unit import Part, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roxxel_store.client import ObjectVersion
+
+    from roxxel_prepare._inputs.input_record import Inputs
+    from roxxel_prepare._inputs.unit import Span
+
+UNIT_BYTES = 1 << 26
+"""Minimum size of a unit, unless the caller chooses."""
+
+# Number of objects whose footers or indexes are read at the same time.
+_MOST_THREADS = 32
+
+_MAX_UNITS = 1 << 14
+"""Maximum number of units, so that the manifest of a large corpus opens fast."""
+
+
+def parts_of(inputs: Inputs) -> list[Part]:
+    """Return all inputs, each whole."""
+    files = zip(inputs.paths, inputs.facts, strict=True)
+    return [
+        Part(path, None, None, number, facts)
+        if (version := inputs.objects.get(path)) is None
+        else Part(path, None, version, number)
+        for number, (path, facts) in enumerate(files)
+    ]
+
+
+def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
+    """Group consecutive files into units, and divide large files into several units."""
+    sizes: list[int] = [size for _, size, *_ in inputs.facts]
+    least = max(unit_bytes, sum(sizes) // _MAX_UNITS)
+    return list(_units(inputs, sizes, least))
+
+
+def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
+    waiting: list[Part] = []
+    size = 0
+    every_spans = _divided_all(inputs, sizes, least)
+    files = zip(parts_of(inputs), sizes, every_spans, strict=True)
+    for whole, num_bytes, spans in files:
+        if not spans:
+            waiting.append(whole)
+            size += num_bytes
+        if waiting and (spans or size >= least):
+            yield Unit(tuple(waiting), size)
+            waiting, size = [], 0
+        for number, span in enumerate(spans, 1):
+            share = num_bytes * number // len(spans)
+            before = num_bytes * (number - 1) // len(spans)
+            yield Unit((replace(whole, span=span),), share - before)
+    if waiting:
+        yield Unit(tuple(waiting), size)
+
+
+def _divided_all(inputs: Inputs, sizes: list[int], least: int) -> Iterator[list[Span]]:
+    """Divide every file; reads the footers and indexes of many objects at a time."""
+
+    def divided(path: str, num_bytes: int) -> list[Span]:
+        version = inputs.objects.get(path)
+        return _divided(path, inputs.form, num_bytes, least, version)
+
+    if not inputs.objects:
+        yield from map(divided, inputs.paths, sizes)
+        return
+    with ThreadPoolExecutor(_MOST_THREADS, "roxxel-plan") as pool:
+        yield from pool.map(divided, inputs.paths, sizes)
+
+
+def _divided(
+    path: str,
+    form: str | None,
+    num_bytes: int,
+    least: int,
+    version: ObjectVersion | None,
+) -> list[Span]:
+    """Divide a file into parts of about `least` bytes; return [] to keep it whole.
+
+    `num_bytes` is the size of the file. Only Parquet, Arrow, `.ds`, and uncompressed
+    lines and JSON lines can be divided.
+    """
+    name, count = format_of(path, form), num_bytes // max(1, least)
+    if count < 2 or is_compressed(path):
+        return []
+    if name == "json":
+        with opened(path, version, ahead_to=0) as file:
+            head = file.read(HEAD_BYTES)
+        name = format_of_head(path, name, head, is_given=form is not None)
+    if name == "parquet":
+        return _divided_rows(path, least, version)
+    if name == "ds":
+        return divided_tokens(path, num_bytes, index_beside(path), least)
+    if name == "arrow":
+        with opened(path, version, ahead_to=0) as file:
+            return divided_batches(path, file, least)
+    if name not in ("lines", "jsonl"):
+        return []
+    ends = [number * num_bytes // count for number in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def _divided_rows(path: str, least: int, version: ObjectVersion | None) -> list[Span]:
+    with opened(path, version, ahead_to=0) as file:
+        metadata = parquet_table(path, file).metadata
+    spans: list[Span] = []
+    start = size = 0
+    for stop in range(1, metadata.num_row_groups + 1):
+        size += metadata.row_group(stop - 1).total_byte_size
+        if size >= least or stop == metadata.num_row_groups:
+            spans.append((start, stop))
+            start, size = stop, 0
+    return spans if len(spans) > 1 else []

@@ -1,0 +1,1 @@
+"""Write the units of a preparation, and commit them."""

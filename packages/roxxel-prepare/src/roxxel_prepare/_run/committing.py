@@ -1,0 +1,195 @@
+"""Commit the units of a preparation, and find the units that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from roxxel_format import WriteSummary
+from roxxel_format.writing import NewShards, Place
+
+from roxxel_prepare._plan.plan import parse_plan, parse_unit
+from roxxel_prepare._plan.side import held_out_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from roxxel_prepare._plan.plan import Plan, UnitRecord
+
+_MAX_NAMED = 10
+
+
+@dataclass(frozen=True)
+class PartSummary:
+    """The result of one part of a preparation: how many units it has, all done.
+
+    `left_out` are the files that are no data; see `WriteSummary`.
+    """
+
+    num_units: int
+    left_out: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        units = "1 unit" if self.num_units == 1 else f"{self.num_units} units"
+        are = "is" if self.num_units == 1 else "are"
+        return (
+            f"{units} of this part {are} done; when all parts are, commit the corpus"
+            f"{WriteSummary.left_out_note(self.left_out)}"
+        )
+
+
+def commit_units(filepath: str) -> dict[str, WriteSummary]:
+    """Commit a preparation whose parts are done; see `prepare`.
+
+    If the preparation holds documents out (`split`), first commits the held-out corpus.
+    If it was committed before, says so and changes nothing.
+    Returns a summary for each corpus, by the path of the corpus.
+
+    Raises:
+        FileNotFoundError: There is no preparation to commit.
+        ValueError: Units are missing; the message names them.
+    """
+    started = time.perf_counter()
+    summaries: dict[str, WriteSummary] = {}
+    place = Place.of(filepath)
+    name = place.name.plan.name
+    if place.read(name) is None:
+        return {filepath: _committed(place, filepath, started)}
+    with ExitStack() as resources:
+        place.enter(resources)
+        data = place.read(name)
+        if data is None:
+            return {filepath: _committed(place, filepath, started)}
+        plan = parse_plan(data, place.folder + name)
+        recipe = plan.recipe
+        place.begin(replaces=recipe.exist == "replace")
+        split = recipe.arguments.get("split")
+        if split is not None and not split[2]:
+            held_out = held_out_path(filepath, split[0])
+            # The held-out corpus has no plan if an earlier process committed it and
+            # then was killed.
+            with contextlib.suppress(FileNotFoundError):
+                summaries |= commit_units(held_out)
+        summaries[filepath] = commit_plan(place, plan, started)
+    if not recipe.appends:
+        place.remove_leftovers()
+    return summaries
+
+
+def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
+    """Return the summary of a corpus whose preparation was committed before.
+
+    Raises FileNotFoundError if no preparation was committed.
+    """
+    found = place.existing()
+    if found is None or not any(map(place.name.job_of, found.shards.names)):
+        raise FileNotFoundError(
+            f"{filepath}: has no preparation to commit; check the path, and that a "
+            "part was written"
+        )
+    kept = place.summary(place.listed(found), started, kept=True)
+    sys.stderr.write(
+        f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
+        f"{kept.num_documents:,} documents\n"
+    )
+    return kept
+
+
+def done_units(
+    place: Place, plan: Plan, numbers: Iterable[int]
+) -> dict[int, UnitRecord]:
+    """Return the records of finished units, which have a record and all shards."""
+    sizes = place.sizes()
+    return {
+        number: record
+        for number in numbers
+        if (record := _record(place, plan, number, sizes)) is not None
+        and record.is_whole(sizes)
+    }
+
+
+def _record(
+    place: Place, plan: Plan, number: int, sizes: Mapping[str, int]
+) -> UnitRecord | None:
+    """Return the record of a unit; reads the file only if it is in the listing."""
+    name = place.name.unit_record(plan.job, number).name
+    if name not in sizes:
+        return None
+    return parse_unit(number, place.read(name), place.folder + name)
+
+
+def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
+    """Commit the shards of all units, and remove the plan and the records."""
+    name, recipe = place.name, plan.recipe
+    records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
+    new = place.listed(place.found, plan.job)
+    if not len(new):
+        new = _shards_of_all(place, plan)
+        if not recipe.appends and place.found.fingerprint != plan.base:
+            raise FileExistsError(
+                f"{place.manifest}: another write was committed first, {_lost(place)}"
+            )
+        recipe.commit(place, new, started, _lost(place))
+    # Delete the plan last: a later process learns only from the plan that the records
+    # are not needed any more.
+    place.discard(records)
+    place.discard([name.plan.name])
+    return place.summary(new, started)
+
+
+def _lost(place: Place) -> str:
+    return (
+        "so this one cannot be committed; remove its files with `roxxel-format clean "
+        f"--abandon '{place.pattern}'`, then write again with exist=\"append\", or "
+        'elsewhere, or with exist="replace", which deletes the other corpus'
+    )
+
+
+def unit_order(plan: Plan) -> list[int]:
+    """Return the order of the units in the corpus."""
+    seed = plan.recipe.arguments.get("shuffle")
+
+    def key(number: int) -> bytes:
+        return blake2b(f"{seed} {number}".encode()).digest()
+
+    numbers = [*range(len(plan.units))]
+    return numbers if seed is None else sorted(numbers, key=key)
+
+
+def _shards_of_all(place: Place, plan: Plan) -> NewShards:
+    """Return the shards of all units, in order, and say what was skipped.
+
+    Raises ValueError if a unit is missing.
+    """
+    done = done_units(place, plan, range(len(plan.units)))
+    records: list[UnitRecord] = []
+    bad: list[str] = []
+    num_bad = 0
+    missing: list[int] = []
+    for number in unit_order(plan):
+        record = done.get(number)
+        if record is None:
+            missing.append(number)
+        else:
+            records.append(record)
+            bad += record.bad
+            num_bad += record.num_bad
+    if missing:
+        missing.sort()
+        named = ", ".join(f"{at} ({plan.units[at][0]})" for at in missing[:_MAX_NAMED])
+        more = len(missing) - _MAX_NAMED
+        raise ValueError(
+            f"{place.pattern}: {len(missing)} of {len(plan.units)} units are not done: "
+            f"{named}{f' and {more} more' if more > 0 else ''}; write them with the "
+            "same command and --part, then commit again"
+        )
+    if num_bad:
+        lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
+        lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
+        sys.stderr.write("\n".join(lines) + "\n")
+    return NewShards.joined(each.new for each in records)

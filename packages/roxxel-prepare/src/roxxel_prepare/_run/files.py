@@ -1,0 +1,202 @@
+"""Write files into a corpus, as the command `roxxel-prepare write` does.
+
+The inputs are divided into units: consecutive files, or parts of a large file.
+Processes of this machine, tasks of Ray, or the members of a job array write the units;
+all three give the same bytes. The commit makes the shards a corpus.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from roxxel_format.writing import Fields, Separator, WriteOptions
+
+from roxxel_prepare._inputs.listing import check_fields, find_inputs
+from roxxel_prepare._inputs.old_shards import with_old_separator
+from roxxel_prepare._plan.side import Side, held_out_path
+from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.committing import PartSummary, commit_units
+from roxxel_prepare._run.preparation import Choice, prepare
+from roxxel_prepare._run.progress import Progress
+from roxxel_prepare._run.ray_runner import RayRunner
+from roxxel_prepare._run.runners import ProcessRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    import numpy.typing as npt
+    from roxxel_format import WriteSummary
+    from roxxel_format.writing import Exist
+
+__all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
+
+
+def write_files(
+    filepath: str | os.PathLike[str],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
+    block_size: int = 4096,
+    max_shard_bytes: int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - the name of the command's option
+    field: str | None = None,
+    vocab_size: int | None = None,
+    tokenizer: str | None = None,
+    special_tokens: bool = False,
+    prompt: str | None = None,
+    completion: str | None = None,
+    document_id: str | None = None,
+    path: bool = False,
+    exist: Exist = "keep",
+    metadata: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    ray: str | None = None,
+    part: tuple[int, int] | None = None,
+    unit_bytes: int = UNIT_BYTES,
+    split: tuple[str, float] | None = None,
+    shuffle: int | None = None,
+    skip_bad: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[WriteSummary | PartSummary]:
+    """Write the documents of files into a corpus, and commit the corpus.
+
+    After an interruption or an error, the same call continues: it writes the units that
+    are not done. The arguments that are not listed here are those of `Roxxel.write`.
+
+    Args:
+        filepath: Path of the corpus; a pattern such as `wiki_*.rox`, unless one process
+            writes one file.
+        inputs: Files, folders, patterns, or URLs of these. Files in a folder that are
+            no data, such as `README.md`, are left out.
+        separator: As for `Roxxel.write`.
+        block_size: As for `Roxxel.write`.
+        max_shard_bytes: Maximum size of a shard. The end of a unit also ends a shard.
+        dtype: As for `Roxxel.write`.
+        format: `"text"`, `"lines"`, `"jsonl"`, `"json"`, `"csv"`, `"tsv"`, `"npy"`,
+            `"parquet"`, `"arrow"`, `"ds"` or `"roxxel02"`. Default: that of each file's
+            name, which its first bytes must confirm.
+        field: Field of JSON objects, or column of tables, that holds the document.
+            Default: `text`, or the fields `prompt` and `completion`.
+        vocab_size: As for `Roxxel.write`.
+        tokenizer: Path of a `tokenizer.json`, its folder, or a Hugging Face name.
+        special_tokens: As for `Roxxel.write`.
+        prompt: Field of prompts; as for `Roxxel.write`.
+        completion: Field of completions; needs `prompt`.
+        document_id: Field of ids, which documents keep in a column `id`.
+        path: Keep the path of each document's file, relative to the folder of all
+            inputs, in a column `path`.
+        exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
+            of the last write.
+        metadata: As for `Roxxel.write`.
+        workers: Processes of this machine. A program with several workers must guard
+            its main part with `if __name__ == "__main__":`, because each worker imports
+            the program.
+        ray: Address of a Ray cluster that writes the units as tasks, in place of
+            processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
+            the extra `ray`. A program that is connected to Ray uses its own cluster.
+        part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
+            When all members are done, `commit_files` commits.
+        unit_bytes: Minimum size of the inputs of a unit.
+        split: `(name, share)`: hold out this share of the documents, chosen by a hash
+            of their tokens, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
+        shuffle: Seed of the order of units, and of the documents in each.
+        skip_bad: Leave out damaged documents. If damage makes the rest of a file
+            unreadable, leave out the rest.
+        progress: Called before the first unit, when a unit ends, and when a unit is
+            retried because its worker died.
+
+    Returns:
+        A summary of the corpus, or of the part. With `split`, a list of two: first the
+        summary of the held-out documents.
+
+    Raises:
+        BucketError: An object cannot be read, or was replaced.
+        FileExistsError: `exist` does not allow changing the corpus, or a preparation
+            with other inputs or arguments is not finished.
+        OSError: A file cannot be read or written, or worker processes died.
+        ValueError: A document or an argument is invalid; the message names its file.
+
+    Example:
+        >>> np.save("ids.npy", np.arange(12).reshape(3, 4))
+        >>> [summary] = write_files("ids_*.rox", "ids.npy", vocab_size=100)
+        >>> summary.num_documents, summary.dtype
+        (3, 'uint16')
+    """
+    if ray is not None and workers != 1:
+        raise ValueError(
+            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
+            "by processes; pass only one of these"
+        )
+    runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
+    if isinstance(inputs, (str, os.PathLike)):
+        inputs = [inputs]
+    if prompt is not None and field is not None:
+        raise ValueError(
+            f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
+            "prompt and a completion; pass the names of one kind"
+        )
+    outputs = [os.fspath(filepath)]
+    if split is not None:
+        # Held-out documents come first, so that no corpus exists without them.
+        outputs.insert(0, held_out_path(outputs[0], split[0]))
+    files = find_inputs([str(each) for each in inputs], format, field, outputs=outputs)
+    given = {"field": field, "prompt": prompt, "completion": completion}
+    check_fields(files, given | {"id": document_id})
+    options = WriteOptions(
+        separator,
+        block_size,
+        max_shard_bytes,
+        dtype,
+        vocab_size,
+        tokenizer,
+        special_tokens=special_tokens,
+        metadata=metadata or {},
+        fields=Fields(files.field, prompt, completion, document_id, path),
+    )
+    options, line_of = with_old_separator(outputs[-1], options, exist, files)
+    sides: list[Side | None] = [None]
+    if split is not None:
+        if files.stream is not None:
+            raise ValueError(
+                f"{files.stream}: cannot be read twice, as a split needs; pass files"
+            )
+        if exist == "append":
+            raise ValueError(
+                f"{filepath}: a split cannot append to two corpora as one; write new "
+                "corpora, or append without --split"
+            )
+        sides = [Side(*split, is_held_out=True), Side(*split, is_held_out=False)]
+    return [
+        prepare(
+            corpus,
+            files,
+            options,
+            exist,
+            Choice(side, shuffle, skip_bad),
+            runner=runner,
+            part=part,
+            unit_bytes=unit_bytes,
+            line_of=line_of,
+            progress=progress,
+        )
+        for corpus, side in zip(outputs, sides, strict=True)
+    ]
+
+
+def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
+    """Commit a corpus when all members of `write_files(..., part=(i, n))` are done.
+
+    Args:
+        filepath: Path of the corpus, as for `write_files`.
+
+    Returns:
+        A summary of the corpus; with a split, a list of two, as `write_files` returns.
+
+    Raises:
+        FileNotFoundError: No part of the corpus was written.
+        ValueError: Units are missing; the message names them, and nothing changes.
+    """
+    return list(commit_units(os.fspath(filepath)).values())

@@ -1,0 +1,411 @@
+"""Prepare a corpus from input files: plan units, run them, commit their shards.
+
+A unit is consecutive input files, or a part of a large file. The inputs and arguments
+alone determine the units and the bytes of their shards. So the shards do not depend on
+which processes write them, and a unit may be written again. A plan, a file beside the
+manifest, records what all processes of a preparation must agree on. A single unit needs
+no plan, unless the preparation is written in parts (`part`). After an interruption, the
+same command writes only the units without a record.
+
+In three cases, a single process writes everything: for a corpus of one file, for inputs
+from pipes, and for shards of the first Roxxel that are cut at separators. A document
+may be in several of these shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format.writing import CorpusWrite, NoDocumentsError
+from roxxel_store.output import is_full
+
+from roxxel_prepare._inputs.documents import Documents, LineOf
+from roxxel_prepare._inputs.input_file import InputError
+from roxxel_prepare._inputs.inputs import is_old_shard
+from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
+from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
+from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
+from roxxel_prepare._run.progress import Progress
+from roxxel_prepare._run.runners import ProcessRunner
+from roxxel_prepare._run.unit_writer import UnitWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from roxxel_format import WriteSummary
+    from roxxel_format.writing import Exist, WriteOptions
+
+    from roxxel_prepare._inputs.input_record import Inputs
+    from roxxel_prepare._inputs.unit import Unit
+    from roxxel_prepare._plan.side import Side
+    from roxxel_prepare._run.runners import Runner
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which documents a preparation writes, and in which order.
+
+    `side` selects the documents of one corpus of a split. `shuffle` is the seed that
+    orders the units, and the documents in each unit. `skip_bad` is whether damaged
+    inputs are skipped.
+    """
+
+    side: Side | None = None
+    shuffle: int | None = None
+    skip_bad: bool = False
+
+    def recorded(self, inputs: Inputs) -> dict[str, Any]:
+        """Return the arguments for JSON."""
+        values = {
+            "split": None if self.side is None else self.side.recorded(),
+            "shuffle": self.shuffle,
+            SKIP_BAD: self.skip_bad or None,
+            "inputs": inputs.recorded,
+        }
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def prepare(
+    filepath: str,
+    inputs: Inputs,
+    options: WriteOptions,
+    exist: Exist,
+    choice: Choice,
+    *,
+    runner: Runner | None = None,
+    part: tuple[int, int] | None = None,
+    unit_bytes: int = UNIT_BYTES,
+    line_of: LineOf | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> WriteSummary | PartSummary:
+    """Write the documents of files into a corpus.
+
+    If the tokenizer determines the separator, print on the standard error how documents
+    end.
+
+    Args:
+        filepath: Path of the corpus; see `Roxxel`.
+        inputs: The files.
+        options: As for `Roxxel.write`; a tokenizer is a path or a name.
+        exist: As for `Roxxel.write`.
+        choice: Which documents to write, and in which order.
+        runner: Writes the units. Default: this process.
+        part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
+            `commit_units` commits when all parts are done.
+        unit_bytes: Minimum size of the inputs of a unit.
+        line_of: Cuts shards of the first Roxxel into documents; see `Documents`.
+        progress: Called before the first unit, and when a unit ends.
+
+    Returns:
+        A summary of the shards that were written or kept, or of the part.
+
+    Raises:
+        FileExistsError: `exist` does not allow changing the corpus, or a preparation
+            with other inputs or arguments is not finished. Also for
+            `exist="keep"` if an input is a pipe or the standard input, because
+            neither can be compared with the inputs of the corpus.
+        OSError: A file cannot be read or written, or a worker process ended early.
+        ValueError: A document is invalid (the message names its file), or several
+            processes are requested, although only one can write.
+    """
+    side = choice.side
+    options = replace(
+        options,
+        metadata={"source": inputs.source, **options.metadata},
+        also=choice.recorded(inputs),
+        chooses=None if side is None else side.has,
+    )
+    write = CorpusWrite(
+        filepath,
+        options,
+        exist,
+        # Both corpora of a split end their documents alike.
+        says_ending=side is None or side.is_held_out,
+    )
+    workers = getattr(runner, "workers", 2 if runner else 1)
+    if write.is_one_file and (workers > 1 or part):
+        name = write.place.name
+        raise ValueError(
+            f"{name.single}: one process writes one file; leave --workers and --part "
+            f'out, or write to a pattern such as "{name.prefix}_*.rox"'
+        )
+    has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
+    documents = Documents(
+        parts_of(inputs),
+        inputs.form,
+        options.fields,
+        line_of,
+        options.dtype_name if has_old else None,
+        skips_bad=choice.skip_bad,
+        folder=inputs.folder,
+    )
+    is_one_stream = (
+        line_of is not None or inputs.stream is not None or write.is_one_file
+    )
+    if part and is_one_stream:
+        raise ValueError(
+            f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
+            "--part out, or pass files"
+        )
+    if is_one_stream and (choice.shuffle is not None or choice.skip_bad):
+        raise ValueError(
+            f"{write.what}: --shuffle and --skip-bad need files that are written in "
+            "units; write files to a pattern, or leave these options out"
+        )
+    try:
+        kept = _kept(write, inputs)
+        if kept is not None:
+            # Such as the plan of a job that was committed by a process then killed.
+            write.place.remove_leftovers()
+            return replace(kept, left_out=inputs.left_out)
+        if is_one_stream:
+            summary = write.run(documents, documents.metadata)
+        else:
+            job = _Preparation(write, inputs, choice, unit_bytes, documents)
+            summary = job.run(runner or ProcessRunner(), part, progress)
+        return replace(summary, left_out=inputs.left_out)
+    except NoDocumentsError as error:
+        others = len(inputs.paths) - 1
+        if side is not None:
+            what = "held out" if side.is_held_out else "left"
+            raise ValueError(
+                f"{write.what}: no document of the inputs would be {what} with --split "
+                f"{side.name}={side.share}; choose another share"
+            ) from error
+        raise InputError(
+            f"{inputs.paths[0]}: holds no documents"
+            f"{f', like the other inputs ({others})' if others else ''}; check the "
+            "inputs"
+        ) from error
+
+
+def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
+    """Return the summary of a corpus that the same command made; None to write.
+
+    Raises FileExistsError for a corpus of other inputs or arguments.
+    """
+
+    def describe(recorded: Mapping[str, Any]) -> str | None:
+        given = write.recipe.arguments
+        differing = [
+            name
+            for name in {**given, **recorded}
+            if recorded.get(name) != given.get(name)
+        ]
+        if differing == ["inputs"] and "inputs" in recorded:
+            return inputs.difference(recorded["inputs"])
+        return None
+
+    found = write.place.existing() if write.recipe.exist == "keep" else None
+    if found is None or not found.versions:
+        return None
+    if inputs.stream is not None:
+        raise FileExistsError(
+            f"{write.what}: the corpus exists already, and {inputs.stream} cannot "
+            'be compared with its inputs; use exist="append" or exist="replace", or '
+            "write elsewhere"
+        )
+    kept = write.kept(describe)
+    if kept is not None:
+        sys.stderr.write(
+            f"kept {kept.num_tokens:,} tokens of {write.what}: the same command made "
+            "them from these inputs\n"
+        )
+    return kept
+
+
+_MOST_ALIKE = 8
+"""The run ends when this many units failed with one kind of error, and none is done."""
+
+
+class _Preparation:
+    """A preparation in units, from the arguments to the commit."""
+
+    def __init__(
+        self,
+        write: CorpusWrite,
+        inputs: Inputs,
+        choice: Choice,
+        unit_bytes: int,
+        documents: Documents,
+    ) -> None:
+        self._started = time.perf_counter()
+        self._write = write
+        self._inputs = inputs
+        self._choice = choice
+        self._documents = documents
+        self._unit_bytes = unit_bytes
+
+    def run(
+        self,
+        runner: Runner,
+        part: tuple[int, int] | None,
+        progress: Callable[[Progress], None] | None,
+    ) -> WriteSummary | PartSummary:
+        """Write all missing units, and commit.
+
+        With `part`, write only the missing units of this part, and do not commit.
+        """
+        with self._write as write:
+            # Another process may have committed meanwhile.
+            kept = _kept(write, self._inputs)
+            if kept is not None:
+                return kept
+            units = units_of(self._inputs, self._unit_bytes)
+            plan = self._plan(units, is_shared=part is not None)
+            first, step = part or (0, 1)
+            numbers = range(first, len(units), step)
+            if not write.place.listed(write.place.found, plan.job):
+                self._write_units(plan, units, numbers, runner, progress)
+            if part is not None:
+                return PartSummary(len(numbers))
+            summary = commit_plan(write.place, plan, self._started)
+        if not plan.recipe.appends:
+            write.place.remove_leftovers()
+        return summary
+
+    def _plan(self, units: Sequence[Unit], *, is_shared: bool) -> Plan:
+        """Return the plan that every process of this preparation follows.
+
+        Creates the file of the plan if there is none. A single unit that one process
+        writes needs no file, so that other small appends can run at the same time.
+        """
+        write, place = self._write, self._write.place
+        file_name = place.name.plan.name
+        data = place.read(file_name)
+        if data is None:
+            plan = self._new_plan(units)
+            if len(units) == 1 and not is_shared:
+                return plan
+            place.create(file_name, plan.pack())
+            data = place.read(file_name) or plan.pack()
+        found_plan = parse_plan(data, place.folder + file_name)
+        plan = found_plan.with_skipping(write.recipe.arguments)
+        check_same(plan, self._inputs, write.recipe, units, write.what)
+        if plan != found_plan:
+            # A kill between both lines is safe: the same command makes this plan again.
+            place.discard([file_name])
+            place.create(file_name, plan.pack())
+        return plan
+
+    def _new_plan(self, units: Sequence[Unit]) -> Plan:
+        """Read documents until item type and kind are known, so that all units agree.
+
+        Raises NoDocumentsError if there are no documents.
+        """
+        write = self._write
+        write.begin()
+        write.decide(self._documents)
+        recipe, fields = write.recipe, write.options.fields
+        rows = [unit.row() for unit in units]
+        base, cuts = write.place.found.fingerprint, [row[1:] for row in rows]
+        # `skip_bad` does not change units without damage.
+        arguments = {k: v for k, v in recipe.arguments.items() if k != SKIP_BAD}
+        metadata = write.options.metadata
+        facts: list[Any] = [
+            arguments,
+            metadata,
+            base,
+            recipe.dtype,
+            recipe.kind,
+            cuts,
+        ]
+        if fields.path:
+            folder = self._inputs.folder
+            facts.append([path.removeprefix(folder) for path in self._inputs.paths])
+        text = json.dumps(facts, sort_keys=True)
+        digest = blake2b(text.encode(), digest_size=6).hexdigest()
+        return Plan(digest, self._inputs.facts, rows, base, recipe)
+
+    def _write_units(
+        self,
+        plan: Plan,
+        units: Sequence[Unit],
+        numbers: Iterable[int],
+        runner: Runner,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        """Write units that are not done; raise the error of the first that failed."""
+        numbers = [*numbers]
+        corpus, place = self._write.what, self._write.place
+        done = done_units(place, plan, numbers)
+        missing = [number for number in numbers if number not in done]
+        if done:
+            sys.stderr.write(
+                f"{corpus}: {len(done)} of {len(numbers)} units are done already\n"
+            )
+        state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
+        state = state.with_done([*done.values()])
+        show = progress or _ignore
+        show(state)
+        documents = self._documents
+        writer = UnitWriter(
+            self._write.job(plan.job, plan.recipe),
+            units,
+            documents.form,
+            documents.old_dtype,
+            documents.folder,
+            self._choice.shuffle,
+            self._choice.skip_bad,
+        )
+        errors: dict[int, Exception] = {}
+        began = time.perf_counter()
+        with contextlib.closing(runner.run(writer, missing)) as outcomes:
+            for outcome in outcomes:
+                elapsed = time.perf_counter() - began
+                if outcome.record is not None:
+                    state = state.with_new(outcome.record, elapsed)
+                elif outcome.error is not None:
+                    unit = units[outcome.number]
+                    errors[outcome.number] = _naming(unit, outcome.error)
+                    state = replace(state, num_failed=len(errors), duration_s=elapsed)
+                    # Every later unit would fail too, after it is tokenized.
+                    stops = is_full(outcome.error) or _are_alike(errors, state)
+                    state = replace(state, is_stopped=stops)
+                else:
+                    retries = state.num_retries + 1
+                    state = replace(state, num_retries=retries, duration_s=elapsed)
+                show(state)
+                if state.is_stopped:
+                    break
+        if not errors:
+            return
+        if len(units) > 1:
+            sys.stderr.write(f"{corpus}: {_failure(state)}\n")
+        raise errors[min(errors)]
+
+
+def _naming(unit: Unit, error: Exception) -> Exception:
+    """Return the error of a unit; if a worker died, name the unit's inputs in it.
+
+    All other errors name their input already.
+    """
+    if not isinstance(error, ChildProcessError):
+        return error
+    named = ChildProcessError(f"{unit}: {error}")
+    named.__cause__ = error.__cause__
+    return named
+
+
+def _are_alike(errors: Mapping[int, Exception], state: Progress) -> bool:
+    """Return whether units fail alike and none succeeds: so would all others."""
+    kinds = {type(error) for error in errors.values()}
+    return len(errors) >= _MOST_ALIKE and len(kinds) == 1 and not state.num_done
+
+
+def _failure(state: Progress) -> str:
+    """Describe how many units failed, and what is kept."""
+    failed = f"{state.num_failed} of {state.num_units} units failed"
+    if state.is_stopped:
+        return f"{failed} and stopped the others; {state.num_done} are done and kept"
+    return f"{failed}; the other {state.num_done} are kept"
+
+
+def _ignore(_: Progress) -> None:
+    """Show nothing."""

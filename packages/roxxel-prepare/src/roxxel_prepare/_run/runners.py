@@ -1,0 +1,187 @@
+"""Run the units of a preparation: in this process, or in processes of this machine.
+
+A runner gets a picklable writer and the numbers of the missing units. It calls
+`write_unit` for each number, in any order, anywhere, and yields an outcome for each. A
+unit that fails does not stop the others, and neither does a worker that dies: its unit
+is written again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import threading
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+    from roxxel_prepare._plan.plan import UnitRecord
+
+_MOST_DEATHS = 2
+"""The unit fails when this number of processes have died while writing it."""
+
+_MOST_VAIN = 5
+"""With one process at a time, the run ends when this many processes die in a row."""
+
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+
+
+class Writer(Protocol):
+    """Writes units; can be pickled."""
+
+    def write_unit(self, number: int, /) -> UnitRecord:
+        """Write a unit unless it is done, and return its record."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The record of a unit that is done, or the error that stopped the unit.
+
+    Both are None if a worker died; its units are written again.
+    """
+
+    number: int
+    record: UnitRecord | None
+    error: Exception | None = None
+
+
+class Runner(Protocol):
+    """Writes units, for example in several processes."""
+
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
+        """Write units; yield an outcome when a unit ends or is retried.
+
+        `close` ends the run: units that did not begin are not written.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class ProcessRunner:
+    """Writes units in this process, or in `workers` processes of this machine."""
+
+    workers: int = 1
+
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
+        """Write units; yield an outcome when a unit ends or is retried.
+
+        If one process dies, for example for lack of memory, Python ends the others. New
+        processes then write the missing units; if no unit had ended, half as many
+        processes are started. With one process, the unit in progress is known; it fails
+        when a second process dies in it.
+
+        Raises:
+            ChildProcessError: With one process at a time, several processes died in a
+                row, in different units.
+        """
+        if self.workers == 1 or len(numbers) < 2:
+            yield from (outcome_of(writer, number) for number in numbers)
+            return
+        missing: list[int] = [*numbers]
+        workers, num_vain = self.workers, 0
+        deaths: Counter[int] = Counter()
+        while missing:
+            ended: set[int] = set()
+            death: BaseException | None = None
+            try:
+                with contextlib.closing(_pooled(writer, missing, workers)) as outcomes:
+                    for outcome in outcomes:
+                        ended.add(outcome.number)
+                        yield outcome
+            except BrokenProcessPool as error:
+                death = error
+            missing = [number for number in missing if number not in ended]
+            if not missing:
+                return
+            # Units that may have been in progress come last.
+            begun = 1 if workers == 1 else workers + 1
+            last, missing = missing[:begun], missing[begun:]
+            if workers == 1:
+                deaths[last[0]] += 1
+                num_vain = 0 if ended else num_vain + 1
+                if num_vain == _MOST_VAIN:
+                    where = f"{num_vain} times in a row, last in unit {last[0]}"
+                    raise _death(where, death)
+                if deaths[last[0]] == _MOST_DEATHS:
+                    error = _death(f"in unit {last[0]}", death)
+                    yield Outcome(last[0], None, error)
+                    continue
+            elif not ended:
+                workers //= 2
+            missing += last
+            yield Outcome(last[0], None)
+
+
+def _death(where: str, cause: BaseException | None) -> ChildProcessError:
+    error = ChildProcessError(
+        f"a worker process ended early {where}, perhaps for lack of memory; "
+        "write again with fewer workers, which keeps the finished units"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _pooled(writer: Writer, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
+    """Write units in new processes; raise BrokenProcessPool if one died."""
+    # The parent may have threads, so a forked child could deadlock.
+    pool = ProcessPoolExecutor(
+        min(workers, len(numbers)),
+        multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(writer,),
+    )
+    broken: BaseException | None = None
+    try:
+        for future in as_completed([pool.submit(_work, number) for number in numbers]):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                broken = error  # Outcomes of units that ended before may follow.
+            else:
+                yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if broken is not None:
+        raise broken
+
+
+def outcome_of(writer: Writer, number: int) -> Outcome:
+    """Write a unit, and return its outcome."""
+    try:
+        return Outcome(number, writer.write_unit(number))
+    except Exception as error:  # noqa: BLE001 - raised when all units have ended
+        return Outcome(number, None, error)
+
+
+_writer: Writer | None = None
+"""The writer of a worker process, so that a tokenizer is loaded once."""
+
+
+def _begin_worker(writer: Writer) -> None:
+    global _writer  # noqa: PLW0603 - one per process, set when the process begins
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    # One process per core: the threads of a tokenizer would compete for the cores.
+    os.environ.update(ONE_THREAD)
+    _writer = writer
+
+
+def _end_with_parent() -> None:
+    """End this process when the parent has ended, even if the parent was killed.
+
+    A worker waits for work on a pipe that the other workers keep open.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _work(number: int) -> Outcome:
+    assert _writer is not None  # noqa: S101 - set when the process began
+    return outcome_of(_writer, number)

@@ -1,0 +1,83 @@
+"""Write one unit; any process may write it, any number of times, with one result.
+
+The shards of a unit have the same names and bytes whichever process writes them. Each
+process writes a draft of its own and renames it, so a unit that two processes write at
+the same time is not damaged. The record of the unit is created last.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roxxel_format.writing import Place
+
+from roxxel_prepare._inputs.documents import Documents
+from roxxel_prepare._plan.plan import UnitRecord, parse_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_format.writing import WriteJob
+
+    from roxxel_prepare._inputs.unit import Unit
+
+
+@dataclass(frozen=True)
+class UnitWriter:
+    """Writes the units of one preparation; can be pickled.
+
+    Attributes:
+        job: What writes the shards.
+        units: All units, in the order of the corpus.
+        form: Format of the inputs; see `documents_in`.
+        old_dtype: Item type of shards of the first Roxxel that do not record one.
+        folder: Folder of the inputs; see `Documents`.
+        shuffle: Seed of the order of the documents in each unit.
+        skips_bad: Whether damaged documents are left out.
+    """
+
+    job: WriteJob
+    units: Sequence[Unit]
+    form: str | None
+    old_dtype: str | None
+    folder: str
+    shuffle: int | None
+    skips_bad: bool
+
+    def write_unit(self, number: int) -> UnitRecord:
+        """Write a unit unless it is done, and return its record."""
+        with ExitStack() as resources:
+            place = Place.of(self.job.target)
+            place.enter(resources)
+            path = place.name.unit_record(self.job.digest, number)
+            data = place.read(path.name)
+            found = parse_unit(number, data, place.folder + path.name)
+            if found is not None and found.is_whole(place.sizes()):
+                return found
+            return self._written(place, number)
+
+    def _written(self, place: Place, number: int) -> UnitRecord:
+        started = time.perf_counter()
+        unit = self.units[number]
+        documents = Documents(
+            unit.parts,
+            self.form,
+            self.job.options.fields,
+            old_dtype=self.old_dtype,
+            shuffle=None if self.shuffle is None else f"{self.shuffle} {number}",
+            skips_bad=self.skips_bad,
+            folder=self.folder,
+        )
+        new = self.job.unit(place, number, documents, documents.metadata)
+        elapsed = time.perf_counter() - started
+        record = UnitRecord(
+            number, new, unit.num_bytes, documents.bad, documents.num_bad, elapsed
+        )
+        data, path = record.pack(), place.name.unit_record(self.job.digest, number)
+        if not place.create(path.name, data) and place.read(path.name) != data:
+            place.discard([path.name])  # A damaged record.
+            place.create(path.name, data)
+        return record

@@ -1,0 +1,167 @@
+"""The `roxxel-prepare` command: write, plan, commit and split.
+
+Exit codes: 0 done, 1 error, 2 wrong arguments, 130 interrupted. An error is one
+sentence on the standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING, NoReturn
+
+from roxxel_format import Roxxel, WriteSummary
+from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
+
+from roxxel_prepare._inputs.listing import check_fields, find_inputs
+from roxxel_prepare._plan.side import held_out_path
+from roxxel_prepare._plan.units import units_of
+from roxxel_prepare._run.committing import PartSummary, commit_units
+from roxxel_prepare._run.files import write_files
+from roxxel_prepare.cli.arguments import parser
+from roxxel_prepare.cli.splitting import split
+from roxxel_prepare.cli.values import status_line
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+
+def main(
+    arguments: Sequence[str] | None = None, *, prog: str = "roxxel-prepare"
+) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Arguments after the command's name. Default: `sys.argv[1:]`.
+        prog: Name of the command in usage and error messages.
+
+    Returns:
+        The exit code.
+    """
+    prepare_streams()
+    options = parser(prog).parse_args(arguments)
+    return run_command(
+        prog,
+        lambda: _COMMANDS[options.command](options),
+        lambda error: isinstance(error, EXPECTED),
+        spelled,
+    )
+
+
+def _write(options: argparse.Namespace) -> int:
+    """Write the documents of files into a corpus."""
+    _check_usage(options)
+    written = write_files(
+        options.corpus,
+        options.inputs,
+        options.separator,
+        options.block_size,
+        options.max_shard_bytes,
+        options.dtype,
+        format=options.format,
+        field=options.field,
+        vocab_size=options.vocab_size,
+        tokenizer=options.tokenizer,
+        special_tokens=options.special_tokens,
+        prompt=options.prompt,
+        completion=options.completion,
+        document_id=options.id,
+        path=options.path,
+        exist=options.exist,
+        workers=options.workers,
+        ray=options.ray,
+        part=options.part,
+        unit_bytes=options.unit_bytes,
+        split=options.split,
+        shuffle=options.shuffle,
+        skip_bad=options.skip_bad,
+        progress=status_line(),
+    )
+    corpora = [options.corpus]
+    if options.split is not None:
+        corpora.insert(0, held_out_path(options.corpus, options.split[0]))
+    _print_summaries(dict(zip(corpora, written, strict=True)))
+    if options.part is not None:
+        print(f"  roxxel-prepare commit {shlex.quote(options.corpus)}")
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    """Print the units of a preparation, without writing anything."""
+    _check_usage(options)
+    inputs = find_inputs(
+        options.inputs, options.format, options.field, outputs=[options.corpus]
+    )
+    check_fields(inputs, {"field": options.field})
+    units = units_of(inputs, options.unit_bytes)
+    if options.json:
+        rows = [
+            {
+                "bytes": unit.num_bytes,
+                "inputs": [
+                    {"path": part.path, "span": part.span} for part in unit.parts
+                ],
+            }
+            for unit in units
+        ]
+        print(json.dumps({"corpus": options.corpus, "units": rows}))
+        return 0
+    print(f"{'unit':>6} {'bytes':>14}  inputs")
+    for number, unit in enumerate(units):
+        print(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
+    total = sum(unit.num_bytes for unit in units)
+    note = WriteSummary.left_out_note(inputs.left_out)
+    print(f"{len(units):,} units, {total:,} bytes, {options.corpus}{note}")
+    return 0
+
+
+def _commit(options: argparse.Namespace) -> int:
+    """Commit a preparation whose parts are done."""
+    _print_summaries(commit_units(options.corpus))
+    return 0
+
+
+def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
+    """Print a line for each corpus of a write; name the two corpora of a split.
+
+    A further line names each column that an append left without values.
+    """
+    for corpus, summary in written.items():
+        if isinstance(summary, PartSummary) or not summary.kept:
+            print(f"{corpus}: {summary}" if len(written) > 1 else summary)
+        if not isinstance(summary, PartSummary):
+            with Roxxel(corpus) as opened:
+                partial = opened.partial_columns
+            for column in partial:
+                print(
+                    f"{corpus}: the column {column!r} has no values in some shards, so "
+                    "it cannot be read; append the values with "
+                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
+                )
+
+
+def _check_usage(options: argparse.Namespace) -> None:
+    """Exit with a usage error for arguments that do not belong together."""
+    usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.tokenizer is None:
+        if isinstance(options.separator, str):
+            usage_error(
+                f"argument --separator: {options.separator!r} is not a token id; write "
+                "a number, use --separator-bytes, or pass the --tokenizer that has "
+                "this token"
+            )
+        if options.special_tokens:
+            usage_error("argument --special-tokens: needs --tokenizer")
+    if (options.prompt is None) != (options.completion is None):
+        usage_error("arguments --prompt and --completion: pass both, or neither")
+    if options.prompt is not None and options.field is not None:
+        usage_error("argument --field: not allowed with --prompt and --completion")
+
+
+_COMMANDS = {
+    "write": _write,
+    "plan": _plan,
+    "commit": _commit,
+    "split": split,
+}

@@ -1,0 +1,101 @@
+"""Parse values of the command line, and show progress."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
+
+
+def part(text: str) -> tuple[int, int]:
+    """Parse the part `I/N`, with I from 0."""
+    first, _, count = text.partition("/")
+    if first.isdecimal() and count.isdecimal() and int(first) < int(count):
+        return int(first), int(count)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
+def split(text: str) -> tuple[str, float]:
+    """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
+    name, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if re.fullmatch("[A-Za-z0-9-]+", name) and 0 < float(number) < 1:
+            return name, float(number)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
+    )
+
+
+def byte_string(text: str) -> bytes:
+    r"""Parse a text with the escapes \n, \t, \r, \\ and \xNN."""
+    parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
+    result = b""
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            result += os.fsencode(part)
+        elif part.startswith("\\x") and len(part) == 4:
+            result += bytes.fromhex(part[2:])
+        elif part in _ESCAPES:
+            result += _ESCAPES[part]
+        else:
+            raise argparse.ArgumentTypeError(
+                rf"{text!r} holds {part}; write \n, \t, \r, \\ or \xNN"
+            )
+    return result
+
+
+def _stderr_width() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 80  # a stream that only seems to be a terminal
+
+
+class _Status(Protocol):
+    """The state of some work; a status line shows its text."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the work has ended."""
+        ...
+
+    def fitting(self, width: int) -> str:
+        """Return the text, in at most `width` characters if possible."""
+        ...
+
+
+def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
+    """Return a function that shows a state on the standard error.
+
+    On a terminal, each state is cut to one line and replaces the previous state.
+    Elsewhere, a state is printed as a line, at most one in `every_s` seconds; if the
+    work ends before the first `every_s` seconds, no line is printed.
+    """
+    is_terminal = sys.stderr.isatty()
+    shown_s = time.monotonic()
+
+    def show(status: _Status) -> None:
+        nonlocal shown_s
+        if is_terminal:
+            # Erase to the end of the line: the state before may have been longer.
+            end = "\n" if status.is_end else ""
+            text = status.fitting(_stderr_width() - 1)
+            sys.stderr.write(f"\r{text}\x1b[K{end}")
+            sys.stderr.flush()
+        elif time.monotonic() - shown_s >= every_s:
+            shown_s = time.monotonic()
+            sys.stderr.write(f"{status}\n")
+            sys.stderr.flush()
+
+    return show

@@ -1,0 +1,548 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from roxxel_format import Roxxel
+
+from .helpers import corpus_of, documents_of, main
+
+
+def run(*arguments: object) -> int:
+    return main([str(each) for each in arguments])
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n", encoding="utf-8")
+    return path
+
+
+def test_text_files_are_documents(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+
+    assert run("write", target, text, text, "--separator", 0) == 0
+
+    assert capsys.readouterr().out.startswith("wrote 18 tokens (uint8) in 2 documents")
+    assert Roxxel(target).documents[1].tobytes() == b"one\ntwo\n"
+    assert run("write", target, text, text, "--separator", 0) == 0
+    assert "kept 18 tokens" in capsys.readouterr().err
+    assert run("write", target, text, "--separator", 1) == 1
+    assert "separator=0 in the corpus, 1 given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("spelling", "separator"),
+    [
+        (r"\n\n", b"\n\n"),
+        (r"\x00", b"\0"),
+        (r"\\x00\t\r", b"\\x00\t\r"),
+        ("\N{POUND SIGN}\n", "\N{POUND SIGN}\n".encode()),
+    ],
+)
+def test_a_separator_can_be_bytes(
+    spelling: str, separator: bytes, tmp_path: Path, text: Path
+) -> None:
+    target = tmp_path / "c.rox"
+
+    assert run("write", target, text, "--separator-bytes", spelling) == 0
+
+    document = Roxxel(target).documents.with_separator[0]
+    assert document.tobytes() == b"one\ntwo\n" + separator
+
+
+def test_separators_that_are_none_are_wrong_arguments(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong, message in (
+        ([r"--separator-bytes=\q"], r"'\\q' holds \q; write \n, \t, \r, \\ or \xNN"),
+        (["--separator-bytes=a\\"], "holds \\; write"),
+        ([r"--separator-bytes=\x0"], r"holds \x; write"),
+        (["--separator", "0", "--separator-bytes", "a"], "not allowed with argument"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run("write", tmp_path / "c.rox", text, *wrong)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+    assert run("write", tmp_path / "c.rox", text, "--separator-bytes", "") == 1
+    assert "separator b'' has 0 bytes" in capsys.readouterr().err
+
+
+def test_lines_json_lines_and_arrays_are_documents(tmp_path: Path, text: Path) -> None:
+    rows = tmp_path / "a.jsonl.gz"
+    with gzip.open(rows, "wt", encoding="utf-8") as file:
+        file.write('{"body": [1, 2]}\n\n[3]\n')
+    table = tmp_path / "a.npy"
+    np.save(table, np.arange(6, dtype=np.uint16).reshape(3, 2))
+
+    assert run("write", tmp_path / "lines.rox", text, "--format", "lines") == 0
+    assert run("write", tmp_path / "json.rox", rows, "--field", "body") == 0
+    assert run("write", tmp_path / "table.rox", table) == 0
+
+    lines = Roxxel(tmp_path / "lines.rox").documents
+    assert [each.tobytes() for each in lines] == [b"one", b"two"]
+    documents = Roxxel(tmp_path / "json.rox").documents
+    assert [each.tolist() for each in documents] == [[1, 2], [3]]
+    assert Roxxel(tmp_path / "table.rox").documents[2].tolist() == [4, 5]
+
+
+def test_documents_come_from_the_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b'"a"\n"b"\n'))
+    monkeypatch.setattr("sys.stdin", stdin)
+
+    assert run("write", tmp_path / "c.rox", "-", "--format", "jsonl") == 0
+
+    assert len(Roxxel(tmp_path / "c.rox").documents) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (
+            "a.jsonl",
+            b'{"x": 1}',
+            "a.jsonl:1: has no field 'text', only x; pass the field",
+        ),
+        ("a.jsonl", b"[1]\n{", "a.jsonl:2: not JSON"),
+        ("a.jsonl", b"3", "a.jsonl:1: int found; a document is a text"),
+        ("a.txt", b"\xff", "a.txt: not UTF-8 text .invalid start byte at byte 0"),
+        ("a.npy", b"x", "a.npy: not a .npy file"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    name: str,
+    content: bytes,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert run("write", tmp_path / "c.rox", tmp_path / name) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("roxxel-prepare: ")
+    assert error.count("\n") == 1
+    assert re.search(message, error)
+    assert not list(tmp_path.glob("*.rox*"))
+
+
+def test_info_says_what_a_corpus_holds(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    run("write", target, text)
+    capsys.readouterr()
+
+    assert run("info", target, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["tokens"], facts["documents"], facts["dtype"]) == (8, 1, "uint8")
+    assert facts["metadata"]["source"] == ["a.txt"]
+    assert run("info", target) == 0
+    assert "tokens       8\n" in capsys.readouterr().out
+    assert run("info", tmp_path / "none") == 1
+    assert "no such file or folder" in capsys.readouterr().err
+
+
+def test_verify_tells_damage_by_its_exit_code(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    run("write", target, text)
+
+    assert run("verify", target) == 0
+    assert "\n1 shard, 8" in capsys.readouterr().out
+    data = bytearray(target.read_bytes())
+    data[4097] ^= 1
+    target.write_bytes(data)
+    assert run("verify", target) == 3
+    assert "block 0 of the tokens" in capsys.readouterr().err
+
+
+def test_cat_prints_documents_and_tokens(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write(["ä", "b"], separator=10)
+
+    assert run("cat", target) == 0
+    assert capfdbinary.readouterr().out == "ä\nb\n".encode()
+    assert run("cat", target, "--document", 1, "--ids") == 0
+    assert capfdbinary.readouterr().out == b"98\n"
+    assert run("cat", target, "--tokens", "2:4", "--ids") == 0
+    assert capfdbinary.readouterr().out == b"10 98\n"
+
+
+def test_cat_wraps_between_words_and_ids(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    target = tmp_path / "c.rox"
+    text = b"three words here\n\n    more"
+    Roxxel(target).write([text, b"\xff not UTF-8", b"unbreakable"])
+
+    assert run("cat", target, "--width", 11) == 0
+    assert capfdbinary.readouterr().out == (
+        b"three words\nhere\n\n    more\n\xff not UTF-8\nunbreakable\n"
+    )
+    assert run("cat", target, "--ids", "--document", 2, "--width", 16) == 0
+    assert capfdbinary.readouterr().out == (
+        b"117 110 98 114\n101 97 107 97 98\n108 101\n"
+    )
+    assert run("cat", target, "--document", 0) == 0
+    assert capfdbinary.readouterr().out == text + b"\n"
+
+
+def test_export_writes_flat_files(tmp_path: Path) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write([np.arange(5, dtype=np.uint16)])
+
+    assert run("export", target, tmp_path / "a.npy") == 0
+    assert run("export", target, tmp_path / "a.bin") == 0
+
+    assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
+    assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
+    assert run("export", target, tmp_path / "a.txt") == 1
+    Roxxel(tmp_path / "b.rox").write([np.array([5], np.uint16)], dtype="bfloat16")
+    assert run("export", tmp_path / "b.rox", tmp_path / "b.npy") == 0
+    assert np.load(tmp_path / "b.npy").tolist() == [5]
+
+
+def test_export_replaces_a_file_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, output = tmp_path / "a.rox", tmp_path / "a.bin"
+    Roxxel(target).write([[1, 2]], dtype="uint8")
+    output.write_bytes(b"kept")
+
+    assert run("export", target, output) == 1
+
+    error = f"roxxel-prepare: {output}: exists already; add --force to replace it"
+    assert error in capsys.readouterr().err
+    assert output.read_bytes() == b"kept"
+    assert run("export", target, output, "--force") == 0
+    assert output.read_bytes() == b"\1\2"
+
+
+@pytest.mark.parametrize("alias", [None, "link", "symlink_to"])
+def test_export_never_replaces_a_shard_that_it_reads(
+    alias: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = tmp_path / "a.rox"
+    Roxxel(shard).write([[1, 2]], dtype="uint8")
+    source = shard.rename(tmp_path / "a.bin")
+    output = source
+    if alias is not None:
+        output = tmp_path / "alias.bin"
+        (os.link if alias == "link" else os.symlink)(source, output)
+
+    assert run("export", source, output, "--force") == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-prepare: {output}: the export would replace {source}, a file of the "
+        "corpus; write elsewhere\n"
+    )
+    assert Roxxel(source).tokens[:].tolist() == [1, 2]
+
+
+def test_export_never_replaces_a_column_of_its_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write([[1, 2]], dtype="uint8")
+    corpus.write_column("mask", [0, 1], per="token")
+    (column,) = tmp_path.glob("*.mask.*.bin")
+
+    assert run("export", tmp_path / "c_*.rox", column, "--force") == 1
+
+    assert "a file of the corpus" in capsys.readouterr().err
+    assert corpus.column("mask")[:].tolist() == [0, 1]
+
+
+def test_export_to_a_folder_or_a_broken_link_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "a.rox"
+    Roxxel(target).write([[1, 2]], dtype="uint8")
+    folder, link = tmp_path / "f.npy", tmp_path / "l.npy"
+    folder.mkdir()
+    link.symlink_to("missing.npy")
+
+    assert run("export", target, folder, "--force") == 1
+    assert run("export", target, link) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-prepare: {folder}: is a folder; name a file in it\n"
+        f"roxxel-prepare: {link}: exists already; add --force to replace it, or write "
+        "elsewhere\n"
+    )
+    assert link.is_symlink()
+
+
+def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.txt"
+
+    assert run("write", tmp_path / "a.rox", missing) == 1
+
+    error = capsys.readouterr().err
+    assert error == (
+        f"roxxel-prepare: {missing}: no such file or directory; check the path\n"
+    )
+    with pytest.raises(SystemExit):
+        run("write", tmp_path / "a.rox", missing, "--separator", "x")
+    error = capsys.readouterr().err
+    assert "'x' is not a token id; write a number, use --separator-bytes" in error
+
+
+def test_an_export_that_fails_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write([np.arange(5000, dtype=np.uint16)])
+    with target.open("r+b") as file:
+        file.seek(9000)
+        file.write(b"damage")
+
+    assert run("export", target, tmp_path / "a.npy") == 1
+
+    assert "block 1 of the tokens" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_sizes_have_units(tmp_path: Path, text: Path) -> None:
+    pattern = tmp_path / "c_*.rox"
+
+    assert run("write", pattern, text, "--max-shard-bytes", "1M") == 0
+    with pytest.raises(SystemExit) as caught:
+        run("write", pattern, text, "--max-shard-bytes", "1X")
+    assert caught.value.code == 2
+
+
+def test_a_wrong_document_names_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, rows in (("a", "[1]\n[2]\n"), ("b", "[3]\n[70000]\n")):
+        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    inputs = sorted(tmp_path.glob("*.jsonl"))
+
+    assert run("write", tmp_path / "c.rox", *inputs, "--dtype", "uint16") == 1
+
+    assert "b.jsonl: document 1: value 70000 is outside" in capsys.readouterr().err
+    (tmp_path / "b.jsonl").write_text("[3]\n[0.5]\n", encoding="utf-8")
+    assert run("write", tmp_path / "c.rox", *inputs) == 1
+    error = capsys.readouterr().err
+    assert "b.jsonl: document 1: dtype float64 cannot be stored as uint32" in error
+
+
+def test_info_shows_versions_and_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = corpus_of(tmp_path, [[1]])
+    corpus.write_column("mask", [1], dtype="uint8")
+    first = corpus.fingerprint
+    corpus = corpus_of(tmp_path, [[2]], exist="append")
+
+    assert run("info", tmp_path / "c_*.rox", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"] == [
+        {"fingerprint": first, "shards": 1},
+        {"fingerprint": corpus.fingerprint, "shards": 2},
+    ]
+    mask = {"name": "mask", "per": "token", "dtype": "uint8"}
+    assert facts["columns"] == [mask | {"shards": 1, "missing_shards": 1}]
+    assert run("info", tmp_path / "c_*.rox") == 0
+    printed = capsys.readouterr().out
+    assert f"versions     fingerprint {first}, shards 1\n" in printed
+    row = "columns      name mask, per token, dtype uint8, shards 1, missing shards 1\n"
+    assert row in printed
+
+
+def test_other_inputs_are_another_corpus(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    assert run("write", target, text) == 0
+    text.write_text("longer than before", encoding="utf-8")
+
+    assert run("write", target, text) == 1
+
+    assert f"made from other inputs ({text} has 18 bytes, 8" in capsys.readouterr().err
+
+
+def test_info_draws_the_lengths_of_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = [0, 1, 3, 3, 40_000]
+    corpus_of(tmp_path, documents_of(*lengths))
+
+    assert run("info", tmp_path) == 0
+    drawn = capsys.readouterr().out
+    assert "lengths      0 to 40,000 tokens, 8,001.4 on average\n" in drawn
+    assert f"{'tokens':>24} {'documents':>12}\n{'0':>24} {1:>12} " in drawn
+    assert f"{'2 to 3':>24} {2:>12} {'#' * 40}\n" in drawn
+    assert run("info", tmp_path, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["lengths"]["histogram"]
+    assert rows == [[0, 0, 1], [1, 1, 1], [2, 3, 2], [32768, 65535, 1]]
+    assert run("info", tmp_path, "--no-lengths") == 0
+    assert "lengths" not in capsys.readouterr().out
+
+
+def test_split_divides_by_content_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = documents_of(*[9] * 500)
+    twice = [*documents, *documents[:50]]
+    Roxxel(tmp_path / "all.rox").write(twice, separator=5)
+    kept, held_out = tmp_path / "train.rox", tmp_path / "valid.rox"
+
+    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.2) == 0
+
+    parts = [[d.tobytes() for d in Roxxel(path).documents] for path in (kept, held_out)]
+    assert sorted(parts[0] + parts[1]) == sorted(d.tobytes() for d in twice)
+    assert not set(parts[0]) & set(parts[1])
+    assert 60 < len(parts[1]) < 160
+    assert Roxxel(kept).documents.with_separator[0][-1] == 5
+    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 2) == 1
+    assert "share must be between 0 and 1, got 2.0" in capsys.readouterr().err
+
+
+def test_a_split_that_leaves_one_side_empty_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "all.rox"
+    Roxxel(target).write([[1, 2], [3]])
+
+    assert run("split", target, tmp_path / "a.rox", tmp_path / "b.rox") == 1
+    error = capsys.readouterr().err
+    assert "b.rox: none of 2 documents would be in this corpus with share" in error
+    assert run("split", target, tmp_path / "a", tmp_path / "b", "--salt", "x" * 65) == 1
+    assert "salt has 65 bytes, more than 64" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
+    folder = tmp_path / "\N{LATIN SMALL LETTER U WITH DIAERESIS}[1]"
+    folder.mkdir()
+    (folder / "\N{LATIN SMALL LETTER U WITH DIAERESIS}.txt").write_bytes(b"text")
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    name = folder / "c_*.rox"
+    inputs = [str(path) for path in folder.iterdir()]
+
+    for module, *arguments in (
+        ["roxxel_prepare", "write", str(name), *inputs],
+        ["roxxel_format", "info", str(name)],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", module, *arguments],
+            capture_output=True,
+            check=False,
+            env=os.environ | settings,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+    assert Roxxel(name).metadata["source"] == [Path(inputs[0]).name]
+
+
+def test_a_command_that_passes_on_to_this_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing.rox")
+
+    assert main(["info", missing], prog="roxxel format") == 1
+    assert capsys.readouterr().err.startswith("roxxel format: ")
+    with pytest.raises(SystemExit):
+        main(["info", "--nonsense"], prog="roxxel format")
+    assert capsys.readouterr().err.startswith("usage: roxxel format info ")
+
+
+def test_damage_and_a_lost_tokenizer_are_told_by_the_name_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, lost = tmp_path / "c.rox", tmp_path / "tokenizer.json"
+    Roxxel(target).write(
+        [[5, 6]], vocab_size=9, metadata={"tokenizer": {"name": str(lost)}}
+    )
+
+    assert main(["cat", str(target)], prog="roxxel format") == 0
+    assert capsys.readouterr().err.startswith("roxxel format: the recorded tokenizer ")
+    data = bytearray(target.read_bytes())
+    data[4097] ^= 1
+    target.write_bytes(data)
+    assert main(["verify", str(target)], prog="roxxel format") == 3
+    (error,) = capsys.readouterr().err.splitlines()[-1:]
+    assert error.startswith(f"roxxel format: {target}: ")
+
+
+def test_clean_says_in_its_help_what_it_removes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["clean", "--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "shards and columns of this corpus that its manifest does not list" in text
+    assert "Files that the manifest lists, files that are not shards, and the plan" in (
+        text
+    )
+
+
+def test_clean_says_what_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "c_*.rox").write(["one"])
+    shutil.copy(tmp_path / "c_00000.rox", tmp_path / "c_00007.rox")
+    capsys.readouterr()
+
+    assert run("clean", tmp_path / "c_*.rox") == 0
+    assert capsys.readouterr().out == f"removed {tmp_path / 'c_00007.rox'}\n"
+    assert run("clean", tmp_path / "c_*.rox") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'c_*.rox'}: nothing to remove\n"
+
+
+@pytest.mark.parametrize("name", ["x", "x.rox", "x_*.rox", "x/y_*.rox"])
+def test_clean_of_a_path_that_does_not_exist_is_an_error(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "c_*.rox").write([[1]])
+    before = sorted(tmp_path.iterdir())
+
+    assert run("clean", tmp_path / name) == 1
+
+    expected = f"roxxel-prepare: {tmp_path / name}: no such corpus; check the path\n"
+    assert capsys.readouterr().err == expected
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_token_beyond_the_vocabulary_names_the_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"999\] of uint16; raise vocab_size, or corr"):
+        Roxxel(tmp_path / "a.rox").write([[1000]], vocab_size=1000)
+
+
+@pytest.mark.parametrize("command", ["write", "copy"])
+def test_a_web_server_is_read_only(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a_*.rox"
+    Roxxel(source).write([[1]], vocab_size=9)
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    url = "http://127.0.0.1:9/c_*.rox"
+    names = [url, tmp_path / "a.txt"] if command == "write" else [source, url]
+
+    assert run(command, *names) == 1
+
+    assert f"{url}: a web server is read-only; write to" in capsys.readouterr().err

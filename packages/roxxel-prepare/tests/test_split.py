@@ -1,0 +1,163 @@
+"""`split`: its two outputs and its source are three corpora, or nothing is written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_format import Roxxel
+
+from .helpers import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENTS = [[number] * 50 for number in range(60)]
+
+
+def split(*arguments: object) -> int:
+    return main(["split", *map(str, arguments), "--share", "0.3"])
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of every file of a folder."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a numbered corpus, a single file, and links to both."""
+    (tmp_path / "many").mkdir()
+    many = Roxxel(tmp_path / "many" / "a_*.rox")
+    many.write(DOCUMENTS, dtype="uint16", block_size=512, max_shard_bytes=9000)
+    Roxxel(tmp_path / "one.rox").write(DOCUMENTS, dtype="uint16")
+    (tmp_path / "link").symlink_to(tmp_path / "many")
+    (tmp_path / "link.rox").symlink_to(tmp_path / "one.rox")
+    (tmp_path / "hard.rox").hardlink_to(tmp_path / "one.rox")
+    return tmp_path
+
+
+@pytest.mark.parametrize("exist", ["keep", "replace", "append", "error"])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("one.rox", "one.rox"),
+        ("one.rox", "many/../one.rox"),
+        ("one.rox", "link.rox"),
+        ("link.rox", "one.rox"),
+        ("one.rox", "hard.rox"),
+        ("many", "many/a_*.rox"),
+        ("many", "link"),
+        ("link", "many/a_*.rox"),
+        ("many/a_*.rox", "many"),
+        ("many/a_00000.rox", "many/a_*.rox"),
+        ("many/a_*.rox", "many/a_00000.rox"),
+    ],
+)
+def test_output_that_is_the_source_is_refused_before_anything_is_written(
+    source: str,
+    output: str,
+    number: int,
+    exist: str,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = files_in(folder)
+    outputs = [folder / "other_*.rox", folder / "other_*.rox"]
+    outputs[number] = folder / output
+
+    assert split(folder / source, *outputs, "--exist", exist) == 1
+
+    message = capsys.readouterr().err
+    assert f"{folder / output}: a write could delete files of " in message
+    assert f"{folder / source}, the source of the split; use another path" in message
+    assert message.count("\n") == 1
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("kept", "held_out"),
+    [
+        ("new.rox", "new.rox"),
+        ("new.rox", "many/../new.rox"),
+        ("new/", "new/shard_*.rox"),
+        ("new/*.rox", "new/"),
+        ("new", "new.rox"),
+        ("link/b_*.rox", "many/b_*.rox"),
+        ("b_*.rox", "b_00003.rox"),
+        ("b_00003.rox", "b_*.rox"),
+        ("b_*.rox", "b_2024*.rox"),
+        ("b_*.rox", "b_*7.rox"),
+    ],
+)
+def test_outputs_that_are_one_corpus_are_refused_before_anything_is_written(
+    kept: str, held_out: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files_in(folder)
+
+    source = folder / "one.rox"
+    outputs = f"{folder}/{kept}", f"{folder}/{held_out}"
+    code = split(source, *outputs, "--exist", "replace")
+
+    assert code == 1
+    message = capsys.readouterr().err
+    assert f"{outputs[1]}: a write could delete files of " in message
+    assert f"{outputs[0]}, the corpus of the kept documents; use ano" in message
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("kept", "held_out"),
+    [
+        ("many/a_kept_*.rox", "many/a_held_*.rox"),
+        ("many/kept.rox", "many/held.rox"),
+        ("link/kept_*.rox", "held"),
+    ],
+)
+def test_outputs_beside_the_source_leave_it_whole(
+    kept: str, held_out: str, folder: Path
+) -> None:
+    before = files_in(folder)
+
+    source = folder / "many" / "a_*.rox"
+    for _ in range(2):
+        code = split(source, folder / kept, folder / held_out, "--exist", "replace")
+        assert code == 0
+
+    assert {name: files_in(folder)[name] for name in before} == before
+    parts = [Roxxel(folder / kept), Roxxel(folder / held_out)]
+    found = [each.tolist() for part in parts for each in part.documents]
+    assert sorted(found) == DOCUMENTS
+    assert len(parts[1].documents) > 1
+
+
+def test_a_folder_that_gets_both_outputs_keeps_both(folder: Path) -> None:
+    kept, held_out = folder / "new" / "kept_*.rox", f"{folder}/new/"
+
+    assert split(folder / "one.rox", kept, held_out, "--exist", "replace") == 0
+
+    parts = [Roxxel(kept), Roxxel(folder / "new" / "shard_*.rox")]
+    found = [each.tolist() for part in parts for each in part.documents]
+    assert sorted(found) == DOCUMENTS
+
+
+def test_a_split_does_not_lose_columns_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "c_*.rox"
+    rows = [{"prompt": f"q{n}", "completion": "a"} for n in range(200)]
+    Roxxel(source).write(rows, separator=0, prompt="prompt", completion="completion")
+    arguments = [str(source), str(tmp_path / "a.rox"), str(tmp_path / "b.rox")]
+
+    assert main(["split", *arguments, "--share", "0.3"]) == 1
+    assert capsys.readouterr().err == (
+        f"roxxel-prepare: {source}: has columns (loss_mask), which a split does not "
+        "copy; hold documents out with `roxxel-prepare write --split`, or add "
+        "--drop-columns\n"
+    )
+    assert main(["split", *arguments, "--share", "0.3", "--drop-columns"]) == 0
+
+    corpora = [Roxxel(path) for path in arguments[1:]]
+    assert sum(corpus.num_documents for corpus in corpora) == 200

@@ -1,0 +1,176 @@
+"""The public function that writes files as the command does, and workers that die."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_format import Roxxel
+from roxxel_prepare import PartSummary, Progress, commit_files, write_files
+
+from .helpers import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Path:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number in range(1, 13):
+        rows = [f"row {row} of {number} " * (row % 7) for row in range(200)]
+        text = "".join(f"{json.dumps({'body': row})}\n" for row in rows)
+        (folder / f"{number}.jsonl").write_text(text, encoding="utf-8")
+    return folder
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    assert not [*folder.glob(".*.plan"), *folder.glob(".*.unit")]
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
+
+
+@pytest.fixture
+def expected(tmp_path: Path, inputs: Path) -> dict[str, bytes]:
+    """Return the files that the command writes."""
+    command = ["write", str(tmp_path / "one" / "c_*.rox"), str(inputs)]
+    command += ["--unit-bytes", "9000", "--separator", "0", "--field", "body"]
+    assert main(command) == 0
+    found = content(tmp_path / "one")
+    assert len(found) > 12
+    return found
+
+
+def test_files_are_written_with_the_bytes_of_the_command(
+    tmp_path: Path, inputs: Path, expected: dict[str, bytes]
+) -> None:
+    shown: list[Progress] = []
+
+    [summary] = write_files(
+        tmp_path / "two" / "c_*.rox",
+        inputs,
+        separator=0,
+        field="body",
+        unit_bytes=9000,
+        workers=2,
+        progress=shown.append,
+    )
+
+    assert not isinstance(summary, PartSummary)
+    assert content(tmp_path / "two") == expected
+    assert summary.num_documents == 2400
+    assert shown[-1].num_done == shown[-1].num_units == len(expected) - 1
+    assert shown[-1].is_end
+    assert "retr" not in str(shown[-1])
+
+
+def test_parts_are_committed(
+    tmp_path: Path, inputs: Path, expected: dict[str, bytes]
+) -> None:
+    target = tmp_path / "parts" / "c_*.rox"
+    for part in ((1, 2), (0, 2)):
+        [summary] = write_files(
+            target,
+            [inputs / "[1-9].jsonl", inputs / "1?.jsonl"],
+            separator=0,
+            field="body",
+            unit_bytes=9000,
+            part=part,
+        )
+        assert isinstance(summary, PartSummary)
+
+    [committed] = commit_files(target)
+
+    assert committed.num_shards == len(expected) - 1
+    assert content(tmp_path / "parts") == expected
+
+
+def test_a_split_gives_the_held_out_corpus_first(tmp_path: Path, inputs: Path) -> None:
+    held_out, rest = write_files(
+        tmp_path / "c_*.rox", inputs, field="body", split=("valid", 0.1)
+    )
+
+    assert not isinstance(held_out, PartSummary)
+    assert not isinstance(rest, PartSummary)
+    assert 0 < held_out.num_documents < 600
+    assert held_out.num_documents + rest.num_documents == 2400
+    assert Roxxel(tmp_path / "c_valid_*.rox").fingerprint == held_out.fingerprint
+
+
+def test_ray_and_workers_together_are_an_error(tmp_path: Path, inputs: Path) -> None:
+    with pytest.raises(ValueError, match="ray='auto' and workers=2: units are written"):
+        write_files(tmp_path / "c_*.rox", inputs, workers=2, ray="auto")
+
+
+_DIES_ONCE = """
+import os, signal, sys
+from pathlib import Path
+from roxxel_prepare._run.unit_writer import UnitWriter
+from roxxel_prepare import write_files
+
+write_unit = UnitWriter.write_unit
+
+def dying(self, number):
+    # In each of the first processes, one of the units in progress.
+    if number == 5 and len(list(Path("died").iterdir())) < int(sys.argv[1]):
+        Path("died", str(os.getpid())).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write_unit(self, number)
+
+UnitWriter.write_unit = dying
+
+if __name__ == "__main__":
+    lines = []
+    try:
+        write_files(
+            "two/c_*.rox", "in", 0, field="body", unit_bytes=9000, workers=2,
+            progress=lambda each: lines.append(str(each)),
+        )
+    except ChildProcessError as error:
+        print(error)
+    print(lines[-1].partition("/s, ")[2])
+"""
+
+
+@pytest.mark.parametrize(("deaths", "retries"), [(1, "1 retry"), (2, "2 retries")])
+def test_units_of_a_worker_that_died_are_written_again(
+    tmp_path: Path, expected: dict[str, bytes], deaths: int, retries: str
+) -> None:
+    (tmp_path / "dies.py").write_text(_DIES_ONCE, encoding="utf-8")
+    (tmp_path / "died").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "dies.py", str(deaths)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout == f"done, {retries}\n"
+    assert content(tmp_path / "two") == expected
+
+
+def test_a_unit_whose_workers_always_die_is_an_error_and_the_others_are_kept(
+    tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    (tmp_path / "dies.py").write_text(_DIES_ONCE, encoding="utf-8")
+    (tmp_path / "died").mkdir()
+
+    done = subprocess.run(
+        [sys.executable, "dies.py", "100"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stdout.startswith(
+        "in/6.jsonl: a worker process ended early in unit 5, perhaps for lack of memory"
+    )
+    assert done.stderr.endswith("1 of 12 units failed; the other 11 are kept\n")
+    num_units = len(expected) - 1
+    assert len([*(tmp_path / "two").glob(".*.unit")]) == num_units - 1

@@ -1,0 +1,66 @@
+"""URLs of corpora and inputs in buckets and on web servers."""
+
+from __future__ import annotations
+
+import re
+
+SCHEMES = ("s3", "gs", "az", "https", "http")
+DEFAULT_TIMEOUT_S = 60.0
+"""Seconds after which a request fails, unless the caller chooses."""
+
+_BUCKET = re.compile(r"[A-Za-z0-9._-]*")
+_HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_url(text: str) -> bool:
+    """Return whether a text is a URL and not a path.
+
+    Example:
+        >>> is_url("s3://bucket/wiki/"), is_url("/data/wiki/")
+        (True, False)
+    """
+    return _URL.match(text) is not None
+
+
+def check_writable(url: str) -> None:
+    """Raise ValueError for the URL of a web server."""
+    if url.startswith(("http://", "https://")):
+        raise ValueError(
+            f"{url}: a web server is read-only; write to a folder on a disk, or to a "
+            "bucket (s3://, gs://, az://)"
+        )
+
+
+def checked_url(url: str) -> str:
+    """Return a URL that names an object, a pattern or a folder.
+
+    Raises:
+        ValueError: The scheme is unknown, the key is missing, or the URL has a query or
+            a password. The message leaves these out.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise ValueError(
+            f"{scheme[:20]}://: unknown kind of URL; known kinds are {known}"
+        )
+    host, _, key = rest.partition("/")
+    # A password may hold slashes, so nothing of a suspicious URL is shown.
+    is_host = _HOST if scheme in {"http", "https"} else _BUCKET
+    if not is_host.fullmatch(host) or "?" in key or "#" in key:
+        raise ValueError(
+            f"{scheme}://...: the URL has a password, a query, a fragment, or a "
+            "character that no bucket's name has; remove it, and pass credentials in "
+            "the environment"
+        )
+    if not host or not key.strip("/"):
+        raise ValueError(
+            f"{url}: names no object; pass a URL such as s3://bucket/wiki_*.rox"
+        )
+    if not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/")):
+        raise ValueError(
+            f'{url}: has an empty part, "." or ".." in its path; write the path '
+            "without it"
+        )
+    return url.rstrip("/")
