@@ -71,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name == "write":  # The first of the commands of `prepare`.
-        return import_module("roxxel_prepare.cli").main(arguments, prog="roxxel")
+        prepare = import_module("roxxel_prepare.cli")
+        return prepare.main(arguments, prog="roxxel")
     if name in _PASSED_ON:
         passed_on = import_module(f"roxxel_{name}.cli")
         more = {}
