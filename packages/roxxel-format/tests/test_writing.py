@@ -67,6 +67,8 @@ def test_a_summary_says_what_was_written(tmp_path: Path) -> None:
     assert str(summary).startswith(
         "wrote 5 tokens (uint32) in 2 documents and 1 shard, "
     )
+    one = Roxxel(tmp_path / "one.rox").write([[1]])
+    assert str(one).startswith("wrote 1 token (uint32) in 1 document and 1 shard, ")
 
 
 def test_the_same_write_again_keeps_the_corpus(

@@ -185,8 +185,9 @@ class WriteSummary:
                 "the texts, and left them out"
             )
         return (
-            f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
-            f"{self.num_documents:,} documents and {self.num_shards:,} "
+            f"{verb} {self.num_tokens:,} token{'s' * (self.num_tokens != 1)} "
+            f"({self.dtype}) in {self.num_documents:,} "
+            f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
             f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes{dropped}"
             f"{self.left_out_note(self.left_out)}"
         )
