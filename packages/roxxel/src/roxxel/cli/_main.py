@@ -51,7 +51,7 @@ Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
 
 _PASSED_ON = {
-    "prepare": "turn files of text or tokens into a corpus: write, plan, commit, split",
+    "prepare": "write a corpus from files, in parts too; hold documents out",
     "format": "inspect, verify, copy, repair and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }
