@@ -308,7 +308,8 @@ left = int(sys.argv[1])
 
 def traced(frame, event, argument):
     global left
-    if event == "call" and "roxxel_prepare" in frame.f_code.co_filename:
+    name = frame.f_code.co_filename
+    if event == "call" and ("roxxel_format" in name or "roxxel_prepare" in name):
         left -= 1
         if left < 0:
             os.kill(os.getpid(), signal.SIGKILL)

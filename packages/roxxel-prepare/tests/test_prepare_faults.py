@@ -54,7 +54,8 @@ subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "disk", folder], check=
 (folder / "other").write_bytes(bytes(2 << 20))
 
 def run(*arguments):
-    command = [sys.executable, "-m", "roxxel_prepare", *arguments]
+    module = "roxxel_prepare" if arguments[0] == "write" else "roxxel_format"
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     runs.append([done.returncode, done.stderr.splitlines()])
 

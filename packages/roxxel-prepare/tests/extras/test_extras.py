@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel_format import Roxxel
 
-from .commands import main
+from .commands import WRITERS, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,8 +52,9 @@ def test_a_tokenizer_file_is_loaded_and_described(
 
 def offline(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """Run the command where the hub is a folder; the library asks before it runs."""
+    module = "roxxel_prepare" if arguments[0] in WRITERS else "roxxel_format"
     return subprocess.run(
-        [sys.executable, "-m", "roxxel_prepare", *map(str, arguments)],
+        [sys.executable, "-m", module, *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
