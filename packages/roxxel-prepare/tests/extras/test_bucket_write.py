@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from roxxel_format import BucketError, Roxxel
+from roxxel_format._write.place import BucketPlace
 
 from .buckets import Bucket, running_bucket
 from .commands import main
@@ -293,13 +294,21 @@ def test_a_preparation_in_a_bucket_is_continued_or_given_up(
 
 
 @pytest.mark.parametrize("exist", ["keep", "append"])
-def test_a_put_of_unknown_outcome_deletes_nothing(bucket: Bucket, exist: Any) -> None:
+def test_a_put_of_unknown_outcome_deletes_nothing(
+    bucket: Bucket, exist: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The put takes effect, but its answer is lost, and so is every later answer."""
     if exist == "append":
         Roxxel(URL).write([[1]], vocab_size=90)
     bucket.set_faults(kinds=["lost"], methods=["PUT"], keys="manifest")
     timer = threading.Timer(0.2, lambda: bucket.set_faults(kinds=["503"]))
-    timer.start()
+    commit = BucketPlace.commit
+
+    def timed(place: BucketPlace, manifest: Any) -> bool:
+        timer.start()
+        return commit(place, manifest)
+
+    monkeypatch.setattr(BucketPlace, "commit", timed)
 
     with pytest.raises(BucketError, match="may have taken effect: compare the corpus"):
         Roxxel(URL, timeout_s=1).write([[2]], vocab_size=90, exist=exist)

@@ -29,6 +29,10 @@ class PartSummary:
     """The result of one part of a preparation: how many units it has, all done.
 
     `left_out` are the files that are no data; see `WriteSummary`.
+
+    Example:
+        >>> print(PartSummary(1))
+        1 unit of this part is done; when all parts are, commit the corpus
     """
 
     num_units: int
