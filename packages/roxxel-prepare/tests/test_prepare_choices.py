@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from hashlib import blake2b
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
+from roxxel_prepare import write_files
 
 from .helpers import main
 
@@ -282,3 +284,20 @@ def test_the_error_of_a_document_in_a_split_names_its_number(
     assert run("write", tmp_path / "c_*.rox", source, *options) == 1
 
     assert f"{source}: document 37: " in capsys.readouterr().err
+
+
+def test_a_shuffle_orders_the_documents_of_each_side_of_a_split(tmp_path: Path) -> None:
+    texts = [f"document {number}" for number in range(60)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(text) + "\n" for text in texts))
+    for name, seed in (("plain", None), ("mixed", 3)):
+        target = tmp_path / name / "c_*.rox"
+        write_files(target, path, split=("held", 0.5), shuffle=seed)
+
+    for star in ("c_*.rox", "c_held_*.rox"):
+        plain = [bytes(each) for each in Roxxel(tmp_path / "plain" / star).documents]
+        mixed = [bytes(each) for each in Roxxel(tmp_path / "mixed" / star).documents]
+        order = sorted(
+            range(len(plain)), key=lambda at: blake2b(f"3 0 {at}".encode()).digest()
+        )
+        assert mixed == [plain[at] for at in order]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.place import Place
+    from roxxel_format._write.series import Arrange
     from roxxel_format._write.tokenizers import Tokenizer
 
 # The number in a shard's name is the number of the task and nine random digits.
@@ -69,6 +70,7 @@ class WriteJob:
         number: int,
         documents: Iterable[object],
         ending: Callable[[], Mapping[str, object]],
+        arrange: Arrange | None = None,
     ) -> NewShards:
         """Write unit `number` at a place; its shards always have the same names.
 
@@ -77,6 +79,7 @@ class WriteJob:
             number: Number of the unit.
             documents: Rows with an origin.
             ending: Returns metadata for the last shard, after the last document.
+            arrange: Returns the documents to write in another order.
 
         Raises:
             ValueError: A document is invalid, or this machine has another tokenizer.
@@ -91,7 +94,15 @@ class WriteJob:
             return folder / shard.name, None
 
         # The shards of a failed unit stay: another process may have finished the unit.
-        return write_shards(place, self.options, intake, new_path, documents, ending)
+        return write_shards(
+            place,
+            self.options,
+            intake,
+            new_path,
+            documents,
+            ending,
+            arrange=arrange,
+        )
 
     def attempt(
         self, place: Place, task: int, documents: Iterable[object]
@@ -185,6 +196,7 @@ def write_shards(
     documents: Iterable[object],
     ending: Callable[[], Mapping[str, object]] | None = None,
     *,
+    arrange: Arrange | None = None,
     discards: bool = False,
 ) -> NewShards:
     """Write documents as shards at a place; return what the commit needs.
@@ -197,6 +209,7 @@ def write_shards(
             caller created it.
         documents: The documents; with `ending`, rows with an origin.
         ending: Returns metadata for the last shard, after the last document.
+        arrange: Returns the documents to write in another order.
         discards: Whether to delete the finished shards after an error.
 
     Returns:
@@ -222,7 +235,7 @@ def write_shards(
             on_closed=folder.publish,
         )
         try:
-            series.write_all(documents, ending)
+            series.write_all(documents, ending, arrange)
         except NoDocumentsError:
             return NewShards()
         except BaseException:

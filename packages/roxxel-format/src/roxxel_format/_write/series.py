@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._version import __version__
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.options import WriteOptions
+
+Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 
 _MOST_ORIGINS = 1 << 16
 """Number of origins above which those of documents that are written are forgotten."""
@@ -72,6 +74,7 @@ class ShardSeries:
         self,
         data: Iterable[object],
         ending: Callable[[], Mapping[str, object]] | None = None,
+        arrange: Arrange | None = None,
     ) -> None:
         """Write all documents; raise NoDocumentsError if there are none.
 
@@ -79,16 +82,17 @@ class ShardSeries:
             data: The documents.
             ending: Returns metadata for the last shard, after the last document. If
                 given, the documents are rows with an origin.
+            arrange: Returns the documents to write in another order.
         """
         try:
             if self._columns is not None:
-                for row in self._chosen(data):
+                for row in self._chosen(data, arrange):
                     self._add(row.tokens, row)
                     self.num_documents += 1
             else:
                 arrays = self._intake.arrays(_iterator(data))
                 if ending is not None:
-                    arrays = (row.tokens for row in self._chosen(data))
+                    arrays = (row.tokens for row in self._chosen(data, arrange))
                 self._add_all(arrays)
             if self._writer is None:
                 raise NoDocumentsError(self._corpus)
@@ -109,12 +113,17 @@ class ShardSeries:
                 self.num_documents = self._writer.num_documents
                 break
 
-    def _chosen(self, data: Iterable[object]) -> Iterator[EncodedRow]:
+    def _chosen(
+        self, data: Iterable[object], arrange: Arrange | None
+    ) -> Iterator[EncodedRow]:
         """Yield the documents to write; count them for their origins."""
         separator = 0
-        for row in self._intake.rows(_iterator(data), self._options.fields):
-            if not self._options.has(row.tokens, self._intake.dtype):
-                continue
+        rows: Iterable[EncodedRow] = (
+            row
+            for row in self._intake.rows(_iterator(data), self._options.fields)
+            if self._options.has(row.tokens, self._intake.dtype)
+        )
+        for row in rows if arrange is None else arrange([*rows]):
             self._num_dropped += row.num_dropped
             origin = row.row.origin
             if origin is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -71,9 +70,8 @@ class Documents:
 
     With `line_of`, consecutive shards of the first Roxxel are read together, and
     `line_of(paths)` returns their documents. `old_dtype` is the item type of those
-    shards that do not record one. `shuffle` is the key of a random order; without it,
-    documents are in the order of the files. If a document keeps the path of its file,
-    the path is relative to `folder`. With `skips_bad`, damaged documents are left out,
+    shards that do not record one. If a document keeps the path of its file, the path is
+    relative to `folder`. With `skips_bad`, damaged documents are left out,
     and so is the rest of a file that damage makes unreadable. `num_bad` counts both,
     and `bad` has the first 100 errors.
     """
@@ -83,7 +81,6 @@ class Documents:
     fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
-    shuffle: str | None = None
     skips_bad: bool = False
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
@@ -91,15 +88,7 @@ class Documents:
     _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
 
     def __iter__(self) -> Iterator[object]:
-        if self.shuffle is None:
-            return self._in_order()
-        documents = [*self._in_order()]
-
-        def key(number: int) -> bytes:
-            return blake2b(f"{self.shuffle} {number}".encode()).digest()
-
-        order = sorted(range(len(documents)), key=key)
-        return (documents[number] for number in order)
+        return self._in_order()
 
     def metadata(self) -> dict[str, object]:
         """Return the counts of each input, and what was skipped."""

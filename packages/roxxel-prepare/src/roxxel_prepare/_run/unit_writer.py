@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import Place
 
@@ -67,11 +69,12 @@ class UnitWriter:
             self.form,
             self.job.options.fields,
             old_dtype=self.old_dtype,
-            shuffle=None if self.shuffle is None else f"{self.shuffle} {number}",
             skips_bad=self.skips_bad,
             folder=self.folder,
         )
-        new = self.job.unit(place, number, documents, documents.metadata)
+        key = f"{self.shuffle} {number}"
+        arrange = None if self.shuffle is None else partial(_shuffled, key)
+        new = self.job.unit(place, number, documents, documents.metadata, arrange)
         elapsed = time.perf_counter() - started
         record = UnitRecord(
             number, new, unit.num_bytes, documents.bad, documents.num_bad, elapsed
@@ -81,3 +84,12 @@ class UnitWriter:
             place.discard([path.name])  # A damaged record.
             place.create(path.name, data)
         return record
+
+
+def _shuffled(key: str, documents: list[Any]) -> list[Any]:
+    """Return the documents that a unit writes in the random order of a key."""
+
+    def digest(number: int) -> bytes:
+        return blake2b(f"{key} {number}".encode()).digest()
+
+    return [documents[at] for at in sorted(range(len(documents)), key=digest)]
