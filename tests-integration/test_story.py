@@ -166,7 +166,7 @@ def prepare(user: User) -> None:
     for name in ("code.jsonl", "prose.parquet", "topics.jsonl"):
         corpus = name.split(".")[0]
         user.roxxel(
-            f"format write data/{corpus}_*.rox {name} --field text "
+            f"write data/{corpus}_*.rox {name} --field text "
             "--tokenizer tokenizer.json --split valid=0.1"
         )
     (user.folder / "run.toml").write_text(CONFIG)

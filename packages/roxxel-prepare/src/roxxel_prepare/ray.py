@@ -168,6 +168,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
         write = CorpusWrite(self._filepath, self._options, self._exist, is_several=True)
         with ExitStack() as resources:
             resources.enter_context(write)
+            if self._exist == "error" and write.place.found.versions:
+                raise FileExistsError(
+                    f'{write.what}: the corpus exists already; use exist="replace" or '
+                    'exist="append", or write elsewhere'
+                )
             write.begin()
             recipe = write.recipe.decided(dtype, kind)
             self._job = write.job(secrets.token_hex(6), recipe)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from roxxel_format import BucketError, Roxxel
-from roxxel_format._write.place import BucketPlace
+from roxxel_format.writing import Place
 
 from .buckets import Bucket, running_bucket
 from .commands import main
@@ -302,13 +302,14 @@ def test_a_put_of_unknown_outcome_deletes_nothing(
         Roxxel(URL).write([[1]], vocab_size=90)
     bucket.set_faults(kinds=["lost"], methods=["PUT"], keys="manifest")
     timer = threading.Timer(0.2, lambda: bucket.set_faults(kinds=["503"]))
-    commit = BucketPlace.commit
+    kind = type(Place.of(URL))
+    commit = kind.commit
 
-    def timed(place: BucketPlace, manifest: Any) -> bool:
+    def timed(place: Place, manifest: Any) -> bool:
         timer.start()
         return commit(place, manifest)
 
-    monkeypatch.setattr(BucketPlace, "commit", timed)
+    monkeypatch.setattr(kind, "commit", timed)
 
     with pytest.raises(BucketError, match="may have taken effect: compare the corpus"):
         Roxxel(URL, timeout_s=1).write([[2]], vocab_size=90, exist=exist)
