@@ -240,7 +240,7 @@ class Checkpointer:
                 _channel,
                 number,
                 base,
-                lambda: self._is_ready(state, found),
+                lambda: self._collect(state, found),
                 held,
                 force=force,
                 timeout_s=self._timeout_s,
@@ -278,9 +278,9 @@ class Checkpointer:
                 taken over in a bucket.
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
-        with self._lock, contextlib.ExitStack() as held:
+        with self._lock:
             if not self._is_shared:
-                check_shared(self._folder, _channel, held, self._timeout_s)
+                check_shared(self._folder, _channel, self._timeout_s)
                 self._is_shared = True
 
     def restore(
@@ -558,9 +558,9 @@ class Checkpointer:
         self._position = chosen.description.step
         return self._position
 
-    def _is_ready(
+    def _collect(
         self, state: Any, found: list[tuple[StateTree, dict[str, Any]]]
-    ) -> bool:
+    ) -> None:
         """Wait for the save in flight, and append the state to save to `found`."""
         self.wait()
         live = self._live() or StateTree({STATE_ROOT: state})
@@ -570,4 +570,3 @@ class Checkpointer:
                 f"{self._folder}: the state holds no arrays, so nothing can be saved; "
                 "give a model with a Variable, or a state with an array"
             )
-        return True

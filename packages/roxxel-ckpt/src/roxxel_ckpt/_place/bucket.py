@@ -35,11 +35,18 @@ from roxxel_store.swap import (
     writer_of,
 )
 
-from roxxel_ckpt._integrity import digests_from_json, unsealed
+from roxxel_ckpt._integrity import digests_file, digests_from_json, unsealed
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing, write_copy
 from roxxel_ckpt._place.disk import LocalFolder, absolute
-from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
+from roxxel_ckpt._place.folder import (
+    cannot_hold_aside,
+    has_digests,
+    not_delivered,
+    not_set_aside,
+    only_set_aside,
+    try_to_delete,
+)
 from roxxel_ckpt._place.step_files import StepFiles
 from roxxel_ckpt.buckets import (
     SCHEMES,
@@ -56,7 +63,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping, Sequence
     from typing import Any
 
     from roxxel_ckpt._integrity import FileDigest
@@ -230,8 +237,10 @@ class BucketFolder:
         """Do nothing: only a writer may remove objects."""
 
     @contextlib.contextmanager
-    def lock(self) -> Generator[bool]:
+    def saving(self) -> Generator[str]:
         """Become the writer; wait until no other thread saves here.
+
+        Leftovers are removed after the commit, in the background.
 
         Raises:
             CheckpointWriteError: A later program has begun, or this is the folder of
@@ -242,30 +251,16 @@ class BucketFolder:
             raise cannot_hold_aside(self)
         with self._writer.alone(self._timeout_s):
             self._writer.ensure_begun()
-            yield True
+            yield self._writer.new_name()
 
-    def take_over(self) -> None:
-        """Become the writer, or raise CheckpointWriteError if a later one has begun.
-
-        The folder of the steps that are set aside has no writer.
-        """
-        if not self._is_aside:
-            self._writer.ensure_begun()
-
-    def mark(self) -> str:
-        """Return the name of this program, which the manifest holds."""
-        return self._writer.held.writer
+    @contextlib.contextmanager
+    def marked(self) -> Generator[str]:
+        """Yield the name of this program, which the manifest holds."""
+        yield self._writer.held.writer
 
     def sees(self, mark: str) -> bool:
         """Return whether this process sees the manifest of the program `mark`."""
         return read_manifest(self._bucket, SWAP_ERRORS).writer == mark
-
-    def unmark(self, mark: str) -> None:
-        """Do nothing: the manifest stays."""
-        del mark
-
-    def clean(self) -> None:
-        """Do nothing: `sweep` removes leftovers in the background, after the commit."""
 
     def aside(self) -> BucketFolder:
         """Return the folder of the steps that were set aside."""
@@ -274,7 +269,7 @@ class BucketFolder:
         )
 
     def bring_back(self, step: int) -> list[int]:
-        """Make a step that was set aside the newest, in one swap; call it in `lock`.
+        """Make a step that was set aside the newest, in one swap; call it in `saving`.
 
         Raises:
             CheckpointNotFoundError: No step with this number is set aside.
@@ -294,10 +289,6 @@ class BucketFolder:
         self._writer.swap(exchange)
         return newer
 
-    def new_attempt(self) -> str:
-        """Return a unique name for a save."""
-        return self._writer.new_name()
-
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return a local directory for the files of this process."""
         del process
@@ -312,18 +303,13 @@ class BucketFolder:
         """Upload the files of this process, several at a time."""
         self._files.upload(staging)
 
-    def delivered(self, staging: Path, process: int) -> Path:
-        """Download the digests of a process, and return the local directory."""
-        with contextlib.suppress(FileNotFoundError):
-            self._files.copy(staging, f"{_DIGESTS}{process}.json")
-        return staging
-
     def commit(
         self,
         staging: Path,
         step: int,
         text: str,
         *,
+        digests: Sequence[int],
         base: int,
         drops: Collection[int],
         files: Files,
@@ -337,6 +323,11 @@ class BucketFolder:
         """
         del step
         name = staging.name
+        for process, crc in enumerate(digests):
+            with contextlib.suppress(FileNotFoundError):
+                self._files.copy(staging, digests_file(process))
+            if not has_digests(staging, process, crc):
+                raise not_delivered(self, process)
         self._check_uploaded(staging)
         self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
         newer: list[int] = []
@@ -347,33 +338,19 @@ class BucketFolder:
             return contents.committed(name, files, base=base, drops=drops).to_json()
 
         self._writer.swap(add)
+        try_to_delete(f"{self}: leftovers of earlier saves", self._writer.collect)
         return newer
 
-    def delete(self, step: int) -> None:
-        """Do nothing: `commit` has dropped the step, and `sweep` deletes its files."""
-        del step
+    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
+        """Keep the local files of a save in `local`; remove those of a failed save.
 
-    def sweep(self) -> None:
-        """Delete what the commit dropped, and what earlier programs left unlisted."""
-        self._writer.collect()
-
-    def settle(self, staging: Path) -> None:
-        """Remove the local files that need not stay after a save.
-
-        With `local=`, the files of this save stay, and those of other saves are
-        removed. Without `local=`, the files of this save are removed.
+        Without `local=`, all local files are removed. Files in the bucket stay if the
+        bucket does not respond soon, if the step was committed before the failure, if
+        the swap that commits it may still take effect, or if another program has begun.
+        A later save removes those that the manifest does not list.
         """
-        self.drop(staging, keep=True)
-
-    def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the files of a failed save, if the bucket responds soon.
-
-        If the step was committed before the failure, if the swap that commits it may
-        still take effect, or if another program has begun, the files stay. A later save
-        removes those that the manifest does not list.
-        """
-        self.drop(staging, keep=False)
-        if not is_first:
+        self.drop(staging, keep=is_saved)
+        if is_saved or not is_first:
             return
         self._writer.drop([staging.name])
         is_listed = staging.name in self._writer.held.names()

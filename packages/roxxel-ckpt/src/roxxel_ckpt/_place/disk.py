@@ -17,6 +17,7 @@ import secrets
 import shutil
 import stat
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +32,19 @@ from roxxel_ckpt._integrity import (
     mode_of,
 )
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
-from roxxel_ckpt._place.folder import cannot_hold_aside, not_set_aside, only_set_aside
+from roxxel_ckpt._place.folder import (
+    cannot_hold_aside,
+    has_digests,
+    not_delivered,
+    not_set_aside,
+    only_set_aside,
+    try_to_delete,
+)
 from roxxel_ckpt._place.held import HeldFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping
+    from collections.abc import Collection, Generator, Mapping, Sequence
 
     from roxxel_ckpt._integrity import FileDigest
     from roxxel_ckpt.contents import Files
@@ -197,8 +205,9 @@ class LocalFolder:
         """Do nothing: there are no copies."""
         del directory, keep
 
-    def mark(self) -> str:
-        """Write a small file under a new name, and return the name.
+    @contextlib.contextmanager
+    def marked(self) -> Generator[str]:
+        """Write a small file under a new name, and yield the name.
 
         The name is new because a network file system may still report that a known name
         does not exist. If this process is killed, the next save or restore removes the
@@ -209,7 +218,11 @@ class LocalFolder:
             (self.path / name).write_text("")
         except OSError as error:
             raise self._cannot_hold(error) from error
-        return name
+        try:
+            yield name
+        finally:
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
 
     def sees(self, mark: str) -> bool:
         """Return whether this process sees the file `mark`, after a short wait."""
@@ -219,15 +232,6 @@ class LocalFolder:
                 return False
             time.sleep(_POLL_INTERVAL_S)
         return True
-
-    def unmark(self, mark: str) -> None:
-        """Remove the file `mark`."""
-        with contextlib.suppress(OSError):
-            (self.path / mark).unlink()
-
-    def new_attempt(self) -> str:
-        """Return a unique hexadecimal name for a save."""
-        return secrets.token_hex(4)
 
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return the subdirectory of a process in the staged directory of a save."""
@@ -243,17 +247,13 @@ class LocalFolder:
         sync_folder(staged)
         shutil.rmtree(staging)
 
-    def delivered(self, staging: Path, process: int) -> Path:
-        """Return the staged directory, which has the digests of all processes."""
-        del process
-        return staging.parent
-
     def commit(
         self,
         staging: Path,
         step: int,
         text: str,
         *,
+        digests: Sequence[int],
         base: int,
         drops: Collection[int],
         files: Files,
@@ -265,14 +265,17 @@ class LocalFolder:
         exists at any time, even after a kill.
 
         Raises:
+            CheckpointWriteError: The files of a process are missing.
             ValueError: There are pieces of files, which only a bucket can list.
         """
-        del drops
         if files:
             raise ValueError(
                 f"{self}: is on a disk, which lists no pieces of files; leave files out"
             )
         staged = staging.parent
+        for process, crc in enumerate(digests):
+            if not has_digests(staged, process, crc):
+                raise not_delivered(self, process)
         replace_file(staged / COMMIT_FILE, text.encode())
         sync_folder(staged)
         newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
@@ -284,22 +287,14 @@ class LocalFolder:
         sync_folder(self.path)
         if mode_of(replaced) is not None:
             self._remove(replaced, step)
+        for old in sorted(drops):
+            directory = self._numbered_path(old)
+            try_to_delete(str(directory), partial(self._remove, directory, old))
         return newer
 
-    def delete(self, step: int) -> None:
-        """Remove a finished step."""
-        self._remove(self._numbered_path(step), step)
-
-    def sweep(self) -> None:
-        """Do nothing: `clean` has removed all leftovers before the save."""
-
-    def settle(self, staging: Path) -> None:
-        """Do nothing: the commit renamed the staged directory."""
-        del staging
-
-    def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the staged directory, on process 0."""
-        if is_first:
+    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
+        """Remove the staged directory of a failed save, on process 0."""
+        if is_first and not is_saved:
             shutil.rmtree(staging.parent, ignore_errors=True)
 
     def aside(self) -> LocalFolder:
@@ -307,7 +302,7 @@ class LocalFolder:
         return LocalFolder(self.path / ABANDONED)
 
     def bring_back(self, step: int) -> list[int]:
-        """Move a step out of `abandoned/` and make it the newest; call it in `lock`.
+        """Move a step out of `abandoned/` and make it the newest; call it in `saving`.
 
         Raises:
             CheckpointNotFoundError: No step with this number is set aside.
@@ -353,10 +348,10 @@ class LocalFolder:
         )
         return [(int(m[2] or 0), e) for m, e in found if m and int(m[1]) == step]
 
-    def clean(self) -> None:
+    def _clean(self) -> None:
         """Remove directories that killed processes left half-written or half-removed.
 
-        Call this only under `lock()`: a save in flight uses the same names.
+        Call this only while the folder is locked: a save in flight uses the same names.
         """
         if not _is_directory(self.path):
             return
@@ -372,29 +367,29 @@ class LocalFolder:
                 _remove_tree(entry)
 
     def tidy(self) -> None:
-        """Call `clean`, unless another program saves here.
-
-        `clean` without the lock would delete the staged files of that program.
-        """
+        """Remove what killed processes left, unless another program saves here."""
         if self.path.is_dir():
             with contextlib.suppress(OSError), self._locked() as held:
                 if held:
-                    self.clean()
-
-    def take_over(self) -> None:
-        """Do nothing: the lock is held during saves only."""
+                    self._clean()
 
     @contextlib.contextmanager
-    def lock(self) -> Generator[bool]:
-        """Create the folder and lock it against saves of other processes."""
+    def saving(self) -> Generator[str]:
+        """Create the folder, lock and clean it; yield a unique hexadecimal name."""
         if self._is_aside:
             raise cannot_hold_aside(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._cannot_hold(error) from error
-        with self._locked() as held:
-            yield held
+        with self._locked() as is_free:
+            if not is_free:
+                raise CheckpointWriteError(
+                    f"{self}: another process is saving a checkpoint here; wait until "
+                    "it ends, and give every run a folder of its own"
+                )
+            self._clean()
+            yield secrets.token_hex(4)
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[bool]:

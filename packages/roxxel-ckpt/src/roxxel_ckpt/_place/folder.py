@@ -6,26 +6,35 @@ The folder is on a disk (`roxxel_ckpt._place.disk`) or in a bucket
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Protocol
 
+from roxxel_ckpt._integrity import crc_of, digests_file, unsealed
 from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+    brief,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest
     from roxxel_ckpt.contents import Files
 
+_logger = logging.getLogger("roxxel_ckpt")
+
 
 class Folder(Protocol):
     """The checkpoints of one run, and what a save or a restore does with them.
 
-    Process 0 decides which steps exist: only process 0 calls `take_over`, `lock`,
-    `clean`, `commit`, `delete` and `sweep`. `staging` is the local directory
-    in which one process writes its files of one save.
+    Process 0 decides which steps exist: only process 0 calls `saving`, `marked`,
+    `commit` and `bring_back`. `staging` is the local directory in which one process
+    writes its files of one save.
     """
 
     # What to do if the processes do not see the same folder.
@@ -107,28 +116,23 @@ class Folder(Protocol):
         """Remove what killed processes left, unless another program saves here."""
         ...
 
-    def take_over(self) -> None:
-        """Prevent earlier programs from saving here, if the folder supports this."""
+    def saving(self) -> AbstractContextManager[str]:
+        """Be the only program that saves here; yield a unique name for a save.
+
+        What killed processes left is removed. In a bucket, earlier programs can no
+        longer save from now on.
+
+        Raises:
+            CheckpointWriteError: Another program saves here, or nothing can be saved.
+        """
         ...
 
-    def lock(self) -> AbstractContextManager[bool]:
-        """Prepare to save; yield False if another program is saving here."""
-        ...
-
-    def mark(self) -> str:
-        """Write a small file that other processes check for; return its name."""
+    def marked(self) -> AbstractContextManager[str]:
+        """Yield the name of a mark that other processes check for; call in `saving`."""
         ...
 
     def sees(self, mark: str) -> bool:
-        """Return whether this process sees the file that `mark` wrote."""
-        ...
-
-    def unmark(self, mark: str) -> None:
-        """Remove the file that `mark` wrote."""
-        ...
-
-    def clean(self) -> None:
-        """Before a save, remove what killed processes left; call it under `lock`."""
+        """Return whether this process sees the mark of process 0."""
         ...
 
     def aside(self) -> Folder:
@@ -136,7 +140,7 @@ class Folder(Protocol):
         ...
 
     def bring_back(self, step: int) -> list[int]:
-        """Make a step that was set aside the newest; call it under `lock`.
+        """Make a step that was set aside the newest; call it in `saving`.
 
         Of several such steps, the one that was set aside last is taken. This step and
         newer ones are set aside in exchange, so a restore uses the step that is back.
@@ -149,10 +153,6 @@ class Folder(Protocol):
         """
         ...
 
-    def new_attempt(self) -> str:
-        """Return a unique name for a save."""
-        ...
-
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return a directory, which does not exist yet, for the files of a process."""
         ...
@@ -161,16 +161,13 @@ class Folder(Protocol):
         """Copy the files of this process to where the other processes see them."""
         ...
 
-    def delivered(self, staging: Path, process: int) -> Path:
-        """Return a directory with the file of digests that a process delivered."""
-        ...
-
     def commit(
         self,
         staging: Path,
         step: int,
         text: str,
         *,
+        digests: Sequence[int],
         base: int,
         drops: Collection[int],
         files: Files,
@@ -178,37 +175,31 @@ class Folder(Protocol):
         """Commit the files of all processes as a step; replace an existing step.
 
         Steps after `base` are from a run that this run replaces, so they are set aside.
-        In a bucket, one request does this too, drops others, and lists the pieces of
-        the run's files that go with the step. On a disk, `delete` will drop the others,
-        and there are no pieces.
+        Afterwards, the steps `drops` and leftovers are deleted. What cannot be deleted
+        is logged, and the next save tries again.
 
         Args:
             staging: What `staging` returned.
             step: The step.
             text: The description of the step.
+            digests: CRC-32 of the file of digests that each process delivered.
             base: The step from which the run continues.
             drops: Steps that retention drops.
-            files: The pieces of the run's files.
+            files: The pieces of the run's files that go with the step; none on a disk.
 
         Returns:
             The steps that were set aside.
         """
         ...
 
-    def delete(self, step: int) -> None:
-        """Remove a finished step."""
-        ...
+    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
+        """End a save: keep or remove what this process staged.
 
-    def sweep(self) -> None:
-        """After a save, remove what interrupted saves and deletions left."""
-        ...
-
-    def settle(self, staging: Path) -> None:
-        """After a commit, remove the files that this process staged, or keep them."""
-        ...
-
-    def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the files of a failed save; `is_first` is True on process 0."""
+        Args:
+            staging: What `staging` returned.
+            is_saved: Whether the step was committed. If not, its files are removed.
+            is_first: Whether this is process 0, which removes what all share.
+        """
         ...
 
 
@@ -241,3 +232,27 @@ def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
 def how_to_bring_back(folder: Folder) -> str:
     """Return the command that brings back a step of this folder."""
     return f"`roxxel-ckpt bring-back {folder}@STEP` brings one of them back"
+
+
+def not_delivered(folder: Folder, process: int) -> CheckpointWriteError:
+    """Return the error for files of a process that process 0 does not see."""
+    return CheckpointWriteError(
+        f"the files of process {process} are not in {folder}, so the step could not be "
+        f"restored; {folder.not_shared_remedy}"
+    )
+
+
+def has_digests(directory: Path, process: int, crc: int) -> bool:
+    """Return whether a directory holds the file of digests of a process."""
+    try:
+        return crc_of(unsealed(directory, digests_file(process))) == crc
+    except CheckpointDamagedError:
+        return False
+
+
+def try_to_delete(name: str, delete: Callable[[], None]) -> None:
+    """Call `delete`; log a failure, because the next save tries again."""
+    try:
+        delete()
+    except OSError as error:
+        _logger.warning("%s: cannot be deleted (%s)", name, brief(error))

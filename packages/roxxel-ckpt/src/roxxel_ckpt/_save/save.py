@@ -27,14 +27,12 @@ from roxxel_ckpt._integrity import (
     digest_files,
     digests_file,
     sealed,
-    unsealed,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
 from roxxel_ckpt._place.description import descriptions
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
     CheckpointError,
     CheckpointTimeoutError,
     CheckpointUnreadableError,
@@ -80,55 +78,53 @@ def begin_save(
     channel: Channel,
     step: int,
     base: int,
-    is_ready: Callable[[], bool],
+    prepare: Callable[[], None],
     held: contextlib.ExitStack,
     *,
     force: bool,
     timeout_s: float,
 ) -> str | None:
-    """Return the name of this attempt to save a step; None if no process saves it.
+    """Return the name of this attempt to save a step; None if the step exists.
 
-    Every process makes this call. The result is None if `is_ready` is False on a
-    process, or if the step exists. `base` is the step that the run continues from. On
-    process 0, closing `held` releases the folder's lock.
+    Every process makes this call, and calls `prepare`. `base` is the step that the run
+    continues from. On process 0, closing `held` lets others save.
     """
 
-    def admit(ready: list[bool]) -> str | None:
-        if all(ready) and _prepare(folder, step, base, held, force=force):
-            return folder.new_attempt()
-        return None
+    def admit(_: list[None]) -> str | None:
+        try:
+            attempt = _only_writer(folder, held)
+            is_new = _is_new(folder, step, base, force=force)
+        except OSError as error:
+            if isinstance(error, CheckpointError):
+                raise
+            raise _cannot_begin(folder, step, error) from error
+        return attempt if is_new else None
 
-    return channel.agree(f"save step {step}", is_ready, admit, timeout_s)
+    return channel.agree(f"save step {step}", prepare, admit, timeout_s)
 
 
-def check_shared(
-    folder: Folder, channel: Channel, held: contextlib.ExitStack, timeout_s: float
-) -> None:
-    """Take over the folder, and check that every process sees what process 0 writes.
+def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
+    """Become the writer, and check that every process sees what process 0 writes.
 
-    Every process makes this call. If one process does not see the file of process 0,
-    all processes raise a CheckpointWriteError. On process 0, closing `held` releases
-    the folder's lock.
+    Every process makes this call. If one process does not see the mark of process 0,
+    all processes raise a CheckpointWriteError.
     """
-    if process_count() == 1:
-        folder.take_over()
-        return
+    with contextlib.ExitStack() as held:
+        if process_count() == 1:
+            _only_writer(folder, held)
+            return
 
-    def write(_: list[None]) -> str:
-        _lock(folder, held)
-        return folder.mark()
+        def write(_: list[None]) -> str:
+            _only_writer(folder, held)
+            return held.enter_context(folder.marked())
 
-    mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
-    try:
+        mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
         blind: Sequence[int] = channel.agree(
             "read the folder",
             lambda: folder.sees(mark),
             lambda sees: [index for index, ok in enumerate(sees) if not ok],
             timeout_s,
         )
-    finally:
-        if process_index() == 0:
-            folder.unmark(mark)
     if blind:
         raise CheckpointWriteError(
             f"{folder}: process {blind[0]} does not see the file that process 0 wrote "
@@ -136,50 +132,32 @@ def check_shared(
         )
 
 
-def _prepare(
-    folder: Folder,
-    step: int,
-    base: int,
-    held: contextlib.ExitStack,
-    *,
-    force: bool,
-) -> bool:
-    """Lock the folder and prepare it for a step; return False if the step exists."""
-    _lock(folder, held)
-    try:
-        folder.clean()
-        numbered = folder.numbered()
-        ours = [number for number in numbered if folder.is_checkpoint(number)]
-        if step in numbered and step not in ours:
-            raise CheckpointWriteError(
-                f"{folder.location(step)}: exists and is not a checkpoint of "
-                "roxxel-ckpt; give checkpoint_path a folder of its own"
-            )
-        if step in ours and step <= base and not force:
-            return False
-        if base < step and base not in ours and base in folder.aside().numbered():
-            raise CheckpointWriteError(
-                f"{folder}: step {base}, from which this run continues, was set aside "
-                "by another program, so this one can no longer save; start it again "
-                "to continue from the newest step"
-            )
-    except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise _cannot_begin(folder, step, error) from error
+def _is_new(folder: Folder, step: int, base: int, *, force: bool) -> bool:
+    """Return whether a step may be saved; False if it exists."""
+    numbered = folder.numbered()
+    ours = [number for number in numbered if folder.is_checkpoint(number)]
+    if step in numbered and step not in ours:
+        raise CheckpointWriteError(
+            f"{folder.location(step)}: exists and is not a checkpoint of "
+            "roxxel-ckpt; give checkpoint_path a folder of its own"
+        )
+    if step in ours and step <= base and not force:
+        return False
+    if base < step and base not in ours and base in folder.aside().numbered():
+        raise CheckpointWriteError(
+            f"{folder}: step {base}, from which this run continues, was set aside "
+            "by another program, so this one can no longer save; start it again "
+            "to continue from the newest step"
+        )
     return True
 
 
-def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
-    """Wait for this process's saves into the folder, then create and lock it."""
+def _only_writer(folder: Folder, held: contextlib.ExitStack) -> str:
+    """Wait for this process's saves into the folder, then be the only one to save."""
     for save in list(_in_flight):
         if str(save.folder) == str(folder):
             save.wait()
-    if not held.enter_context(folder.lock()):
-        raise CheckpointWriteError(
-            f"{folder}: another process is saving a checkpoint here; "
-            "give every run a folder of its own"
-        )
+    return held.enter_context(folder.saving())
 
 
 class Save:
@@ -296,11 +274,11 @@ class Save:
         failure: BaseException | None = None
         try:
             self._agree(write, self._timeout_s)
-            self.folder.settle(self._staging)
+            self._settle(is_saved=True)
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
             failure = error
-            self.folder.discard(self._staging, is_first=process_index() == 0)
+            self._settle(is_saved=False)
         self._held.close()
         _in_flight.discard(self)
         if failure is None:
@@ -331,17 +309,10 @@ class Save:
         return crc_of(digests)
 
     def _commit(self, digests: list[int]) -> None:
-        """Commit the step on process 0, then delete the steps that retention drops.
+        """Commit the step on process 0.
 
-        `digests` has the CRC-32 of each process's file of digests. Raises
-        CheckpointWriteError if such a file is missing or has another CRC-32.
+        `digests` has the CRC-32 of each process's file of digests.
         """
-        for process, crc in enumerate(digests):
-            if not self._has_digests(process, crc):
-                raise CheckpointWriteError(
-                    f"the files of process {process} are not in {self.folder}, so the "
-                    f"step could not be restored; {self.folder.not_shared_remedy}"
-                )
         unreadable: list[CheckpointUnreadableError] = []
         # The commit sets the later steps aside.
         described = descriptions(self.folder, unreadable).items()
@@ -355,13 +326,13 @@ class Save:
             is_permanent=self._retention.makes_permanent(found, self.step, now),
         )
         kept = found.keys() if unreadable else self._retention.kept(found)
-        drops = found.keys() - kept
         replaced = self.folder.commit(
             self._staging,
             self.step,
             description.to_json(self._specs),
+            digests=digests,
             base=self._base,
-            drops=drops,
+            drops=found.keys() - kept,
             files=self._files(),
         )
         if replaced:
@@ -376,26 +347,11 @@ class Save:
         for problem in unreadable:
             # Without its description, an old step may be the best or permanent.
             _logger.warning("%s; no old checkpoint was deleted", problem)
-        for old in sorted(drops):
-            self._try_to_delete(
-                self.folder.location(old), partial(self.folder.delete, old)
-            )
-        self._try_to_delete(
-            f"{self.folder}: leftovers of earlier saves", self.folder.sweep
+
+    def _settle(self, *, is_saved: bool) -> None:
+        self.folder.settle(
+            self._staging, is_saved=is_saved, is_first=process_index() == 0
         )
-
-    def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
-        """Call `delete`; log a failure, because the next save tries again."""
-        try:
-            delete()
-        except OSError as error:
-            _logger.warning("%s: cannot be deleted (%s)", name, brief(error))
-
-    def _has_digests(self, process: int, crc: int) -> bool:
-        directory = self.folder.delivered(self._staging, process)
-        with contextlib.suppress(CheckpointDamagedError):
-            return crc_of(unsealed(directory, digests_file(process))) == crc
-        return False
 
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(

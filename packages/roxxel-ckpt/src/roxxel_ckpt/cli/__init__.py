@@ -402,11 +402,7 @@ def _exported_names(
 
 def _bring_back(options: argparse.Namespace) -> int:
     folder, step = named_aside(options.step)
-    with folder.lock() as is_free:
-        if not is_free:
-            raise CheckpointError(
-                f"{folder}: a program is saving here; stop the run first"
-            )
+    with folder.saving():
         newer = folder.bring_back(step)
     print(f"{folder.location(step)}: is back, and a run continues from it")
     if newer:

@@ -127,7 +127,7 @@ def _import_step(number: int, directory: Path, target: str) -> None:
             Channel("import"),
             number,
             base,
-            lambda: True,
+            lambda: None,
             held,
             force=False,
             timeout_s=_TIMEOUT_S,
