@@ -273,7 +273,7 @@ def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -
             saving.wait()
         text = str(failed.value)
         assert re.match(
-            rf"{run.url}: the save of step 2 failed \({run.url}/2\.1-\d+-\w+/state/\S+: "
+            rf"{run.url}: the save of step 2 failed \({run.url}/2\.1-\d-\w+/state/\S+: "
             rf"{reason}.*\); earlier checkpoints are unchanged$",
             text,
         )

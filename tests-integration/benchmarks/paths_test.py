@@ -7,8 +7,8 @@ from . import paths
 MOST = {
     "a document written": 12,
     "a batch": 11,
-    "a save": 12,
-    "a restore": 13,
+    "a save": 13,
+    "a restore": 12,
 }
 """Modules of each path, at most."""
 

@@ -274,6 +274,14 @@ def digests_file(process: int) -> str:
     return f"digests/{process}.json"
 
 
+def has_digests(directory: Path, process: int, crc: int) -> bool:
+    """Return whether a directory holds the file of digests of a process."""
+    try:
+        return crc_of(unsealed(directory, digests_file(process))) == crc
+    except CheckpointDamagedError:
+        return False
+
+
 def escaped(text: str) -> str:
     """Escape one part of a leaf's name, which also names a directory.
 

@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
-from roxxel_ckpt._arrays.leaves import StateTree
-from roxxel_ckpt._arrays.live import LiveObjects
+from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
 from roxxel_ckpt._arrays.orbax import versions
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.bucket import open_folder

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
-from roxxel_ckpt._arrays.leaves import from_stored
-from roxxel_ckpt._arrays.live import LiveObjects
+from roxxel_ckpt._arrays.leaves import LiveObjects, from_stored
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
 
 if TYPE_CHECKING:

@@ -35,13 +35,17 @@ from roxxel_store.swap import (
     writer_of,
 )
 
-from roxxel_ckpt._integrity import digests_file, digests_from_json, unsealed
+from roxxel_ckpt._integrity import (
+    digests_file,
+    digests_from_json,
+    has_digests,
+    unsealed,
+)
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing, write_copy
 from roxxel_ckpt._place.disk import LocalFolder, absolute
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
-    has_digests,
     not_delivered,
     not_set_aside,
     only_set_aside,

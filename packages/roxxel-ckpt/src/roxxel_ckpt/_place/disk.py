@@ -16,7 +16,9 @@ import re
 import secrets
 import shutil
 import stat
+import sys
 import time
+import weakref
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,19 +30,18 @@ from roxxel_store.output import replace_file
 from roxxel_ckpt._integrity import (
     Verifier,
     find_missing,
+    has_digests,
     is_finished,
     mode_of,
 )
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
-    has_digests,
     not_delivered,
     not_set_aside,
     only_set_aside,
     try_to_delete,
 )
-from roxxel_ckpt._place.held import HeldFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -463,3 +464,62 @@ def _remove_tree(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+class HeldFolder:
+    """Holds a folder open from its first use, and follows it when it is renamed.
+
+    A run may train for weeks, and somebody may rename its folder meanwhile. Files that
+    are open move with the folder, but a path would name a new, empty folder.
+
+    Renames on this machine are followed. If the folder was deleted, or if the system
+    does not tell its new path, the path stays as it was given.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handle: int | None = None
+        self._close: weakref.finalize[..., HeldFolder] | None = None
+
+    def path(self) -> Path:
+        """Return the present path of the folder; the folder need not exist yet."""
+        if self._handle is not None:
+            held = os.fstat(self._handle)
+            if _is_same(self._path, held):
+                return self._path
+            now = _path_of(self._handle)
+            if now is not None and _is_same(now, held):
+                self._path = now
+                return now
+            self._release()
+        try:
+            self._handle = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
+        except (FileNotFoundError, NotADirectoryError):
+            return self._path
+        self._close = weakref.finalize(self, os.close, self._handle)
+        return self._path
+
+    def _release(self) -> None:
+        if self._close is not None:
+            self._close()
+        self._handle = self._close = None
+
+
+def _is_same(path: Path, held: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(path.stat(), held)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _path_of(handle: int) -> Path | None:
+    """Return the path of an open folder, if the system tells it."""
+    try:
+        if sys.platform == "darwin":
+            import fcntl
+
+            path = fcntl.fcntl(handle, fcntl.F_GETPATH, b"\0" * 1024)
+            return Path(os.fsdecode(path.rstrip(b"\0")))
+        return Path(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115
+    except OSError:
+        return None

@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Protocol
 
-from roxxel_ckpt._integrity import crc_of, digests_file, unsealed
 from roxxel_ckpt._names import ABANDONED, listed
 from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
     CheckpointNotFoundError,
     CheckpointWriteError,
     brief,
@@ -240,14 +238,6 @@ def not_delivered(folder: Folder, process: int) -> CheckpointWriteError:
         f"the files of process {process} are not in {folder}, so the step could not be "
         f"restored; {folder.not_shared_remedy}"
     )
-
-
-def has_digests(directory: Path, process: int, crc: int) -> bool:
-    """Return whether a directory holds the file of digests of a process."""
-    try:
-        return crc_of(unsealed(directory, digests_file(process))) == crc
-    except CheckpointDamagedError:
-        return False
 
 
 def try_to_delete(name: str, delete: Callable[[], None]) -> None:
