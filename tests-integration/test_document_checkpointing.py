@@ -190,10 +190,3 @@ def test_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert checkpointer.checkpoint_path == os.path.abspath("checkpoints")  # noqa: PTH100 - as the document does
     assert checkpointer.model is model
     assert checkpointer.optimizer is optimizer
-
-
-def test_manager_names_the_methods_to_call_instead(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(str(tmp_path), *make())
-    assert not hasattr(checkpointer, "mngr")
-    with pytest.raises(AttributeError, match=r"call its own wait\(\) in place of mngr"):
-        checkpointer.mngr.wait_until_finished()

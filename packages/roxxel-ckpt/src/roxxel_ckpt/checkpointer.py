@@ -25,7 +25,7 @@ from roxxel_ckpt._restore.compare import Options
 from roxxel_ckpt._restore.restorer import Restorer
 from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
-from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -230,7 +230,8 @@ class Checkpointer:
         number = checked_step(step)
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
         with self._lock, contextlib.ExitStack() as held:
-            self.check_shared()
+            if process_count() > 1:  # one process becomes the writer as it saves
+                self.check_shared()
             found: list[tuple[StateTree, dict[str, Any]]] = []
             position = number if self._position is None else self._position
             base = min(number, position)
@@ -267,9 +268,10 @@ class Checkpointer:
         """Check that all processes see the same folder of checkpoints.
 
         If each process wrote to its own disk, no disk would hold a complete step. The
-        first `save` calls `check_shared` unless the program did. With several
-        processes, this method creates the folder. In a bucket, this method takes over
-        from an earlier program, which then can no longer save.
+        first `save` of several processes calls `check_shared` unless the program did.
+        On a disk, this method creates the folder; a second program that is saving
+        there is an error. In a bucket, this method takes over from an earlier program,
+        which then can no longer save.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
