@@ -109,7 +109,7 @@ def test_run_without_a_sound_checkpoint_is_one_sentence_and_stays(
     assert train(folder) == 1
 
     last = capfd.readouterr().err.splitlines()[-1]
-    assert f"{checkpoints}: none of its 2 steps can be used; give another" in last
+    assert f"{checkpoints}: none of its 2 steps can be used, the newest because" in last
     assert set(before) <= set((folder / "run").rglob("*"))
     assert steps(folder) == list(range(1, 9))
 

@@ -12,7 +12,13 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from roxxel_ckpt import Checkpointer, CheckpointMismatchError, CheckpointNotFoundError
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    Checkpointer,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+)
+from roxxel_ckpt.cli import main
 from roxxel_curriculum import Phase
 from roxxel_train import RunMismatchError
 
@@ -60,9 +66,7 @@ def test_new_run_begins_with_the_weights_alone(source: Trainer, tmp_path: Path) 
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_run_of_the_documented_trainer_gives_its_weights(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_run_of_the_documented_trainer_gives_its_weights(tmp_path: Path) -> None:
     old = tmp_path / "old"
     model, optimizer = pair(seed=3)
     options = ocp.CheckpointManagerOptions(best_fn=lambda metrics: metrics["loss"])
@@ -70,19 +74,20 @@ def test_run_of_the_documented_trainer_gives_its_weights(
         _, state = nnx.split((model, optimizer))
         manager.save(4, args=ocp.args.StandardSave(state), metrics={"loss": 0.5})
 
-    one = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=old)
+    with pytest.raises(CheckpointDamagedError, match="roxxel-ckpt import"):
+        trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=old)
+    new = tmp_path / "new"
+    assert main(["import", str(old / "checkpoints"), str(new / "checkpoints")]) == 0
+
+    one = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=new)
     for ours, expected in zip(weights(one.model), weights(model), strict=True):
         np.testing.assert_array_equal(ours, expected)
-    assert "step 4 was written by an Orbax manager" in caplog.text
     assert one.run().start_step == 0
-    log = (tmp_path / "run" / "system.log").read_text()
-    assert log.count("WARNING ") == 1
-    assert "step 4 was written by an Orbax manager and has no digests" in log
 
-    with pytest.raises(RunMismatchError, match=f"save_path, and init_from='{old}' to "):
-        trainer(tmp_path, PHASES, save_path=old)
+    with pytest.raises(RunMismatchError, match=f"save_path, and init_from='{new}' to "):
+        trainer(tmp_path, PHASES, save_path=new)
     again = pair(seed=7)
-    saving = Checkpointer(old / "checkpoints", *again)
+    saving = Checkpointer(new / "checkpoints", *again)
     with pytest.raises(RunMismatchError, match="step 4 has no data state, so"):
         trainer(tmp_path / "third", PHASES, pair=again, checkpointer=saving)
 

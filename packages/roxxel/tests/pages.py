@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -133,16 +134,26 @@ def write_checkpoint(folder: Path, step: int, loss: float, **more: float) -> Non
         for start, seq_len, edited in ((0, 8, False), (4, 16, False), (6, 16, True))
         if start < step
     ]
-    meta = folder / "checkpoints" / str(step) / "meta"
-    meta.mkdir(parents=True)
-    content = {
-        "format": 1,
+    metrics = {"loss": loss, **more}
+    write_description(folder, step, metrics=metrics, extra={"data": {"phases": phases}})
+
+
+def write_description(folder: Path, step: int, **members: Any) -> None:
+    """Leave a step of a run as a save leaves it, without arrays."""
+    body: dict[str, Any] = {
+        "format": 2,
         "step": step,
-        "metrics": {"loss": loss, **more},
-        "extra": {"data": {"phases": phases}},
+        "metrics": {},
+        "extra": None,
         "versions": {},
+        "saved_at": 0.0,
+        "digests": [],
+        **members,
     }
-    (meta / "metadata").write_text(json.dumps(content))
+    crc = zlib.crc32(json.dumps(body, sort_keys=True).encode())
+    path = folder / "checkpoints" / str(step) / "checkpoint.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"body": body, "crc32": crc}))
 
 
 def facts_and_page(run: Path) -> tuple[RunFacts, str]:

@@ -16,6 +16,7 @@ from roxxel.config import (
 )
 
 from .helpers import run_python
+from .pages import write_description
 from .runs import CONFIG, write_project
 
 if TYPE_CHECKING:
@@ -26,10 +27,7 @@ def make_checkpoint(run: Path, config: Path, step: int) -> None:
     """Leave in a run's folder what a trainer leaves there, without the arrays."""
     loaded = load_config(config)
     state = open_curriculum(loaded).sampler(loaded.seed).state(step)
-    meta = run / "checkpoints" / str(step) / "meta"
-    meta.mkdir(parents=True)
-    described = {"format": 1, "step": step, "metrics": {}, "extra": {"data": state}}
-    (meta / "metadata").write_text(json.dumps(described))
+    write_description(run, step, extra={"data": state})
     keep_config(loaded, run, step)
 
 
@@ -371,7 +369,7 @@ def test_a_damaged_record_of_a_run_is_one_sentence(
     assert main(["plan", str(config)]) == 1
 
     error = capsys.readouterr().err
-    assert error.startswith(f"roxxel: {tmp_path / 'run' / 'run.json'}: is not the rec")
+    assert error.startswith(f"roxxel: {tmp_path / 'run' / 'run.json'}: is not JSON")
     assert error.count("\n") == 1
 
 

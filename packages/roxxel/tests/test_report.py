@@ -20,6 +20,7 @@ from .pages import (
     numbers_of,
     train_row,
     write_checkpoint,
+    write_description,
     write_run,
 )
 
@@ -313,7 +314,7 @@ def test_table_of_checkpoints_is_no_wider_than_a_phone(finished: Path) -> None:
 
 
 def test_sources_of_a_phase_are_in_the_order_of_the_charts(finished: Path) -> None:
-    meta = finished / "checkpoints" / "8" / "meta" / "metadata"
+    meta = finished / "checkpoints" / "8" / "checkpoint.json"
     weights = '{"self": 3, "code <x>": 1}'
     assert weights in meta.read_text()
     sorted_weights = '{"code <x>": 1, "self": 3}'
@@ -327,7 +328,7 @@ def test_sources_of_a_phase_are_in_the_order_of_the_charts(finished: Path) -> No
 
 def test_damaged_files_of_a_run_are_named(finished: Path) -> None:
     (finished / "run.json").write_text("{")
-    (finished / "checkpoints" / "8" / "meta" / "metadata").write_text("{")
+    (finished / "checkpoints" / "8" / "checkpoint.json").write_text("{")
 
     facts, html = facts_and_page(finished)
 
@@ -479,8 +480,8 @@ def test_no_values_of_a_run_s_files_keep_the_page_from_being_made(
     record = {"settings": began, "versions": data.draw(anything)}
     (run / "run.json").write_text(json.dumps(record))
     write_checkpoint(run, 4, 1.0)
-    meta = run / "checkpoints" / "4" / "meta" / "metadata"
-    content = json.loads(meta.read_text())
+    described = (run / "checkpoints" / "4" / "checkpoint.json").read_text()
+    content = json.loads(described)["body"]
     phases = content["extra"]["data"]["phases"]
     for part, names in (
         (phases[0], sorted(phases[0])),
@@ -488,7 +489,7 @@ def test_no_values_of_a_run_s_files_keep_the_page_from_being_made(
     ):
         for name in data.draw(st.lists(st.sampled_from(names), max_size=1)):
             part[name] = data.draw(anything)
-    meta.write_text(json.dumps(content))
+    write_description(run, **content)
 
     facts_and_page(run)
 

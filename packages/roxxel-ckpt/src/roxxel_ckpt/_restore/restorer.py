@@ -212,8 +212,9 @@ class Restorer:
             if options is None:
                 _log_damage(skipped)
             raise CheckpointDamagedError(
-                f"{self._folder}: none of its {len(steps)} steps can be used; "
-                "give another folder to start anew, or repair this one"
+                f"{self._folder}: none of its {len(steps)} steps can be used, "
+                f"the newest because {skipped[0][1]}; give another folder to start "
+                "anew, or repair this one"
             )
         return None
 

@@ -163,6 +163,8 @@ def _read_by_name(error: Exception, batch: Any) -> str | None:
         name, reads = str(key), f"batch[{key!r}]"
     if index is None and name not in {*_FIELDS, *_ELSEWHERE}:
         return None  # another object of the function
+    if attribute is None and isinstance(batch, Mapping) and name in batch:
+        return None
     if not isinstance(batch, Mapping):
         other = name if name in _FIELDS and name != "tokens" else "segment_ids"
         remedy = (
