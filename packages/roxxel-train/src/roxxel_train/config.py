@@ -171,7 +171,7 @@ class TrainConfig:
     Example:
         >>> TrainConfig(None, log_every=0)
         Traceback (most recent call last):
-        ValueError: log_every must be 1 or more, got 0
+        ValueError: log_every must be at least 1, got 0
     """
 
     model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]] = field(

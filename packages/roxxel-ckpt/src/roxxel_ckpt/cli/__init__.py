@@ -29,8 +29,7 @@ from roxxel_ckpt._place.description import (
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt._save.retention import Retention
-from roxxel_ckpt.cli.arguments import parser
-from roxxel_ckpt.cli.named_steps import (
+from roxxel_ckpt.cli._named_steps import (
     Step,
     holds_none,
     named_aside,
@@ -38,6 +37,7 @@ from roxxel_ckpt.cli.named_steps import (
     named_step,
     named_steps,
 )
+from roxxel_ckpt.cli.arguments import parser
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -411,7 +411,7 @@ def _bring_back(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from roxxel_ckpt.cli.orbax_manager import import_steps
+    from roxxel_ckpt.cli._orbax_manager import import_steps
 
     is_whole = True
     for directory, problem in import_steps(Path(options.orbax), options.folder):

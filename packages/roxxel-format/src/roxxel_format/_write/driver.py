@@ -64,6 +64,7 @@ class CorpusWrite:
         place: Where the corpus is.
 
     Example:
+        >>> from roxxel_format.writing import WriteOptions
         >>> write = CorpusWrite("ids_*.rox", WriteOptions(vocab_size=100), "error")
         >>> write.run([[5, 6, 7], [8]]).num_tokens
         4
