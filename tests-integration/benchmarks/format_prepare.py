@@ -214,7 +214,7 @@ def inodes_of_done(folder: Path) -> Mapping[Path, int]:
     found: dict[Path, int] = {}
     for record in records(folder):
         with contextlib.suppress(FileNotFoundError):  # Of a command that commits.
-            names = json.loads(record.read_bytes())["shards"]["names"]
+            names = json.loads(record.read_bytes())["new"]["shards"]["names"]
             found |= {folder / name: (folder / name).stat().st_ino for name in names}
     return found
 

@@ -268,8 +268,8 @@ def check_sentence(error: str, path: Path, sample: Sample) -> None:
     message = error[:-1]
     assert message.isprintable(), f"not one line: {message!r}"
     assert len(message) <= MOST_CHARACTERS, f"too long: {message!r}"
-    assert message.startswith(f"roxxel-format: {path}"), f"no file: {message!r}"
-    problem = message.removeprefix(f"roxxel-format: {path}")
+    assert message.startswith(f"roxxel-prepare: {path}"), f"no file: {message!r}"
+    problem = message.removeprefix(f"roxxel-prepare: {path}")
     assert "Error" not in problem, f"not a sentence: {message!r}"
     if sample.compression != "plain" or sample.form in {"text", "lines", "jsonl"}:
         assert POSITION.search(problem), f"no position: {message!r}"

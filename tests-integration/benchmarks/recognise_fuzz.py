@@ -285,7 +285,7 @@ def write(folder: Path, path: Path) -> tuple[str, list[bytes]]:
             return "right", [each.tobytes() for each in written.documents]
     assert code == 1
     *notices, message = error.getvalue().splitlines()
-    assert message.startswith("roxxel-format: "), f"not a sentence: {message!r}"
+    assert message.startswith("roxxel-prepare: "), f"not a sentence: {message!r}"
     assert message.isprintable(), f"not one line: {message!r}"
     assert len(message) <= 1500, f"too long: {message!r}"
     assert "; " in message or ": " in message, f"no remedy: {message!r}"
