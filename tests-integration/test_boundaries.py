@@ -30,6 +30,7 @@ from .tools.declared import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 # The table of the design: what a package may depend on without an extra.
 MAY_DEPEND_ON = {
@@ -93,6 +94,27 @@ def check_none(findings: Iterable[str]) -> None:
         pytest.fail(lines, pytrace=False)
 
 
+def tracked(folder: Path) -> list[str]:
+    """Return the committed files of a folder, as paths from there."""
+    listed = subprocess.run(
+        ["git", "ls-files"],  # noqa: S607 - of the user's path
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return listed.stdout.splitlines()
+
+
+def test_the_top_level_holds_what_the_design_names() -> None:
+    found = {path.split("/")[0] for path in tracked(PACKAGES.parent)}
+
+    assert {name for name in found if not name.startswith(".")} == {
+        *("LICENSE", "README.md", "docs", "noxfile.py", "packages"),
+        *("pyproject.toml", "tests-integration"),
+    }
+
+
 def test_all_packages_are_known() -> None:
     assert {path.name for path in PACKAGES.iterdir()} == set(MAY_DEPEND_ON)
 
@@ -101,15 +123,8 @@ def test_all_packages_are_known() -> None:
 def test_package_holds_no_file_of_a_run(package: str) -> None:
     # Examples of a README once ran in its folder, and their files were committed.
     held = {"CHANGELOG.md", "LICENSE", "README.md", "pyproject.toml", "src", "tests"}
-    tracked = subprocess.run(
-        ["git", "ls-files", package],  # noqa: S607 - of the user's path
-        cwd=PACKAGES,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
 
-    assert {path.split("/")[1] for path in tracked} == held
+    assert {path.split("/")[0] for path in tracked(PACKAGES / package)} == held
 
 
 @BY_PACKAGE
