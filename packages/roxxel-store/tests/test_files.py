@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,21 @@ def test_a_file_that_several_folders_of_a_pattern_reach_is_found_once(
     folder: Path,
 ) -> None:
     assert matches_in(folder, "**/b/**/1.txt").count(folder / "b/c/1.txt") == 1
+
+
+def test_a_file_that_may_not_be_looked_at_is_not_taken_for_absent(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = os.stat
+
+    def refuse_one(path: Any, *arguments: Any, **named: Any) -> os.stat_result:
+        if os.fspath(path) == str(folder / "b/1.txt"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return look(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "stat", refuse_one)
+    with pytest.raises(PermissionError, match=r"b/1\.txt"):
+        matches_in(folder, "*/1.txt")
 
 
 def test_a_folder_that_is_removed_meanwhile_holds_nothing(

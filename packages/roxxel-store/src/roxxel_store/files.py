@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import sys
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -65,12 +66,21 @@ def _matches(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
         ]
     else:
         path = folder / first
-        found = [path] if (path.is_dir() if rest else path.exists()) else []
+        found = [path] if _exists(path, is_folder=bool(rest)) else []
     for path in found:
         if rest:
             yield from _matches(path, rest)
         else:
             yield path
+
+
+def _exists(path: Path, *, is_folder: bool) -> bool:
+    """Return whether a file or folder exists; `Path.exists` hides other errors."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISDIR(mode) or not is_folder
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
