@@ -48,6 +48,19 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         assert RunFolder(path).state() is None
 
 
+def test_a_home_folder_is_found_by_its_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text('{"seed": 3}')
+
+    folder = RunFolder("~/run")
+
+    folder.check()
+    assert folder.record == {"seed": 3}
+
+
 def test_a_run_that_trains_is_seen_and_cannot_be_claimed(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     with folder.claimed():  # without the file there is nothing to lock

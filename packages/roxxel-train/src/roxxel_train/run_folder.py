@@ -11,7 +11,6 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from roxxel_ckpt import read_description
@@ -21,6 +20,7 @@ from roxxel_store.records import find_object
 from roxxel_train._files.data import data_state, run_data
 from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
 from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.paths import expanded
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
@@ -34,6 +34,7 @@ from roxxel_train.errors import RunFolderError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
+    from pathlib import Path
 
     from roxxel_ckpt import BestRule
 
@@ -167,7 +168,7 @@ class RunFolder:
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.location = text = os.fspath(run)
         is_url = isinstance(run, str) and "://" in text
-        self.path = fetch_run(text) if is_url else Path(text)
+        self.path = fetch_run(text) if is_url else expanded(text)
 
     def __str__(self) -> str:
         """Return the folder or URL, as given."""

@@ -21,6 +21,7 @@ from roxxel_ckpt import (
 from roxxel_format import Roxxel
 
 from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.paths import expanded
 from roxxel_train._files.records import (
     DATA,
     RECORD,
@@ -147,8 +148,7 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
     text = os.fspath(path)
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    folder = fetch_run(text) if "://" in text else Path(os.path.expanduser(text))  # noqa: PTH111
+    folder = fetch_run(text) if "://" in text else expanded(text)
     # Read `data.json` after the checkpoint. Each start writes `data.json` before its
     # first checkpoint, so the file is then not older than the checkpoint.
     trained = data_state(folder)

@@ -15,13 +15,18 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path, with a first part `~` replaced by the home folder."""
+    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return an absolute path; a first part `~` is the home folder.
 
     Call this when a path is given: the program may change its directory later.
     """
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    return Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
+    return expanded(path).absolute()
 
 
 def check_writable(path: str | os.PathLike[str], name: str) -> Path:
