@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from typing import Any
+from typing import Any, get_args
 
-from roxxel_format.writing import Separator
+from roxxel_format.writing import Exist, Separator
 from roxxel_store.command import positive, size
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._version import __version__
 from roxxel_prepare.cli import values
-
-_EXIST = ("keep", "replace", "append", "error")
 
 
 def parser(prog: str) -> ArgumentParser:
@@ -214,7 +212,7 @@ def _add_max_shard_bytes(parser: Any) -> None:
 def _add_exist(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--exist",
-        choices=_EXIST,
+        choices=get_args(Exist),
         default="keep",
         help="if the corpus exists: keep it if the same command wrote it, replace "
         "it, append a new version, or stop; default: keep",
