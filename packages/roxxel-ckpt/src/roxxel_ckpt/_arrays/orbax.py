@@ -105,9 +105,12 @@ class _NumpyArrays(type_handlers.NumpyHandler):
 
     commits: list[Any]
 
-    async def deserialize(self, infos: Any, args: Any = None) -> Any:
+    async def deserialize(self, infos: Any, args: Any = ()) -> Any:
         _keep_loop_open()
-        return await super().deserialize(infos, args)
+        # Orbax opens several arrays and waits for none if the next is missing.
+        read = super().deserialize
+        tasks = (read([info], [arg]) for info, arg in zip(infos, args, strict=True))
+        return [array for [array] in await asyncio.gather(*tasks)]
 
     async def serialize(self, values: Any, infos: Any, args: Any = None) -> Any:
         started = await super().serialize(values, _ending_together(infos), args)
@@ -150,8 +153,9 @@ def _keep_loop_open() -> None:
     close = loop.close
 
     async def wait() -> None:
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # A task that fails leaves tasks that it has started in the meantime.
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def wait_and_close() -> None:
         loop.run_until_complete(wait())
