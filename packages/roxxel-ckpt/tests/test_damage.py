@@ -320,6 +320,18 @@ def test_json_that_nests_too_deep_is_damage(
     assert checkpointer(tmp_path).restore() == 1
 
 
+def test_a_description_that_would_fill_the_memory_is_damage(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    commit = tmp_path / "2" / "checkpoint.json"
+    body = {**json.loads(commit.read_text())["body"], "more": [[]] * 1_300_000}
+    commit.write_text(json.dumps({"body": body, "crc32": _integrity.crc_of(body)}))
+
+    with pytest.raises(CheckpointDamagedError, match=r"checkpoint\.json"):
+        checkpointer(tmp_path).metrics(2)
+    assert checkpointer(tmp_path).restore() == 1
+
+
 @pytest.mark.parametrize(
     "values",
     [{"step": "2"}, {"step": -1}, {"saved_at": "x"}, {"versions": [3]}, {"extra": 5}],

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_store.files import matches_in
+from roxxel_store.records import parse_value
 
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
@@ -82,9 +83,9 @@ def sealed(body: Any) -> str:
 def is_sealed(text: bytes) -> bool:
     """Return whether a text holds a value and the value's correct CRC-32."""
     try:
-        record = json.loads(text)
+        record = parse_value(text, "", "")
         return record["crc32"] == crc_of(record["body"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return False
 
 
@@ -123,7 +124,7 @@ def unsealed(path: Path, name: str) -> Any:
         CheckpointUnreadableError: The file cannot be read for another reason.
     """
     try:
-        record = json.loads(text_of(path / name))
+        record = parse_value(text_of(path / name), name, "restore another step")
         if record["crc32"] == crc_of(record["body"]):
             return record["body"]
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -132,7 +133,7 @@ def unsealed(path: Path, name: str) -> Any:
         ) from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnreadableError.because(path, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointDamagedError(
             f"{path}: {name} is damaged; restore another step"
         ) from error

@@ -8,12 +8,12 @@ shape, dtype, chunks and the sizes of files are compared first.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from roxxel_store.records import parse_value
 
 from roxxel_ckpt._names import METADATA_FILE, STATE
 from roxxel_ckpt.errors import CheckpointDamagedError
@@ -96,19 +96,12 @@ def read_layout(
     """
     file = _layout_file(name)
     try:
-        body = json.loads((directory / file).read_bytes())
+        body = parse_value((directory / file).read_bytes(), file, "save again")
         dtype, shape = body["data_type"], tuple(body["shape"])
         files = chunks.get(f"{STATE}/{name}/c", [])
         layout = Layout(shape, _regular_chunk(body), files)
         inner = _num_inner(body["codecs"], layout.chunk)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damaged(directory, f"{file} is no layout of an array") from error
     words = shape[-1:] if spec.is_key else ()
     if (

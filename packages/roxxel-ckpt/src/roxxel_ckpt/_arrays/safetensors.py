@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.records import parse_object
 
 from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
 from roxxel_ckpt._arrays.leaves import LiveObjects, from_stored
@@ -90,7 +90,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
         try:
             if size > _MAX_HEADER_BYTES:
                 raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301 - as an error of parsing
-            header = dict(json.loads(file.read(size)))
+            header = parse_object(file.read(size), "its header", "export again")
             stops = [
                 entry["data_offsets"][1]
                 for name, entry in header.items()
@@ -101,7 +101,8 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
                 raise ValueError(f"it has {found} bytes and declares {declared}")  # noqa: TRY301 - as above
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise CheckpointDamagedError(
-                f"{path}: is not a complete safetensors file ({error}); export again"
+                f"{path}: is not a complete safetensors file "
+                f"({error.__cause__ or error}); export again"
             ) from error
     return header, 8 + size
 

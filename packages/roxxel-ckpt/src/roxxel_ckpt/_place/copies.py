@@ -14,6 +14,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import matches_in
 from roxxel_store.locks import try_lock, unlock
 
 from roxxel_ckpt.errors import CheckpointWriteError, brief
@@ -139,7 +140,11 @@ def _new_temporary() -> tuple[Path, int | None]:
 
 def _remove_orphans(parent: Path) -> None:
     """Remove the temporary directories of programs that no longer run."""
-    for path in parent.glob(f"{_PREFIX}*"):
+    found: list[Path] = []
+    # Whoever may write in a folder of temporary files need not be able to list it.
+    with contextlib.suppress(PermissionError):
+        found = matches_in(parent, f"{_PREFIX}*")
+    for path in found:
         # A directory of another user cannot be opened.
         with contextlib.suppress(OSError):
             flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW

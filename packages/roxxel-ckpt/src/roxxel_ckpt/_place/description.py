@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_store.arguments import as_integer
+from roxxel_store.records import as_json
 
 from roxxel_ckpt._integrity import (
     FileDigest,
@@ -237,7 +238,7 @@ class Description:
         body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
         # Convert to JSON and back before sealing: the reader computes the CRC-32 of
         # the parsed JSON, so the writer must compute it of the same values.
-        return sealed(json.loads(json.dumps(body)))
+        return sealed(as_json(body))
 
 
 def read_description(directory: Path) -> Description:
@@ -396,7 +397,7 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
 def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return `extra` after a round trip through JSON."""
     try:
-        return json.loads(json.dumps(extra))
+        return as_json(extra)
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(
             f"extra must be a dict that JSON can hold ({error}); "

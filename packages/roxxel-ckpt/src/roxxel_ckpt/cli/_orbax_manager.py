@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import re
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ import jax
 import numpy as np
 import tensorstore
 from roxxel_store.files import names_in
+from roxxel_store.records import parse_object
 
 from roxxel_ckpt._arrays.orbax import versions
 from roxxel_ckpt._integrity import escaped, text_of
@@ -279,12 +279,12 @@ def _key_kinds(directory: Path) -> dict[str, str]:
 
 def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(text_of(directory / name)))
+        return parse_object(text_of(directory / name), name, "copy it again")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(f"{directory}: {name} is missing") from error
     except (OSError, MemoryError) as error:
         raise CheckpointUnreadableError.because(directory, error) from error
-    except (ValueError, TypeError, RecursionError) as error:
+    except ValueError as error:
         raise _damaged(directory, name) from error
 
 
