@@ -61,7 +61,8 @@ MAY_BRING_EXTRAS = {
 # the code also works without them.
 UNDECLARED = {
     "roxxel-ckpt": {"numpy", "etils", "tensorstore"},
-    "roxxel-format": {"ml-dtypes"},
+    # Loads a tokenizer by its name, if it is installed.
+    "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
     "roxxel-train": {"kubernetes"},
     "roxxel": {"rich"},
 }

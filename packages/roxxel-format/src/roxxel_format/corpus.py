@@ -469,10 +469,11 @@ class Roxxel:
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
             vocab_size: Tokens must be below `vocab_size`.
             tokenizer: Encodes `str` documents: an object with `encode`; `"bytes"`, the
-                UTF-8 bytes of a text and token 256 after it; or, with the extra
-                `tokenizers`, the path of a `tokenizer.json`, the path of a folder with
-                this file, or a name on the Hugging Face hub. An existing path is never
-                read as a name. Special tokens are added if `encode` adds them.
+                UTF-8 bytes of a text and token 256 after it; or, if `roxxel-prepare` is
+                installed with its extra `tokenizers`, the path of a `tokenizer.json`,
+                the path of a folder with this file, or a name on the Hugging Face hub.
+                An existing path is never read as a name. Special tokens are added if
+                `encode` adds them.
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.

@@ -70,19 +70,23 @@ class RecordedText(Protocol):
         ...
 
 
-def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec | None:
+def text_codec(
+    corpus: RecordedText, tokenizer: object | None = None
+) -> TextCodec | None:
     """Return the codec of a corpus; None if the corpus records no tokenizer.
 
     Args:
         corpus: The corpus. A corpus of bytes without a tokenizer holds UTF-8 text.
-        tokenizer: Path or hub name of the corpus's tokenizer. None loads the recorded
-            tokenizer from the folder of the shards, the working folder, or the hub.
+        tokenizer: The corpus's tokenizer, as for `Roxxel.write`. None loads the
+            recorded tokenizer from the folder of the shards, the working folder, or the
+            hub.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
         ValueError: The tokenizer is not the one that made the corpus.
         TypeError: The tokenizer cannot decode.
-        ImportError: The package `tokenizers` is missing.
+        ImportError: The tokenizer is a path or a name, and `roxxel-prepare` or its
+            extra `tokenizers` is missing.
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
@@ -97,7 +101,7 @@ def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec 
     return _codec_of(str(beside) if beside.is_file() else name, recorded)
 
 
-def _codec_of(tokenizer: str | ByteTokenizer, recorded: str | None) -> TextCodec:
+def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:
     loaded = load(tokenizer)
     given = tokenizer if isinstance(tokenizer, str) else loaded.name
     if recorded not in {None, loaded.identity} and not str(recorded).endswith(

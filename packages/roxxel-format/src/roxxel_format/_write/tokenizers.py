@@ -1,4 +1,4 @@
-"""Load a tokenizer, and find its end-of-text token and its identity.
+"""Adapt a tokenizer, and find its end-of-text token and its identity.
 
 By default, a text that spells a special token, such as `<|endoftext|>`, is encoded as
 ordinary text; otherwise a web page could end a document by spelling the token. The
@@ -13,8 +13,7 @@ import hashlib
 import importlib
 import json
 import os
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,13 +21,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_store import missing_extra
-from roxxel_store.reading import open_file, read_file
-from roxxel_store.records import parse_object
 
-from roxxel_format._spec.tables import as_table
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
@@ -39,9 +34,6 @@ Encode = Callable[[str], Any]
 
 EncodeBatch = Callable[[list[str]], list[Any]]
 """Returns what `Encode` returns, for each of several texts."""
-
-# A name on the Hugging Face hub: `model` or `organisation/model`.
-_HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
 # End-of-text tokens of well-known tokenizers, for those that name none.
 _ENDS_OF_TEXT = (
@@ -64,9 +56,6 @@ _ENDS_OF_TURN = {
     "<end_of_turn>",
     "<turn|>",
 }
-# Files beside a `tokenizer.json` that name its end of text; the first counts.
-_NAMING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
-_MAX_NAMING_SIZE = 1 << 26
 _MAX_NAMES = 8
 _NO_IDS = np.empty(0, np.int64)
 
@@ -216,13 +205,12 @@ class Tokenizer:
 
 
 def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
-    """Load a tokenizer.
+    """Adapt a tokenizer.
 
-    `tokenizer` is an object with `encode`, the path of a `tokenizer.json`, the path of
-    a folder with this file, `"bytes"`, or a name on the Hugging Face hub. An existing
-    path is never read as a name. Paths and names of the hub need the package
-    `tokenizers`. With `special_tokens`, the text of a special token is encoded as this
-    token.
+    `tokenizer` is an object with `encode`, or `"bytes"`. The package `roxxel-prepare`
+    loads a tokenizer by the path of a `tokenizer.json`, the path of a folder with this
+    file, or a name on the Hugging Face hub. An existing path is never read as a name.
+    With `special_tokens`, the text of a special token is encoded as this token.
 
     Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
     of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
@@ -230,7 +218,7 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     """
     end: object
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end = _load_named(cast("str | os.PathLike[str]", tokenizer))
+        source, name, end = _named(cast("str | os.PathLike[str]", tokenizer))
     elif hasattr(tokenizer, "encode"):
         source, name = tokenizer, _own_name(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
@@ -268,80 +256,20 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     )
 
 
-def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
-    """Return a tokenizer, its name, and the end of text that the files beside name."""
+def _named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
+    """Return a tokenizer, its name, and the end of text that its files name."""
     if name == ByteTokenizer.name and not Path(name).exists():
         return ByteTokenizer(), ByteTokenizer.name, None
+    # Files and names are the business of preparation, which stands above the format
+    # and need not be installed.
     try:
-        library: Any = importlib.import_module("tokenizers")
+        tokenizers: Any = importlib.import_module("roxxel_prepare.tokenizers")
     except ModuleNotFoundError as error:
         raise missing_extra(
             f"tokenizer={os.fspath(name)!r}",
-            *("tokenizers", "roxxel-format", "tokenizers"),
+            *("roxxel-prepare", "roxxel-prepare", "tokenizers"),
         ) from error
-    path = _file_of(name)
-    if path is not None:
-        # Rejects a pipe: the library would block.
-        os.close(open_file(path, ShardError))
-    naming: Iterable[Path] = ()
-    try:
-        if path is None:
-            # Imported here because most tokenizers are files.
-            from roxxel_format._write.hub import fetch
-
-            file, naming = fetch(str(name), "tokenizer.json", _NAMING_FILES)
-        else:
-            file = path
-        loaded = library.Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises bare Exception
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"{name}: cannot be loaded as a tokenizer ({reason}); pass the path of a "
-            "tokenizer.json or a name on the Hugging Face hub"
-        ) from error
-    if path is None:
-        return loaded, str(name), _end_named_by(naming)
-    if path.name == "tokenizer.json":
-        beside = (path.parent / each for each in _NAMING_FILES)
-        naming = (each for each in beside if each.exists())
-    return loaded, path.name, _end_named_by(naming)
-
-
-def _end_named_by(files: Iterable[Path]) -> str | None:
-    """Return the `eos_token` of the first file that has one."""
-    for path in files:
-        remedy = (
-            "the tokenizer's end of text is in this file, so correct it, or remove it "
-            "and pass separator"
-        )
-        data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
-        end = parse_object(data, str(path), remedy, ValueError).get("eos_token")
-        # A token may stand with its options.
-        end = as_table(end).get("content", end)
-        if isinstance(end, str):
-            return end
-    return None
-
-
-def _file_of(name: str | os.PathLike[str]) -> Path | None:
-    """Return the file of a tokenizer; None for a name on the hub."""
-    path = Path(os.path.expanduser(name))  # noqa: PTH111 - as for corpora
-    if path.is_dir():
-        file = path / "tokenizer.json"
-        if not file.exists():
-            raise FileNotFoundError(
-                f"{name}: the folder holds no tokenizer.json; pass a folder with this "
-                "file, or the path of a tokenizer.json"
-            )
-        return file
-    if path.exists():
-        return path
-    is_name = isinstance(name, str) and _HUB_NAME.fullmatch(name)
-    if not is_name or path.suffix == ".json":
-        raise FileNotFoundError(
-            f"{name}: no such tokenizer file or folder; check the path"
-        )
-    return None
+    return tokenizers.load_tokenizer(name)
 
 
 def _own_name(tokenizer: object) -> str:
