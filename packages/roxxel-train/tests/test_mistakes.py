@@ -372,3 +372,30 @@ def test_evaluation_mode_is_said(curriculum: Curriculum, tmp_path: Path) -> None
     model.train()
     given(curriculum, save_path=tmp_path / "other", **options)().run()
     assert "evaluation mode" not in (tmp_path / "other" / "system.log").read_text()
+
+
+def test_an_array_that_is_no_variable_is_said(curriculum: Curriculum) -> None:
+    """It is saved like a parameter, so nothing else would show that it never moves."""
+
+    class Scaled(nnx.Module):
+        def __init__(self) -> None:
+            self.inner, _ = pair()
+            self.scales = nnx.List([jnp.ones(())])
+            self.steps = jnp.arange(3)
+            self.table = nnx.Variable(jnp.ones(3))
+
+        def __call__(self, tokens: Any) -> Any:
+            return self.inner(tokens) * self.scales[0]
+
+    model = Scaled()
+    for wrt, is_said in (
+        (nnx.Param, True),
+        (nnx.Any(nnx.Param, nnx.PathContains("scales")), False),
+    ):
+        optimizer = nnx.Optimizer(model, TX, wrt=wrt)
+        notes = given(curriculum, model=model, optimizer=optimizer)().preflight().notes
+
+        said = [note for note in notes if "nnx.Variable" in note]
+        assert len(said) == is_said
+        assert all("model/scales/0 " in note for note in said)
+        assert all("nnx.Param" in note for note in said)

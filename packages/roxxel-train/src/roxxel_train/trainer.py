@@ -33,6 +33,7 @@ from roxxel_train._step.diagnose.objects import (
     check_gradients,
     check_pair,
     evaluation_mode,
+    untrained_array,
 )
 from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
@@ -170,6 +171,7 @@ class Trainer:
                 "loss_fn returns a loss that does not depend on the model, so nothing "
                 "would be learned; compute the loss from the argument `model`"
             )
+        unheld = untrained_array(self.model, self.optimizer.wrt)
         frozen = check_gradients(updates.gradients)
         state.check_mask(updates.unused)
         if config.grad_accum_steps > 1:
@@ -194,7 +196,9 @@ class Trainer:
             shapes=batches,
             evaluator=evaluator,
             notes=[*placement.notes(shapes), *idle],
-            warnings=[*filter(None, [evaluation_mode(self.model), frozen, lone])],
+            warnings=[
+                *filter(None, [evaluation_mode(self.model), unheld, frozen, lone])
+            ],
             traced=traced,
         )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
@@ -216,6 +217,26 @@ def evaluation_mode(model: nnx.Module) -> str | None:
         f"the model is in evaluation mode ({found[0]}{others}), so it trains without "
         "dropout and without new running averages; call model.train() before the "
         "Trainer if this is not wanted (a loss_fn that sets the mode itself is fine)"
+    )
+
+
+def untrained_array(model: nnx.Module, wrt: Any) -> str | None:
+    """Return a warning if the model holds floats that are no Variable; else None."""
+    is_trained = nnx.filterlib.to_predicate(wrt)
+    found = [
+        array_path((0, *path))
+        for path, leaf in nnx.iter_graph(model)
+        if isinstance(leaf, jax.Array | np.ndarray)
+        and jnp.issubdtype(leaf.dtype, jnp.inexact)
+        and not is_trained(path, leaf)
+    ]
+    if not found:
+        return None
+    others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{found[0]}{others} is an array outside any nnx.Variable, so it is saved but "
+        "never trained; make it an nnx.Param to train it, or an nnx.Variable if it is "
+        "a constant"
     )
 
 
