@@ -572,3 +572,20 @@ def test_a_corpus_of_another_format_is_opened_by_plain_values(tmp_path: Path) ->
         open_foreign(tmp_path / "a.ds", offset=3)
     with pytest.raises(ValueError, match=r"format='bin'.*'megatron'"):
         open_foreign(tmp_path / "a.bin", "bin")
+
+
+def test_tokens_of_megatron_are_not_taken_for_flat_ones(tmp_path: Path) -> None:
+    """As flat tokens they would be one document, without a word."""
+    tokens = np.array([5, 6, 0, 7, 0], np.uint16)
+    for number in range(2):
+        write_megatron(tmp_path / f"{number}_text_document", [tokens[:3], tokens[3:]])
+    lone = tmp_path / "1_text_document.bin"
+
+    with pytest.raises(ValueError, match=r"\*_text_document\.bin.*one \.bin file"):
+        open_foreign(tmp_path / "*_text_document.bin")
+    lone.with_suffix(".idx").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1_text_document\.idx.*'flat'"):
+        open_foreign(lone)
+    with pytest.raises(ValueError, match=r"'megatron'.*pass format"):
+        open_foreign(lone, dtype="uint16")
+    assert open_foreign(lone, "flat", dtype="uint16").num_documents == 1

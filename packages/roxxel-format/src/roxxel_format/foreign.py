@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.patterns import is_pattern, matches_of
 from roxxel_store.reading import read_file
 from roxxel_store.urls import is_url
 
@@ -76,6 +77,8 @@ __all__ = [
 _SAMPLED_BLOCKS = 1024
 _SAMPLE_SIZE = 4096
 _MAX_INDEX_SIZE = 1 << 34
+_MEGATRON_ENDS = ("_document", "_sentence")
+"""What Megatron's `preprocess_data.py` adds to the name of its output."""
 
 
 class MappedTokens:
@@ -300,6 +303,7 @@ class MegatronTokens(MappedTokens):
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
+        FileNotFoundError: There is no such file, or none with its index.
         ShardError: The index has an unknown version, or does not match the tokens.
 
     Example:
@@ -321,9 +325,18 @@ class MegatronTokens(MappedTokens):
         separator: int | None = None,
         tokenizer: str | None = None,
     ) -> None:
-        path = Path(_one_path(path))
-        stem = path.with_suffix("") if path.suffix in {".bin", ".idx"} else path
-        index_path = stem.with_name(stem.name + ".idx")
+        index_path = _megatron_index(Path(_one_path(path)))
+        stem = index_path.with_suffix("")
+        if is_pattern(str(index_path)):
+            raise ValueError(
+                f"{path}: is a pattern, and Megatron's tokens are read file by file; "
+                "pass the path of one .bin file"
+            )
+        if not index_path.exists():
+            raise FileNotFoundError(
+                f"{index_path}: there is no such index of Megatron's; copy it beside "
+                "its .bin file, or pass format='flat' if these tokens have none"
+            )
         dtype, ends = read_megatron_index(index_path)
         items = find_items(str(stem.with_name(stem.name + ".bin")), dtype, 0)
         last = int(ends[-1]) if ends.size else 0
@@ -397,7 +410,8 @@ def foreign_format(filepath: Filepath) -> str | None:
     """Return the format of a corpus that is no `Roxxel`; None if it is none of these.
 
     `open_foreign` reads these formats: `"flat"`, `"megatron"` and `"datatrove"`. The
-    names decide.
+    names decide: a `.bin` beside an `.idx`, or named as Megatron does
+    (`*_document.bin`), is Megatron's.
 
     Example:
         >>> foreign_format("train_*.bin"), foreign_format("wiki_*.rox")
@@ -408,14 +422,23 @@ def foreign_format(filepath: Filepath) -> str | None:
     if is_url(first):
         return None
     path = Path(first)
-    stem = path.with_suffix("") if path.suffix == ".bin" else path
-    if path.suffix == ".idx" or stem.with_name(stem.name + ".idx").exists():
+    if _is_megatron(path):
         return "megatron"
     if path.suffix in {".bin", ".npy"}:
         return "flat"
     if path.suffix == ".ds":
         return "datatrove"
     return None
+
+
+def _is_megatron(path: Path) -> bool:
+    """Return whether a path has an index, or a name that Megatron's writer gives."""
+    index = _megatron_index(path)
+    if path == index or (path.suffix == ".bin" and path.stem.endswith(_MEGATRON_ENDS)):
+        return True
+    if is_pattern(str(index)):
+        return bool(matches_of(str(index))[1])
+    return index.exists()
 
 
 def open_foreign(
@@ -469,7 +492,7 @@ def open_foreign(
         if name not in names:
             raise ValueError(
                 f"{_shown(filepath)}: {name}={value!r} is no argument of "
-                f"the format {found!r}; leave it out"
+                f"the format {found!r}; leave it out, or pass format if it is another"
             )
     return kind(filepath, **keywords)
 
@@ -498,6 +521,12 @@ def _one_path(path: str | os.PathLike[str]) -> str:
     if not isinstance(found, str):
         raise TypeError(f"path is {path!r}; pass the path of one .bin file")
     return found
+
+
+def _megatron_index(path: Path) -> Path:
+    """Return the path of the `.idx` of a `.bin`, or of their path without a suffix."""
+    stem = path.with_suffix("") if path.suffix in {".bin", ".idx"} else path
+    return stem.with_name(stem.name + ".idx")
 
 
 def _flat_documents(
