@@ -7,7 +7,7 @@ from dataclasses import replace
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._read.cached import CachedFiles
 from roxxel_format._read.columns import item_text
@@ -18,15 +18,13 @@ from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._store.cache_folder import cache_path, cache_size
-from roxxel_format._store.corpus_name import Filepath, absolute
+from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
 from roxxel_format._write.adopt import adopt
 from roxxel_format._write.columns import write_column
-from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.fields import named_fields
 from roxxel_format._write.options import Separator, WriteOptions
-from roxxel_format._write.place import BucketPlace
-from roxxel_format._write.target import name_to_write
+from roxxel_format._write.place import place_of
 from roxxel_format._write.transfer import copy_corpus
 
 if TYPE_CHECKING:
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteSummary
+    from roxxel_format._write.place import Place
     from roxxel_format.errors import ChecksumError
 
 
@@ -651,10 +650,7 @@ class Roxxel:
         The list also has the files of writes in progress. In a bucket, it has only
         files that are older than a week.
         """
-        place = self._bucket_place()
-        if place is not None:
-            return place.leftovers()
-        return [str(path) for path in leftovers(name_to_write(self.filepath))]
+        return self._place().leftovers()
 
     def remove_leftovers(self, *, abandon: bool = False) -> list[str]:
         """Remove the files of interrupted writes, and return their paths.
@@ -672,15 +668,7 @@ class Roxxel:
             BlockingIOError: A write is in progress.
             FileNotFoundError: The corpus has no files.
         """
-        place = self._bucket_place()
-        if place is not None:
-            found = place.leftovers(abandon=abandon)
-            place.discard(url.rpartition("/")[2] for url in found)
-            return found
-        name = name_to_write(self.filepath)
-        if not has_files(name):
-            raise FileNotFoundError(f"{self.filepath}: no such corpus; check the path")
-        return [str(path) for path in remove_leftovers(name, abandon=abandon)]
+        return self._place().clean(abandon=abandon)
 
     def close(self) -> None:
         """Close all files; the next use opens the same version again."""
@@ -698,12 +686,8 @@ class Roxxel:
     def _open(self) -> CorpusReader:
         return self._lazy.open()
 
-    def _bucket_place(self) -> BucketPlace | None:
-        """Return the place of a corpus in a bucket; None on a disk."""
-        path = self._lazy.filepath
-        if isinstance(path, str) and is_url(path):
-            return BucketPlace(path, self._lazy.timeout_s)
-        return None
+    def _place(self) -> Place:
+        return place_of(self._lazy.filepath, self._lazy.timeout_s)
 
     def _copy(self, **changed: Any) -> Self:
         """Return a copy whose reader has other arguments."""

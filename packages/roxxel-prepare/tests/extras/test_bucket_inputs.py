@@ -262,6 +262,23 @@ def test_a_corpus_is_kept_without_reading_the_inputs(
     )
 
 
+def test_one_of_many_objects_that_was_replaced_is_told_by_its_etag(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(65):  # More than have a row of their own in the record.
+        (bucket.folder / "raw" / f"{number}.txt").write_text(f"text {number}")
+    command = "write", tmp_path / "c_*.rox", f"{RAW}/*.txt"
+    assert run(*command) == 0
+    (bucket.folder / "raw" / "3.txt").write_text("TEXT 3")
+
+    assert run(*command) == 1
+
+    assert (
+        f"(one of {RAW}/2.txt to {RAW}/3.txt differs in name, size, or ETag, so it was "
+        "replaced)"
+    ) in capsys.readouterr().err
+
+
 def test_a_preparation_names_a_replaced_object(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

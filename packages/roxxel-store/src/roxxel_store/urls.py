@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMES = ("s3", "gs", "az", "https", "http")
 DEFAULT_TIMEOUT_S = 60.0
@@ -21,6 +25,23 @@ def is_url(text: str) -> bool:
         (True, False)
     """
     return _URL.match(text) is not None
+
+
+def check_on_disk(
+    path: str, remedy: str, error: Callable[[str], Exception] = ValueError
+) -> None:
+    """Raise an error for a URL, where only a file or folder on a disk can be used.
+
+    Args:
+        path: A path or a URL.
+        remedy: What the message says after the URL: why, and what to do instead.
+        error: Class of the error.
+
+    Example:
+        >>> check_on_disk("/data/a.bin", "copy it to a disk first")
+    """
+    if is_url(path):
+        raise error(f"{path}: {remedy}")
 
 
 def check_writable(url: str) -> None:

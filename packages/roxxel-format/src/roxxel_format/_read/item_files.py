@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from roxxel_store.urls import is_url
+from roxxel_store.urls import check_on_disk
 
 from roxxel_format._read.foreign_files import (
     NPY_MAGIC,
@@ -92,10 +92,7 @@ def paths_of(filepath: Filepath, kind: str) -> list[str]:
     named = absolute(filepath)
     found: list[str] = []
     for each in (named,) if isinstance(named, str) else named:
-        if is_url(each):
-            raise ValueError(
-                f"{each}: {kind} reads files on a disk; copy the file to one first"
-            )
+        check_on_disk(each, f"{kind} reads files on a disk; copy the file to one first")
         if Path(each).is_dir():
             raise IsADirectoryError(
                 f"{each}: is a folder; name its files with a pattern, such as "

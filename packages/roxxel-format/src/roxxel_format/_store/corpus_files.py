@@ -17,6 +17,8 @@ from roxxel_format._store.corpus_name import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from roxxel_format._store.corpus_name import OnePath
 
 
@@ -41,13 +43,15 @@ class CorpusFiles:
         assert isinstance(path, str)  # noqa: S101 - one path gives one path
         if is_url(path):
             folder, name = name_in_bucket(path)
+            self._resolved: Callable[[str], str] = str
             self._named = [(folder.rstrip("/"), name)]
             return
+        self._resolved = os.path.realpath
         names = [corpus_name(meant(path, sharded=sharded))]
         if names[0].manifest is None:  # The corpus may be one file, or become several.
             pattern = f"{names[0].prefix}_*{names[0].suffix}"
             names.append(corpus_name(str(names[0].folder / pattern)))
-        self._named = [(os.path.realpath(name.folder), name) for name in names]
+        self._named = [(self._resolved(str(name.folder)), name) for name in names]
 
     @property
     def name(self) -> CorpusName:
@@ -57,8 +61,7 @@ class CorpusFiles:
     def has(self, file: str) -> bool:
         """Return whether a file, by its path or URL, may belong to the corpus."""
         folder, _, name = file.rpartition("/")
-        if not is_url(file):
-            folder = os.path.realpath(folder or ".")
+        folder = self._resolved(folder or ".")
         return any(
             folder == of
             and (each.is_own(name) or name == (each.manifest or each.single).name)

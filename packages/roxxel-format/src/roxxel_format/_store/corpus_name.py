@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store.files import drafted_name, matches_in, names_in
 from roxxel_store.patterns import is_pattern, matches_of, visible
-from roxxel_store.urls import SCHEMES, checked_url, is_url
+from roxxel_store.urls import SCHEMES, check_on_disk, checked_url, is_url
 
 from roxxel_format.errors import ShardError
 
@@ -200,6 +200,34 @@ def meant(filepath: str, *, sharded: bool = False) -> str:
             f'"{Path(several.pattern).name}"; pass one of these names'
         )
     return str(single)
+
+
+def name_to_write(
+    filepath: str | tuple[str, ...], *, sharded: bool = False
+) -> CorpusName:
+    """Return the file names of the corpus that a write to a path changes.
+
+    `sharded` is whether the write may make several shards.
+    """
+    if isinstance(filepath, tuple):
+        raise TypeError(
+            f"a list of {len(filepath)} paths cannot be written to; "
+            'use a file, a folder, or a pattern such as "wiki_*.rox"'
+        )
+    check_on_disk(
+        filepath,
+        "this cannot be done in a bucket; do it on a disk, then copy the corpus "
+        "(`Roxxel.copy_to`, or `roxxel-format copy`)",
+    )
+    name = corpus_name(meant(filepath, sharded=sharded))
+    try:
+        (name.prefix + name.suffix).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
+            "other names, or a locale such as LC_ALL=C.UTF-8"
+        ) from error
+    return name
 
 
 def is_folder(filepath: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from roxxel_store.files import draft_path, drafted_name, names_in
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.locks import alone
@@ -30,10 +30,9 @@ from roxxel_format._write.commit import read_committed
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.job import WriteJob, in_order, numbered, write_shards
 from roxxel_format._write.new_shards import NewShards
-from roxxel_format._write.place import BucketPlace, FolderPlace
+from roxxel_format._write.place import FolderPlace, place_of
 from roxxel_format._write.recipe import Recipe
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
-from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -81,15 +80,9 @@ class CorpusWrite:
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._started = time.perf_counter()
-        path = absolute(filepath)
-        self.place: FolderPlace | BucketPlace
-        if isinstance(path, str) and is_url(path):
-            self.place = BucketPlace(path, timeout_s)
-            self.what = path
-        else:
-            sharded = is_several or options.may_make_several(exist)
-            self.place = FolderPlace(name_to_write(path, sharded=sharded))
-            self.what = self.place.name.pattern
+        sharded = is_several or options.may_make_several(exist)
+        self.place = place_of(absolute(filepath), timeout_s, sharded=sharded)
+        self.what = self.place.what
         check_arguments(options, self.place.name, exist)
         if is_several and self.is_one_file:
             name = self.place.name
@@ -113,7 +106,7 @@ class CorpusWrite:
     @property
     def is_one_file(self) -> bool:
         """Whether the corpus is one file, which has no manifest."""
-        return self.place.name.manifest is None
+        return self.place.is_one_file
 
     def kept(
         self, describe: Callable[[Mapping[str, Any]], str | None] | None = None

@@ -27,7 +27,12 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import PLAN, DamagedRecordError
 from roxxel_format._spec.tables import ShardTable
-from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    manifest_urls,
+    name_in_bucket,
+    name_to_write,
+)
 from roxxel_format._store.locks import committing, writing
 from roxxel_format._write.commit import (
     BEGUN,
@@ -36,6 +41,7 @@ from roxxel_format._write.commit import (
     discard,
     existing_manifest,
     find_committed,
+    has_files,
     is_other_json,
     leftovers,
     read_committed,
@@ -46,7 +52,6 @@ from roxxel_format._write.commit import (
 )
 from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.options import WriteSummary
-from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
@@ -72,13 +77,15 @@ class ShardFolder(NamedTuple):
 
 
 class Place(ABC):
-    """The files of one corpus with a manifest.
+    """The files of one corpus.
 
     Attributes:
+        what: The corpus, for messages: its pattern, or the URL that was given.
         name: The names of the files.
         folder: The folder's path or URL, with a slash at the end.
     """
 
+    what: str
     name: CorpusName
     folder: str
     found = Manifest()
@@ -91,7 +98,12 @@ class Place(ABC):
     @staticmethod
     def of(target: CorpusName | str) -> Place:
         """Return the place of a corpus: a path, a URL, or the names of its files."""
-        return place_of(target)
+        return place_of(target, sharded=True)
+
+    @property
+    def is_one_file(self) -> bool:
+        """Whether the corpus is one file, which has no manifest."""
+        return self.name.manifest is None
 
     @property
     def manifest(self) -> str:
@@ -160,6 +172,17 @@ class Place(ABC):
     def remove_leftovers(self) -> None:
         """Remove what earlier writes left, if this can be done now."""
 
+    @abstractmethod
+    def leftovers(self, *, abandon: bool = False) -> list[str]:
+        """Return the files of interrupted writes; see `Roxxel.leftovers`.
+
+        The files of an uncommitted preparation are included only with `abandon`.
+        """
+
+    @abstractmethod
+    def clean(self, *, abandon: bool) -> list[str]:
+        """Remove and return the leftovers; see `Roxxel.remove_leftovers`."""
+
     def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
         """Return the shards that a manifest lists: all, or those of one job."""
         rows = [
@@ -207,6 +230,7 @@ class FolderPlace(Place):
 
     def __init__(self, name: CorpusName) -> None:
         self.name = name
+        self.what = name.pattern
         self.folder = f"{name.folder}/"
         self._found = Committed(Manifest(), None)
         self._began = False
@@ -291,13 +315,23 @@ class FolderPlace(Place):
         with contextlib.suppress(OSError, ShardError):
             remove_leftovers(self.name)
 
+    def leftovers(self, *, abandon: bool = False) -> list[str]:
+        """Return the files of interrupted writes, and of writes in progress."""
+        return [str(path) for path in leftovers(self.name, abandon=abandon)]
+
+    def clean(self, *, abandon: bool) -> list[str]:
+        """Remove and return the leftovers; raises while a write is in progress."""
+        if not has_files(self.name):
+            raise FileNotFoundError(f"{self.what}: no such corpus; check the path")
+        return [str(path) for path in remove_leftovers(self.name, abandon=abandon)]
+
 
 class BucketPlace(Place):
     """A folder in a bucket. Files of another bucket pass through a temporary folder."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         check_writable(url)
-        self.url = url
+        self.what = url
         self._timeout_s = timeout_s
         self._version: Version | None = None
         if not url.endswith(SUFFIX) and self._is_plain(url):
@@ -446,6 +480,12 @@ class BucketPlace(Place):
                 found.append(self._bucket.url_of(name))
         return sorted(found)
 
+    def clean(self, *, abandon: bool) -> list[str]:
+        """Remove and return the leftovers."""
+        found = self.leftovers(abandon=abandon)
+        self.discard(url.removeprefix(self.folder) for url in found)
+        return found
+
     def discard(self, names: Iterable[str]) -> None:
         """Delete objects; objects that cannot be deleted now stay."""
         with contextlib.suppress(OSError):
@@ -470,14 +510,20 @@ class BucketPlace(Place):
 
 
 def place_of(
-    target: CorpusName | str, timeout_s: float = DEFAULT_TIMEOUT_S
+    target: CorpusName | str | tuple[str, ...],
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    *,
+    sharded: bool = False,
 ) -> FolderPlace | BucketPlace:
-    """Return the place of a corpus with a manifest: a path, a URL, or its names."""
-    if not isinstance(target, str):
-        return FolderPlace(target)
-    if is_url(target):
+    """Return the place of a corpus: an absolute path, a URL, or its names.
+
+    `sharded` is whether a write may make several shards.
+    """
+    if isinstance(target, str) and is_url(target):
         return BucketPlace(target, timeout_s)
-    return FolderPlace(name_to_write(target, sharded=True))
+    if isinstance(target, (str, tuple)):
+        target = name_to_write(target, sharded=sharded)
+    return FolderPlace(target)
 
 
 def copy_into(output: Output, file: OpenFile) -> None:

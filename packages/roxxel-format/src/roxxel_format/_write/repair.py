@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from roxxel_store.output import Output
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk, is_url
 
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.remote import RemoteFiles
@@ -74,11 +74,12 @@ def repair_shard(
             copy differ, or the repaired shard does not match its digest.
         OSError: A file cannot be read or written.
     """
-    if is_url(filepath):
-        raise ShardError(
-            f"{filepath}: a repair writes to a local disk, and this is a URL; copy the "
-            "corpus with `roxxel-format copy`"
-        )
+    check_on_disk(
+        filepath,
+        "a repair writes to a local disk, and this is a URL; copy the corpus with "
+        "`roxxel-format copy`",
+        ShardError,
+    )
     path = Path(filepath).resolve()  # A rename would replace a link.
     file = LOCAL.open(str(path))
     layout = _layout_of(file)

@@ -10,15 +10,12 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_store.urls import is_url
-
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import as_table
-from roxxel_format._write.place import BucketPlace, FolderPlace
-from roxxel_format._write.target import name_to_write
+from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -62,7 +59,14 @@ def copy_corpus(
     contents = open_corpus(source, None, timeout_s)
     manifest = contents.manifest or _new_manifest(contents)
     with ExitStack() as resources:
-        place = _place_of(target, timeout_s, resources)
+        place = place_of(target, timeout_s)
+        if place.is_one_file:
+            name = place.name
+            raise ValueError(
+                f"{target}: a copy has a manifest, so it cannot be a single file; use "
+                f'a pattern such as "{name.prefix}_*{name.suffix}"'
+            )
+        place.enter(resources)
         found = place.begin(replaces=exist == "replace")
         there = found.manifest
         if contents.paths[0] in {place.folder + each for each in there.file_names()}:
@@ -89,21 +93,6 @@ def copy_corpus(
                 )
             place.discard(there.file_names() - copied.file_names())
     return place.summary(place.listed(copied), started, kept=is_kept)
-
-
-def _place_of(filepath: str, timeout_s: float, resources: ExitStack) -> Place:
-    """Return the place of a corpus; `resources` keeps its lock."""
-    if is_url(filepath):
-        return BucketPlace(filepath, timeout_s)
-    name = name_to_write(filepath)
-    if name.manifest is None:
-        raise ValueError(
-            f"{filepath}: a copy has a manifest, so it cannot be a single file; use a "
-            f'pattern such as "{name.prefix}_*{name.suffix}"'
-        )
-    place = FolderPlace(name)
-    place.enter(resources)
-    return place
 
 
 class _Files:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store.client import ObjectVersion
-from roxxel_store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -74,7 +73,7 @@ class Inputs:
         """Name of an input that is not a regular file, such as a pipe, or None."""
         if "-" in self.paths:
             return "the standard input"
-        files = (path for path in self.paths if not is_url(path))
+        files = (path for path in self.paths if path not in self.objects)
         return next((path for path in files if not Path(path).is_file()), None)
 
     @property
@@ -98,7 +97,9 @@ class Inputs:
         """Describe the first file that differs from recorded facts; None if equal."""
         for number, (new, old) in enumerate(zip(self.facts, facts, strict=False)):
             if new != old:
-                return _change(self.paths[number], tuple(new), tuple(old))
+                path = self.paths[number]
+                sampled = _sampled(is_object=path in self.objects)
+                return _change(path, tuple(new), tuple(old), sampled)
         if len(facts) != len(self.facts):
             return f"{len(self.facts)} inputs are given, {len(facts)} recorded"
         return None
@@ -134,19 +135,20 @@ class Inputs:
         (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
         step = _rows_step(len(self.paths))
         paths = self.paths[row * step : (row + 1) * step]
+        sampled = _sampled(is_object=paths[0] in self.objects)
         what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
         if name != old_name:
             return f"{paths[0]} is given instead of {old_name}"
         if step > 1 and (size, sample) != (old_size, old_sample):
-            return f"{what} differs in name, size, or {_sampled(what)}"
+            return f"{what} differs in name, size, or {sampled}"
         if step > 1:
             return f"{what} was modified since" if time != old_time else None
         new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
-        return None if new == old else _change(what, new, old)
+        return None if new == old else _change(what, new, old, sampled)
 
 
-def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
-    """Describe how a file differs from its record."""
+def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...], sampled: str) -> str:
+    """Describe how a file differs from its record; `sampled` is what has a digest."""
     name, size, _, sample = new
     old_name, old_size, _, old_sample = old
     if name != old_name:
@@ -155,7 +157,7 @@ def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
         return f"{what} has {size} bytes, {old_size} recorded"
     if sample != old_sample:
         index = " or its index" if name.endswith(_TOKENS_OF_DATATROVE) else ""
-        return f"{what} differs in its {_sampled(what)}{index}"
+        return f"{what} differs in its {sampled}{index}"
     return f"{what} was modified since"
 
 
@@ -163,15 +165,16 @@ def check_unchanged(path: str, form: str | None, recorded: Sequence[Any]) -> Non
     """Raise OSError if a file on a disk differs from its row in `Inputs.facts`."""
     found = _facts_of(path, {}, form)
     if found != [*recorded]:
-        change = _change("it", tuple(found), tuple(recorded))
+        sampled = _sampled(is_object=False)
+        change = _change("it", tuple(found), tuple(recorded), sampled)
         raise OSError(
             f"{path}: changed during the write ({change}), so nothing is committed; "
             "write again when no program changes it"
         )
 
 
-def _sampled(path: str) -> str:
-    return "ETag, so it was replaced" if is_url(path) else "first or last 4096 bytes"
+def _sampled(*, is_object: bool) -> str:
+    return "ETag, so it was replaced" if is_object else "first or last 4096 bytes"
 
 
 def file_name(path: str) -> str:
@@ -193,7 +196,7 @@ def _facts_of(
     """
     if path == "-":
         return [path, 0, 0, ""]
-    if is_url(path):
+    if path in objects:
         size, tag = objects[path]
         return [file_name(path), size, 0, tag]
     status = Path(path).stat()

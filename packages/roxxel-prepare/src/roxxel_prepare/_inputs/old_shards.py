@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from roxxel_format import ShardError
 from roxxel_format.writing import CorpusWrite, Separator
-from roxxel_store.urls import is_url
+from roxxel_store.urls import check_on_disk
 
 from roxxel_prepare._inputs.formats import is_compressed
 from roxxel_prepare._inputs.input_file import InputError
@@ -84,13 +84,14 @@ def _opened_old_shards(paths: Sequence[str], dtype: str | None) -> OldLine:
         InputError: A file is compressed or the standard input, damaged, or not a shard.
     """
     for path in paths:
-        if path == "-" or is_url(path) or is_compressed(path):
+        remedy = (
+            "but only shards in uncompressed files on a disk can be cut into "
+            "documents; pass such files, or --separator none"
+        )
+        check_on_disk(path, f"is in a bucket, {remedy}", InputError)
+        if path == "-" or is_compressed(path):
             what = "the standard input" if path == "-" else "compressed"
-            what = "in a bucket" if is_url(path) else what
-            raise InputError(
-                f"{path}: is {what}, but only shards in uncompressed files on a disk "
-                "can be cut into documents; pass such files, or --separator none"
-            )
+            raise InputError(f"{path}: is {what}, {remedy}")
     try:
         is_needed = all(map(is_untyped, paths))
         return OldLine(paths, dtype if is_needed else None)
