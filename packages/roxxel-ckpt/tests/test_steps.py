@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import math
@@ -25,6 +27,7 @@ from roxxel_ckpt import (
     CheckpointWriteError,
 )
 from roxxel_ckpt._arrays import orbax
+from roxxel_ckpt._place import disk
 from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
@@ -299,6 +302,41 @@ def test_an_abandoned_future_is_moved_aside_and_said(
         f"{tmp_path}: the run continues from step 10, so steps 20, 30 moved to "
         f"{tmp_path / 'abandoned'}"
     )
+
+
+@pytest.mark.parametrize("call", [(disk, "sync_folder"), (Path, "rename")])
+def test_a_commit_that_fails_leaves_newer_steps_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: tuple[Any, str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20, 30)
+    act, num_tried = getattr(*call), 0
+    while True:
+        failed: list[bool] = []
+        earlier = iter(range(num_tried))
+
+        def fail_once(
+            *arguments: Any, failed: Any = failed, earlier: Any = earlier
+        ) -> Any:
+            if not failed and next(earlier, None) is None:
+                failed.append(True)
+                raise OSError(errno.EIO, "Input/output error")
+            return act(*arguments)
+
+        saving = checkpointer(tmp_path)
+        saving.restore(10)
+        monkeypatch.setattr(*call, fail_once)
+        saving.save(20)
+        with contextlib.suppress(CheckpointWriteError):
+            saving.wait()
+        monkeypatch.undo()
+        if not failed:
+            break
+        assert saving.steps() == [10, 20, 30]
+        assert list((tmp_path / "abandoned").glob("*")) == []
+        num_tried += 1
+    assert num_tried > len((20, 30))
+    assert saving.steps() == [10, 20]
 
 
 def test_a_step_that_was_set_aside_is_brought_back_by_the_named_command(

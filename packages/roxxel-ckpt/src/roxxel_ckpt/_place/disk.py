@@ -261,9 +261,9 @@ class LocalFolder:
     ) -> list[int]:
         """Rename the complete, staged directory to the number of its step.
 
-        Steps after `base` move to `abandoned/` right before. An older directory of the
-        step is renamed first and removed last, so a complete directory of the step
-        exists at any time, even after a kill.
+        Steps after `base` move to `abandoned/` right before, and back if the commit
+        fails. An older directory of the step is renamed first and removed last, so a
+        complete directory of the step exists at any time, even after a kill.
 
         Raises:
             CheckpointWriteError: The files of a process are missing.
@@ -280,12 +280,14 @@ class LocalFolder:
         replace_file(staged / COMMIT_FILE, text.encode())
         sync_folder(staged)
         newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
-        self._set_aside(newer)
         numbered, replaced = self._numbered_path(step), self._replaced(step)
-        if mode_of(numbered) is not None:
-            numbered.rename(replaced)
-        staged.rename(numbered)
-        sync_folder(self.path)
+        with contextlib.ExitStack() as moves:
+            self._set_aside(newer, moves)
+            if mode_of(numbered) is not None:
+                _move(numbered, replaced, moves)
+            _move(staged, numbered, moves)
+            sync_folder(self.path)
+            moves.pop_all()
         if mode_of(replaced) is not None:
             self._remove(replaced, step)
         for old in sorted(drops):
@@ -317,27 +319,34 @@ class LocalFolder:
                 f"{target}: exists and is not a checkpoint of roxxel-ckpt; move it away"
             )
         last, wanted = max(aside._copies(step))  # noqa: SLF001 - a folder of this class
-        # If this process is killed midway, the next call takes the same copy again.
-        back = wanted.rename(aside.path / f"{step}.{last + 2}")
         newer = [number for number in ours if number > step]
-        self._set_aside(newer)
-        if step in ours:
-            self.step_path(step).rename(aside.path / f"{step}.{last + 1}")
-            newer = [step, *newer]
-        back.rename(target)
-        sync_folder(aside.path)
-        sync_folder(self.path)
+        with contextlib.ExitStack() as moves:
+            # After a kill midway, the next call takes the same copy again.
+            back = aside.path / f"{step}.{last + 2}"
+            _move(wanted, back, moves)
+            self._set_aside(newer, moves)
+            if step in ours:
+                old = aside.path / f"{step}.{last + 1}"
+                _move(self.step_path(step), old, moves)
+                newer = [step, *newer]
+            _move(back, target, moves)
+            sync_folder(aside.path)
+            sync_folder(self.path)
+            moves.pop_all()
         return newer
 
-    def _set_aside(self, steps: list[int]) -> None:
-        """Move steps into `abandoned/`, where this package deletes nothing."""
+    def _set_aside(self, steps: list[int], moves: contextlib.ExitStack) -> None:
+        """Move steps into `abandoned/`, where this package deletes nothing.
+
+        Closing `moves` moves them back.
+        """
         aside = self.aside()
         if steps:
             aside.path.mkdir(exist_ok=True)
         for step in steps:
             copies = aside._copies(step)  # noqa: SLF001 - a folder of this class
             name = f"{step}.{max(copies)[0] + 1}" if copies else str(step)
-            self.step_path(step).rename(aside.path / name)
+            _move(self.step_path(step), aside.path / name, moves)
         if steps:
             sync_folder(aside.path)
 
@@ -457,6 +466,12 @@ def _merge(source: Path, target: Path) -> None:
 
 def _is_directory(path: Path) -> bool:
     return stat.S_ISDIR(mode_of(path) or 0)
+
+
+def _move(path: Path, target: Path, moves: contextlib.ExitStack) -> None:
+    """Rename a path; closing `moves` takes the rename back."""
+    path.rename(target)
+    moves.callback(target.rename, path)
 
 
 def _remove_tree(path: Path) -> None:
