@@ -205,6 +205,31 @@ def test_a_branch_that_is_brought_back_has_its_own_rows_alone(tmp_path: Path) ->
             log.flush()
             assert held() == known[last].split()
 
+    aside = (tmp_path / "metrics.aside.jsonl").read_text().splitlines()
+    kept = [json.loads(line) for line in aside]
+    names = [f"{row['branch']}{row['step']}" for row in kept if "step" in row]
+    assert sorted(names) == ["a2", "a3", "a4", "a5", "b4", "c2", "c3", "c4", "c5", "c6"]
+
+
+def test_rows_are_kept_again_after_a_kill_while_they_were_kept(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        for step in range(1, 5):
+            log.metrics({"step": step})
+        last = log.last_row()
+        log.flush()
+        before = (tmp_path / "metrics.jsonl").read_bytes()
+        log.cut_metrics(1, keep=True)
+    aside = tmp_path / "metrics.aside.jsonl"
+    aside.write_bytes(aside.read_bytes()[:-20])
+    (tmp_path / "metrics.jsonl").write_bytes(before)
+
+    with Logger(tmp_path, terminal=False) as log:
+        log.cut_metrics(1, keep=True)
+        assert last is not None
+        assert log.bring_back(last) == (0, 3)
+
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
 
 def test_rows_of_another_branch_below_a_later_step_are_not_left(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:

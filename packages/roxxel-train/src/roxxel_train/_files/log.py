@@ -24,7 +24,7 @@ from roxxel_store.locks import try_lock, unlock
 from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _Result = TypeVar("_Result")
@@ -207,17 +207,12 @@ class LogFiles:
     def _truncate(self, lines: Sequence[bytes], number: int, *, keep: bool) -> int:
         """Leave the first `number` of all lines; return how many were dropped.
 
-        With `keep`, the others are appended to `metrics.aside.jsonl`, below a line that
-        tells after which row they came.
+        With `keep`, the others are kept in `metrics.aside.jsonl`.
         """
         dropped = lines[number:]
-        if dropped and keep:
+        if keep:
             after = zlib.crc32(lines[number - 1]) if number else 0
-            with self._aside_path.open("ab") as file:
-                file.write(json.dumps({"kind": "cut", "after": after}).encode() + b"\n")
-                file.writelines(dropped)
-                file.flush()
-                os.fsync(file.fileno())
+            _keep(self._aside_path, after, dropped)
         if dropped:
             _cut(self._rows_path, sum(map(len, lines[:number])))
         self._last_row = _last_row(self._rows_path)
@@ -454,6 +449,42 @@ def _torn_bytes(path: Path) -> int:
 def _lines(path: Path) -> list[bytes]:
     """Return the lines of a file, each with its newline; empty without a file."""
     return path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+
+
+def _keep(path: Path, after: int, dropped: Sequence[bytes]) -> None:
+    """Append rows to `metrics.aside.jsonl` that it lacks, below where they came from.
+
+    `after` is the CRC-32 of the row before them. Rows that were brought back, and are
+    dropped once more, are there already.
+    """
+    known = {
+        (before, line)
+        for each in _kept(path)
+        for before, line in _after_each(each.after, each.lines)
+    }
+    added: list[bytes] = []
+    was_known = True
+    for before, line in _after_each(after, dropped):
+        is_known = (before, line) in known
+        if was_known and not is_known:
+            head = {"kind": "cut", "after": before}
+            added.append(json.dumps(head).encode() + b"\n")
+        if not is_known:
+            added.append(line)
+        was_known = is_known
+    if added:
+        torn = b"\n" if _torn_bytes(path) else b""
+        with path.open("ab") as file:
+            file.writelines([torn, *added])
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _after_each(after: int, lines: Sequence[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield each row with the CRC-32 of the row before it."""
+    for line in lines:
+        yield after, line
+        after = zlib.crc32(line)
 
 
 def _kept(path: Path) -> list[_Kept]:
