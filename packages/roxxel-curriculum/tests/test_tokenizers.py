@@ -147,6 +147,8 @@ def test_held_out_data_is_compared_with_the_training_data(
     (note,) = training.compare_held_out(held_out(other, steps=40))
     assert "500 tokens" in note
     assert "1.50 times" in note
+    assert "smaller batches" in note  # one step cannot be made fewer
+    assert "hold out more documents" in note
 
 
 def test_an_earlier_version_of_the_training_corpus_is_the_training_corpus(

@@ -379,7 +379,7 @@ def test_a_plan_shows_what_each_evaluation_reads(
     path = write_project(tmp_path, CONFIG)
 
     assert main(["plan", str(path)]) == 0
-    assert "held-out set: each evaluation reads 1 steps, 16 tokens" in (
+    assert "held-out set: each evaluation reads 1 step, 16 tokens" in (
         capsys.readouterr().out
     )
     assert main(["plan", str(path), "--json"]) == 0

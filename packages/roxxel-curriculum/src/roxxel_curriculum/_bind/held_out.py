@@ -35,7 +35,8 @@ def notes_on_held_out(
         if row.epochs > 1:
             yield (
                 f"{label} {row.name!r} has {row.num_tokens:,} tokens, and each "
-                f"evaluation reads them {row.epochs:.2f} times; use fewer steps"
+                f"evaluation reads them {row.epochs:.2f} times; evaluate on fewer "
+                "steps or smaller batches, or hold out more documents"
             )
 
 

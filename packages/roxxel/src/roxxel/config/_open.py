@@ -41,8 +41,9 @@ class HeldOut:
     def __str__(self) -> str:
         """Return the numbers as a clause."""
         passes = ", ".join(f"{name} {times:.3g}" for name, times in self.epochs.items())
+        plural = "" if self.steps == 1 else "s"
         return (
-            f"each evaluation reads {self.steps:,} steps, {self.tokens:,} tokens "
+            f"each evaluation reads {self.steps:,} step{plural}, {self.tokens:,} tokens "
             f"(epochs: {passes})"
         )
 
