@@ -107,9 +107,13 @@ def test_another_shape_is_an_error_that_names_the_leaf(
     with pytest.raises(
         CheckpointMismatchError,
         match=r"model/blocks/0/bias: float32\[8\] in the checkpoint, float32\[16\] now",
-    ):
+    ) as error:
         reading.restore()
     assert content(model, optimizer) == before
+    message = str(error.value)
+    assert message.count("in the checkpoint") == 1  # a whole model is hundreds of lines
+    assert "more" in message
+    assert "build the model with the saved sizes" in message
 
     assert reading.restore(on_mismatch="keep") == 5
     now = content(model, optimizer)

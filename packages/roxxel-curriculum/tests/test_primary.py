@@ -186,7 +186,9 @@ def test_errors_show_the_name() -> None:
         declared_with().sampler(1).where("docs", 0, 1)
     other = Curriculum(PositionReader(9_999, "other"), [Phase(6, 4, 65)], primary="web")
     state = Curriculum(WEB, [Phase(6, 4, 65)]).sampler(1).state(3)
-    with pytest.raises(StateMismatch, match="the tokens of source 'web' was 10000"):
+    with pytest.raises(
+        StateMismatch, match="the number of tokens of source 'web' was 10000"
+    ):
         other.sampler(state=state)
 
 

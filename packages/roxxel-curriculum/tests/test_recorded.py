@@ -111,7 +111,7 @@ def test_a_reader_of_other_tokens_is_refused() -> None:
 
     with pytest.raises(StateMismatch, match="the fingerprint of source 'self' was"):
         recorded_sampler(state, {"self": PositionReader(500, "other")})
-    with pytest.raises(StateMismatch, match="the tokens of source 'self' was 500"):
+    with pytest.raises(StateMismatch, match="tokens of source 'self' was 500"):
         recorded_sampler(state, {"self": PositionReader(60)})
 
 

@@ -100,7 +100,10 @@ def test_edits_from_the_next_step_on_are_accepted(after: Curriculum) -> None:
         (make(Phase(9, 4, 33, BLEND), SECOND), "phase 0 ends at step 9"),
         (make(Phase(10, 5, 33, BLEND), SECOND), "batch_size=4 and now has 5"),
         (make(Phase(10, 4, 34, BLEND), SECOND), "seq_len=33 and now has 34"),
-        (make(Phase(10, 4, 33), SECOND), "weights of phase 0 were"),
+        (
+            make(Phase(10, 4, 33), SECOND),
+            "phase 0 ran until step 10 with other weights",
+        ),
         (
             make(Phase(5, 4, 33, BLEND), Phase(5, 4, 33, BLEND), SECOND),
             "phase 0 ends at step 5",
@@ -214,7 +217,7 @@ def test_a_trained_part_that_no_phase_covers_keeps_its_weights(
     other = Phase(**steps, batch_size=2, seq_len=65, weights={"self": 1, "code": 1})
     after = make(other, Phase(40, 2, 65, BLEND))
 
-    with pytest.raises(StateMismatch, match=r"weights of phase 0 were .* step 10 "):
+    with pytest.raises(StateMismatch, match=r"phase 0 ran until step 10 with other w"):
         after.sampler(7, saved(before, 10))
 
 
@@ -385,16 +388,37 @@ def test_every_changed_phase_of_the_past_is_named() -> None:
     with pytest.raises(StateMismatch) as info:
         after.sampler(7, saved(before, 45))
 
-    was, now = "{'code': 1, 'self': 3}", "{'self': 1}"
+    changed = "'code' had 1 of 4 and now has 0 of 1, and 1 more source differs"
     assert info.value.differences == (
         "phase 0 began at step 0 with batch_size=4 and now has 5",
         "phase 1 began at step 10 with seq_len=65 and now has 64",
-        f"the weights of phase 1 were {was} until step 30 and are now {now}",
-        f"the weights of phase 2 were {was} until step 40 and are now {now}",
+        f"phase 1 ran until step 30 with other weights: {changed}",
+        f"phase 2 ran until step 40 with other weights: {changed}",
         "phase 3 began at step 40 with batch_size=1 and now has 2",
     )
     assert "; 2 more differences; resume with" in str(info.value)
     assert len(str(info.value)) < 500
+
+
+def test_changed_weights_of_many_sources_are_one_short_sentence() -> None:
+    def of(changed: int) -> Curriculum:
+        names = [f"a_source_of_some_name_{number:02d}" for number in range(40)]
+        weights = dict.fromkeys(names, 1) | {"self": 1, names[7]: changed}
+        readers = {name: PositionReader(20_000, name) for name in names}
+        phases = [Phase(10, 4, 33, weights), Phase(9, 4, 33)]
+        return Curriculum(PositionReader(20_000), phases, readers)
+
+    first, second = of(1), of(9)
+    with pytest.raises(StateMismatch) as resumed:
+        second.sampler(7, saved(first, 15))
+    with pytest.raises(StateMismatch) as checked:
+        second.sampler(7).check(saved(first, 15))
+
+    for info in (resumed, checked):
+        message = str(info.value)
+        assert "'a_source_of_some_name_07' had 1 of 41 and now has 9 of 49" in message
+        assert "and 40 more sources differ" in message
+        assert len(message) < 300
 
 
 def test_a_policy_that_would_have_stopped_the_past_is_refused() -> None:

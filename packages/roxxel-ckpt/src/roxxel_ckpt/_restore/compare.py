@@ -197,8 +197,9 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
     if report.mismatched and options.on_mismatch == "error":
         raise CheckpointMismatchError(
             f"{location}: {len(report.mismatched)} leaves have another shape or dtype "
-            f"({_listed(_mismatches(report))}); "
-            'Checkpointer.restore(on_mismatch="keep") keeps their live values'
+            f"({_listed(_mismatches(report), 1)}); build the model with the saved "
+            "sizes, or keep the values that it has now in these leaves with "
+            'Checkpointer.restore(on_mismatch="keep")'
         )
     if not report.restored:
         raise CheckpointMismatchError(
@@ -239,9 +240,9 @@ def _mismatches(report: RestoreReport) -> list[str]:
     ]
 
 
-def _listed(lines: Sequence[str]) -> str:
-    more = len(lines) - _LINES_IN_ERROR
-    shown = "; ".join(lines[:_LINES_IN_ERROR])
+def _listed(lines: Sequence[str], num_shown: int = _LINES_IN_ERROR) -> str:
+    more = len(lines) - num_shown
+    shown = "; ".join(lines[:num_shown])
     return f"{shown}{f'; and {more} more' if more > 0 else ''}"
 
 

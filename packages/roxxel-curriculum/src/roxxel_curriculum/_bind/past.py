@@ -137,15 +137,15 @@ def _run_differences(
             continue
         reader = readers[name]
         now = {
-            "fingerprint": reader.fingerprint,
-            "tokens": int(reader.num_tokens),
-            "dtype": np.dtype(reader.dtype).name,
-            "tokenizer": reader.tokenizer,
+            "fingerprint": ("fingerprint", reader.fingerprint),
+            "tokens": ("number of tokens", int(reader.num_tokens)),
+            "dtype": ("dtype", np.dtype(reader.dtype).name),
+            "tokenizer": ("tokenizer", reader.tokenizer),
         }
         found.extend(
-            f"the {what} of source {name!r} was {source[what]} and is now {value}"
-            for what, value in now.items()
-            if source[what] != value
+            f"the {what} of source {name!r} was {source[key]} and is now {value}"
+            for key, (what, value) in now.items()
+            if source[key] != value
         )
     past: dict[int, int] = dict(state["skips"])
     here = {skip.at: skip.steps for skip in declaration.skips}
@@ -165,9 +165,14 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
         f"{what} of phase {index} was {getattr(old, what)} and is now "
         f"{getattr(new, what)}"
         for index, (old, new) in enumerate(zip(past, live, strict=False))
-        for what in ("start", "batch_size", "seq_len", "weights")
+        for what in ("start", "batch_size", "seq_len")
         if getattr(old, what) != getattr(new, what)
     ]
+    found.extend(
+        f"phase {index} has other weights: {_changed_weights(old.weights, new.weights)}"
+        for index, (old, new) in enumerate(zip(past, live, strict=False))
+        if old.weights != new.weights
+    )
     found.extend(
         f"the run began a phase at step {phase.start}, but the curriculum has fewer "
         f"phases before step {state['step']}"
@@ -179,6 +184,24 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
         for phase in live[len(past) :]
     )
     return found
+
+
+def _changed_weights(old: Mapping[str, int], new: Mapping[str, int]) -> str:
+    """Name the source whose share changed most, and count the others that changed."""
+    old_sum, new_sum = sum(old.values()), sum(new.values())
+    changes = {
+        name: abs(
+            Fraction(old.get(name, 0), old_sum) - Fraction(new.get(name, 0), new_sum)
+        )
+        for name in sorted({*old, *new})
+    }
+    most = max(changes, key=changes.__getitem__)
+    others = sum(change > 0 for change in changes.values()) - 1
+    noun = "source differs" if others == 1 else "sources differ"
+    return (
+        f"{most!r} had {old.get(most, 0)} of {old_sum} and now has "
+        f"{new.get(most, 0)} of {new_sum}, and {others} more {noun}"
+    )
 
 
 def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
@@ -340,8 +363,8 @@ class _Past:
 
     def _note_weights(self, phase: Phase, index: int, entry: ResolvedPhase) -> None:
         self.found.append(
-            f"the weights of phase {index} were {entry.weights} until step "
-            f"{entry.stop} and are now {phase.integer_weights}"
+            f"phase {index} ran until step {entry.stop} with other weights: "
+            f"{_changed_weights(entry.weights, phase.integer_weights)}"
         )
 
     def _add_recorded(self, phase: Phase, index: int, rest: Phase) -> Phase | None:
