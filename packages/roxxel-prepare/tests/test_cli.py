@@ -206,13 +206,18 @@ def test_cat_wraps_between_words_and_ids(
     assert capfdbinary.readouterr().out == text + b"\n"
 
 
-def test_export_writes_flat_files(tmp_path: Path) -> None:
+def test_export_writes_flat_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     target = tmp_path / "c.rox"
     Roxxel(target).write([np.arange(5, dtype=np.uint16)])
 
     assert run("export", target, tmp_path / "a.npy") == 0
     assert run("export", target, tmp_path / "a.bin") == 0
 
+    # Nothing in a .bin file says of which type its tokens are.
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"{tmp_path / 'a.bin'}: 5 tokens (uint16), 10 bytes"
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
     assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
     assert run("export", target, tmp_path / "a.txt") == 1

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -324,6 +325,26 @@ def test_units_that_all_fail_alike_end_the_run(
     assert re.search(r": 8 of [0-9]+ units failed and stopped the others", first)
     assert f"{path}, part [0:" in second
     assert "value 300 is outside" in second
+
+
+def test_a_ray_that_does_not_start_here_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("The raylet died,\nsee its log.")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=fail)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    path = lines(tmp_path / "a.jsonl", 3)
+
+    assert run("write", tmp_path / "c_*.rox", path, "--ray") == 1
+
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "--ray: Ray does not start on this machine" in error
+    assert "The raylet died, see its log" in error
+    assert "--workers" in error
+    assert "the address" not in error  # none was given
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, MemoryError])

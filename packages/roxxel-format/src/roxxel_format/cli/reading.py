@@ -290,6 +290,10 @@ def export(options: argparse.Namespace) -> int:
             file.finish()
             _check_free(output, options)
             file.publish()
+        print(
+            f"{output}: {corpus.num_tokens:,} tokens ({corpus.dtype}), "
+            f"{output.stat().st_size:,} bytes"
+        )
     return 0
 
 

@@ -51,7 +51,7 @@ class RayRunner:
         """Write units; yield an outcome when a unit ends or is retried.
 
         Raises:
-            ConnectionError: There is no cluster at the address.
+            ConnectionError: There is no cluster at the address, or Ray does not start.
             ModuleNotFoundError: Ray is not installed.
         """
         if not numbers:
@@ -80,9 +80,14 @@ class RayRunner:
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # Ray raises errors of many types.
             reason = " ".join(str(error).split()).rstrip(".")
+            if not address:
+                raise ConnectionError(
+                    f"--ray: Ray does not start on this machine ({reason:.300}); start "
+                    "a cluster with `ray start --head`, or give --workers in its place"
+                ) from error
             raise ConnectionError(
-                f"--ray {address or ''}: no cluster of Ray answers ({reason:.300}); "
-                "check the address, or start one with `ray start --head`"
+                f"--ray {address}: no cluster of Ray answers ({reason:.300}); check "
+                "the address, or start one with `ray start --head`"
             ) from error
 
 
