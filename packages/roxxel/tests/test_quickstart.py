@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import functools
 import json
+import re
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -82,7 +84,11 @@ def test_its_run_can_be_planned_trained_and_reported_by_its_config(
     config = out / "config.toml"
     assert main(["quickstart", "--out", str(out), "--steps", "3"]) == 0
     said = capsys.readouterr().out
-    assert f"roxxel report {out}" in said
+    farewell = [shlex.split(line) for line in re.findall(r": +roxxel (.*)", said)]
+    by_name = {words[0]: words for words in farewell}
+    assert by_name["report"] == ["report", str(out)]
+    assert main(by_name["format"]) == 0  # data/ holds three corpora, so it names one
+    assert "documents" in capsys.readouterr().out
     begun = config.read_text()
 
     assert main(["plan", str(config)]) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from roxxel.quickstart.folder import DEFAULT_STEPS, MIN_STEPS
+from roxxel.quickstart.folder import DEFAULT_STEPS, LIBRARY, MIN_STEPS
 
 _DEFAULT_OUT = Path("runs") / "quickstart"
 
@@ -70,6 +70,7 @@ def run(options: argparse.Namespace) -> None:
             fresh=options.fresh,
             command=shown_command("quickstart", *extra),
             report=shown_command("report", str(out)),
+            describe=shown_command("format", "info", str(out / LIBRARY)),
         ),
         say=tell,
     )

@@ -43,8 +43,8 @@ class HeldOut:
         passes = ", ".join(f"{name} {times:.3g}" for name, times in self.epochs.items())
         plural = "" if self.steps == 1 else "s"
         return (
-            f"each evaluation reads {self.steps:,} step{plural}, {self.tokens:,} tokens "
-            f"(epochs: {passes})"
+            f"each evaluation reads {self.steps:,} step{plural}, {self.tokens:,} "
+            f"tokens (epochs: {passes})"
         )
 
 

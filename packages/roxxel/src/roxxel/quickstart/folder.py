@@ -44,6 +44,10 @@ MIN_STEPS = 2
 _CONFIG = "config.toml"
 _DATA = "data"
 _STAGED = "data.new"
+
+LIBRARY = f"{_DATA}/library.rox"
+"""The first corpus of a run, as a path in the run's folder."""
+
 _LOCK = "quickstart.lock"
 _OURS = frozenset(
     {

@@ -56,6 +56,7 @@ class Options:
         fresh: Whether to remove the run in the folder first.
         command: Command line that continues the run, printed for the user to copy.
         report: Command line that writes the report of the run, also printed.
+        describe: Command line that describes a corpus of the run, also printed.
     """
 
     out: Path
@@ -64,6 +65,7 @@ class Options:
     fresh: bool
     command: str
     report: str
+    describe: str
 
 
 def quickstart(options: Options, say: Say) -> None:
@@ -238,10 +240,11 @@ def _say_farewell(
     say("")
     say(f"In {shlex.quote(str(folder.path))}:")
     say("  checkpoints/   model and optimizer: the newest three and the best")
-    say("  data/          the corpora (`roxxel format info` describes a corpus)")
+    say("  data/          the corpora: library, docstrings and held_out")
     say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
     say("  system.log     what happened when")
     say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
+    say(f"See a corpus:    {options.describe}")
     say(f"Write a report:  {options.report}")
     say(f"Train longer:    {options.command} --steps {2 * steps_of(config)}")
     say(f"Start over:      {options.command} --fresh")
