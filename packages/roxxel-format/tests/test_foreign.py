@@ -566,6 +566,8 @@ def test_a_corpus_of_another_format_is_opened_by_plain_values(tmp_path: Path) ->
         assert [one.tolist() for one in each.documents] == [[5, 6], [7]]
     assert foreign_format(tmp_path / "r.rox") is None
     assert foreign_format("s3://bucket/wiki_*.rox") is None
+    with pytest.raises(ValueError, match=r"^s3://bucket/a\.bin: .*on a disk"):
+        open_foreign("s3://bucket/a.bin")
     with pytest.raises(ValueError, match=r"r.rox.*'datatrove'"):
         open_foreign(tmp_path / "r.rox")
     with pytest.raises(ValueError, match=r"a.ds.*offset=3"):
