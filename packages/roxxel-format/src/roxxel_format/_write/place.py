@@ -228,8 +228,9 @@ class Place(ABC):
 class FolderPlace(Place):
     """A folder on a disk."""
 
-    def __init__(self, name: CorpusName) -> None:
+    def __init__(self, name: CorpusName, given: str | None = None) -> None:
         self.name = name
+        self._given = given or name.pattern
         self.what = name.pattern
         self.folder = f"{name.folder}/"
         self._found = Committed(Manifest(), None)
@@ -322,7 +323,7 @@ class FolderPlace(Place):
     def clean(self, *, abandon: bool) -> list[str]:
         """Remove and return the leftovers; raises while a write is in progress."""
         if not has_files(self.name):
-            raise FileNotFoundError(f"{self.what}: no such corpus; check the path")
+            raise FileNotFoundError(f"{self._given}: no such corpus; check the path")
         return [str(path) for path in remove_leftovers(self.name, abandon=abandon)]
 
 
@@ -521,9 +522,10 @@ def place_of(
     """
     if isinstance(target, str) and is_url(target):
         return BucketPlace(target, timeout_s)
-    if isinstance(target, (str, tuple)):
-        target = name_to_write(target, sharded=sharded)
-    return FolderPlace(target)
+    if not isinstance(target, (str, tuple)):
+        return FolderPlace(target)
+    name = name_to_write(target, sharded=sharded)
+    return FolderPlace(name, target if isinstance(target, str) else None)
 
 
 def copy_into(output: Output, file: OpenFile) -> None:
