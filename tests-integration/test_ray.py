@@ -487,7 +487,7 @@ def test_a_connected_program_writes_files_by_its_own_cluster(
     write_files(
         tmp_path / "by_ray/c_*.rox",
         tmp_path / "inputs",
-        0,
+        separator=0,
         unit_bytes=100 << 10,
         ray="",
     )

@@ -64,7 +64,7 @@ def converted(
 ) -> list[np.ndarray[Any, Any]]:
     """Convert old shards, and return the documents of the new corpus."""
     corpus = f"{mkdtemp()}/new_*.rox"
-    write_files(corpus, filepath, separator, dtype=dtype, format="roxxel02")
+    write_files(corpus, filepath, separator=separator, dtype=dtype, format="roxxel02")
     return list(Roxxel(corpus).documents)
 
 

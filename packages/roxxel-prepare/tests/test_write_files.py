@@ -126,7 +126,7 @@ if __name__ == "__main__":
     lines = []
     try:
         write_files(
-            "two/c_*.rox", "in", 0, field="body", unit_bytes=9000, workers=2,
+            "two/c_*.rox", "in", separator=0, field="body", unit_bytes=9000, workers=2,
             progress=lambda each: lines.append(str(each)),
         )
     except ChildProcessError as error:

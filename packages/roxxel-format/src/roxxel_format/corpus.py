@@ -518,7 +518,7 @@ class Roxxel:
             vocab_size,
             tokenizer,
             special_tokens=special_tokens,
-            metadata=metadata or {},
+            metadata=metadata,
             fields=named_fields(field, prompt, completion, document_id),
         )
         try:

@@ -11,7 +11,7 @@ import importlib
 import os
 import secrets
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
 
 import numpy as np
 from roxxel_store import missing_extra
@@ -27,7 +27,6 @@ from roxxel_format.writing import (
     Fields,
     NewShards,
     Place,
-    Separator,
     WriteOptions,
 )
 
@@ -36,8 +35,7 @@ from roxxel_prepare._inputs.row_documents import column_document
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
-    from roxxel_format import WriteSummary
+    from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import WriteJob
 
 __all__ = ["RoxxelDatasink"]
@@ -66,24 +64,19 @@ class RoxxelDatasink(Datasink[TaskShards]):
             credentials of a bucket from their environment.
         column: The column of documents: strings, lists of integers, or flat arrays.
             Default: `text`, or the columns `prompt` and `completion`.
-        separator: As for `Roxxel.write`.
-        block_size: As for `Roxxel.write`.
-        max_shard_bytes: As for `Roxxel.write`.
-        dtype: As for `Roxxel.write`. int64, the type that Ray Data gives to Python
-            integers, is stored as uint32 by default.
-        vocab_size: As for `Roxxel.write`.
-        tokenizer: As for `Roxxel.write`. A path or a name is loaded in every task, so
-            each node needs the same file; an object is pickled.
-        special_tokens: As for `Roxxel.write`.
         prompt: Column of prompts; as for `Roxxel.write`.
         completion: Column of completions; needs `prompt`.
         document_id: Column of ids, texts or integers, which documents keep in a column
             `id` of the corpus.
         exist: What to do if the corpus exists; see `Roxxel.write`. There is no
             `"keep"`, because Ray runs the pipeline before it calls the sink.
-        metadata: As for `Roxxel.write`.
         min_bytes_per_write: Ray joins blocks until a task has this many bytes, so that
             shards are not small. None: one task for each block.
+        **arguments: `separator`, `block_size`, `max_shard_bytes`, `dtype`,
+            `vocab_size`, `tokenizer`, `special_tokens` and `metadata`, as for
+            `Roxxel.write`. int64, the type that Ray Data gives to Python integers, is
+            stored as uint32 by default. A tokenizer's path or name is loaded in every
+            task, so each node needs the same file; an object is pickled.
 
     Attributes:
         summary: The `WriteSummary` of the shards, after the commit.
@@ -105,19 +98,12 @@ class RoxxelDatasink(Datasink[TaskShards]):
         filepath: str | os.PathLike[str],
         column: str | None = None,
         *,
-        separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
-        block_size: int = 4096,
-        max_shard_bytes: int | None = None,
-        dtype: npt.DTypeLike | None = None,
-        vocab_size: int | None = None,
-        tokenizer: object | None = None,
-        special_tokens: bool = False,
         prompt: str | None = None,
         completion: str | None = None,
         document_id: str | None = None,
         exist: Literal["error", "replace", "append"] = "error",
-        metadata: Mapping[str, Any] | None = None,
         min_bytes_per_write: int | None = DEFAULT_MIN_BYTES,
+        **arguments: Unpack[WriteArguments],
     ) -> None:
         if exist not in ("error", "replace", "append"):
             raise ValueError(
@@ -134,15 +120,8 @@ class RoxxelDatasink(Datasink[TaskShards]):
         self._exist: Literal["error", "replace", "append"] = exist
         self._min_bytes = min_bytes_per_write
         self._options = WriteOptions(
-            separator,
-            block_size,
-            max_shard_bytes,
-            dtype,
-            vocab_size,
-            tokenizer,
-            special_tokens=special_tokens,
-            metadata=metadata or {},
             fields=self._fields,
+            **arguments,
         )
         self._write: CorpusWrite | None = None
         self._job: WriteJob | None = None

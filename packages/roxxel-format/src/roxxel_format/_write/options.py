@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from roxxel_store.arguments import as_integer
 
@@ -40,6 +40,28 @@ class Separator(Enum):
             return text
 
 
+class WriteArguments(TypedDict, total=False):
+    """The keyword arguments that every write has; see `Roxxel.write`.
+
+    Annotate with it a function of yours that passes them on.
+
+    Example:
+        >>> from typing import Unpack
+        >>> def write_ids(ids: list[int], **arguments: Unpack[WriteArguments]) -> None:
+        ...     Roxxel("mine_*.rox").write([ids], **arguments)
+        >>> write_ids([5, 6, 7], separator=0, vocab_size=100)
+    """
+
+    separator: float | bytes | str | Separator | None
+    block_size: int
+    max_shard_bytes: int | None
+    dtype: npt.DTypeLike | None
+    vocab_size: int | None
+    tokenizer: object | None
+    special_tokens: bool
+    metadata: Mapping[str, Any] | None
+
+
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
@@ -56,14 +78,14 @@ class WriteOptions:
         'uint16'
     """
 
-    separator: float | bytes | str | Separator | None = None
+    separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER
     block_size: int = 4096
     max_shard_bytes: int | None = None
     dtype: npt.DTypeLike | None = None
     vocab_size: int | None = None
     tokenizer: object | None = None
     special_tokens: bool = False
-    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] | None = None
     fields: Fields = field(default_factory=Fields)
     also: Mapping[str, Any] = field(default_factory=dict[str, Any])
     chooses: Callable[[Tokens], bool] | None = None

@@ -226,7 +226,7 @@ class ShardSeries:
         name = self._intake.dtype
         assert name is not None  # noqa: S101 - the intake has seen a document
         separator = separator_items(self._options.separator, name)
-        metadata = {**self._options.metadata, **self._metadata}
+        metadata = {**(self._options.metadata or {}), **self._metadata}
         metadata["created_by"] = f"roxxel-format {__version__}"
         metadata["separator"] = list(separator)
         if self._intake.recorded_tokenizer is not None:

@@ -8,9 +8,9 @@ all three give the same bytes. The commit makes the shards a corpus.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
-from roxxel_format.writing import Fields, Separator, WriteOptions
+from roxxel_format.writing import Fields, WriteOptions
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._inputs.old_shards import with_old_separator
@@ -23,11 +23,9 @@ from roxxel_prepare._run.ray_runner import RayRunner
 from roxxel_prepare._run.runners import ProcessRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Sequence
 
-    import numpy.typing as npt
-    from roxxel_format import WriteSummary
+    from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import Exist
 
 __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
@@ -36,22 +34,14 @@ __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
 def write_files(
     filepath: str | os.PathLike[str],
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
-    block_size: int = 4096,
-    max_shard_bytes: int | None = None,
-    dtype: npt.DTypeLike | None = None,
     *,
     format: str | None = None,  # noqa: A002 - the name of the command's option
     field: str | None = None,
-    vocab_size: int | None = None,
-    tokenizer: str | None = None,
-    special_tokens: bool = False,
     prompt: str | None = None,
     completion: str | None = None,
     document_id: str | None = None,
     path: bool = False,
     exist: Exist = "keep",
-    metadata: Mapping[str, Any] | None = None,
     workers: int = 1,
     ray: str | None = None,
     part: tuple[int, int] | None = None,
@@ -60,29 +50,23 @@ def write_files(
     shuffle: int | None = None,
     skip_bad: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    **arguments: Unpack[WriteArguments],
 ) -> list[WriteSummary | PartSummary]:
     """Write the documents of files into a corpus, and commit the corpus.
 
     After an interruption or an error, the same call continues: it writes the units that
-    are not done. The arguments that are not listed here are those of `Roxxel.write`.
+    are not done.
 
     Args:
         filepath: Path of the corpus; a pattern such as `wiki_*.rox`, unless one process
             writes one file.
         inputs: Files, folders, patterns, or URLs of these. Files in a folder that are
             no data, such as `README.md`, are left out.
-        separator: As for `Roxxel.write`.
-        block_size: As for `Roxxel.write`.
-        max_shard_bytes: Maximum size of a shard. The end of a unit also ends a shard.
-        dtype: As for `Roxxel.write`.
         format: `"text"`, `"lines"`, `"jsonl"`, `"json"`, `"csv"`, `"tsv"`, `"npy"`,
             `"parquet"`, `"arrow"`, `"ds"` or `"roxxel02"`. Default: that of each file's
             name, which its first bytes must confirm.
         field: Field of JSON objects, or column of tables, that holds the document.
             Default: `text`, or the fields `prompt` and `completion`.
-        vocab_size: As for `Roxxel.write`.
-        tokenizer: Path of a `tokenizer.json`, its folder, or a Hugging Face name.
-        special_tokens: As for `Roxxel.write`.
         prompt: Field of prompts; as for `Roxxel.write`.
         completion: Field of completions; needs `prompt`.
         document_id: Field of ids, which documents keep in a column `id`.
@@ -90,7 +74,6 @@ def write_files(
             inputs, in a column `path`.
         exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
             of the last write.
-        metadata: As for `Roxxel.write`.
         workers: Processes of this machine. A program with several workers must guard
             its main part with `if __name__ == "__main__":`, because each worker imports
             the program.
@@ -107,6 +90,10 @@ def write_files(
             unreadable, leave out the rest.
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
+        **arguments: `separator`, `block_size`, `max_shard_bytes`, `dtype`,
+            `vocab_size`, `tokenizer`, `special_tokens` and `metadata`, as for
+            `Roxxel.write`. The end of a unit also ends a shard. Each process loads the
+            tokenizer, so pass its path or name.
 
     Returns:
         A summary of the corpus, or of the part. With `split`, a list of two: first the
@@ -146,15 +133,8 @@ def write_files(
     given = {"field": field, "prompt": prompt, "completion": completion}
     check_fields(files, given | {"id": document_id})
     options = WriteOptions(
-        separator,
-        block_size,
-        max_shard_bytes,
-        dtype,
-        vocab_size,
-        tokenizer,
-        special_tokens=special_tokens,
-        metadata=metadata or {},
         fields=Fields(files.field, prompt, completion, document_id, path),
+        **arguments,
     )
     options, line_of = with_old_separator(outputs[-1], options, exist, files)
     sides: list[Side | None] = [None]

@@ -117,7 +117,7 @@ def prepare(
     side = choice.side
     options = replace(
         options,
-        metadata={"source": inputs.source, **options.metadata},
+        metadata={"source": inputs.source, **(options.metadata or {})},
         also=choice.recorded(inputs),
         chooses=None if side is None else side.has,
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from roxxel_format import Roxxel, WriteSummary
+from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
@@ -25,6 +25,9 @@ from roxxel_prepare.cli.values import status_line
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
+
+# The command has an option for each of them but the metadata.
+_OF_EVERY_WRITE = WriteArguments.__optional_keys__ - {"metadata"}
 
 
 def main(
@@ -52,18 +55,12 @@ def main(
 def _write(options: argparse.Namespace) -> int:
     """Write the documents of files into a corpus."""
     _check_usage(options)
+    given = {name: vars(options)[name] for name in _OF_EVERY_WRITE}
     written = write_files(
         options.corpus,
         options.inputs,
-        options.separator,
-        options.block_size,
-        options.max_shard_bytes,
-        options.dtype,
         format=options.format,
         field=options.field,
-        vocab_size=options.vocab_size,
-        tokenizer=options.tokenizer,
-        special_tokens=options.special_tokens,
         prompt=options.prompt,
         completion=options.completion,
         document_id=options.id,
@@ -77,6 +74,7 @@ def _write(options: argparse.Namespace) -> int:
         shuffle=options.shuffle,
         skip_bad=options.skip_bad,
         progress=status_line(),
+        **cast("WriteArguments", given),
     )
     corpora = [options.corpus]
     if options.split is not None:
