@@ -339,14 +339,14 @@ def test_a_reader_lists_steps_again_if_a_writer_replaced_them(
 ) -> None:
     saving = run.checkpointer(1, max_to_keep=1)
     save(saving, 1)
-    sizes = Bucket.sizes
+    read = Bucket.read
 
-    def late(bucket: Bucket, prefix: str) -> dict[str, int]:
-        monkeypatch.setattr(Bucket, "sizes", sizes)
+    def late(bucket: Bucket, name: str, *span: Any) -> bytes:
+        monkeypatch.setattr(Bucket, "read", read)
         save(saving, 2)
-        return sizes(bucket, prefix)
+        return read(bucket, name, *span)
 
-    monkeypatch.setattr(Bucket, "sizes", late)
+    monkeypatch.setattr(Bucket, "read", late)
     fresh = state(9)
     assert Checkpointer(run.url, fresh).restore() == 2
     assert equal(fresh, state(1))

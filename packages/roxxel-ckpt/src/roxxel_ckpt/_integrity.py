@@ -15,19 +15,27 @@ import re
 import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from roxxel_store.files import matches_in
 from roxxel_store.records import parse_value
 
-from roxxel_ckpt._names import COMMIT_FILE
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointUnreadableError
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointError,
+    CheckpointUnreadableError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    ReadFile = Callable[[str], bytes]
+    """Returns the content of a file of a step, given its path in the step."""
+
 _BLOCK_BYTES = 1 << 24
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
 class FileDigest(NamedTuple):
@@ -101,49 +109,73 @@ def mode_of(path: Path) -> int | None:
         return None
 
 
-def text_of(path: Path) -> str:
-    """Return the text of a regular file.
+def bytes_of(path: Path) -> bytes:
+    """Return the content of a regular file.
 
     Raises:
         FileNotFoundError: There is no such file.
         OSError: The file cannot be read.
-        ValueError: The file is not text, or not a regular file; opening a named pipe
-            would block until a program writes to the pipe.
+        ValueError: The file is not a regular file; opening a named pipe would block
+            until a program writes to the pipe.
     """
     mode = mode_of(path)
     if mode is not None and not stat.S_ISREG(mode):
         raise ValueError(f"{path} is not a regular file")
-    return path.read_text("utf-8")
+    return path.read_bytes()
 
 
-def unsealed(path: Path, name: str) -> Any:
-    """Return the value sealed in `path / name`.
+def unsealed(place: object, name: str, read: ReadFile) -> Any:
+    """Return the value sealed in a file of a step.
+
+    Args:
+        place: Path or URL of the step, for messages.
+        name: Path of the file in the step.
+        read: Reads files of the step.
 
     Raises:
         CheckpointDamagedError: The file is missing or damaged.
         CheckpointUnreadableError: The file cannot be read for another reason.
     """
     try:
-        record = parse_value(text_of(path / name), name, "restore another step")
+        record = parse_value(read(name), name, "restore another step")
         if record["crc32"] == crc_of(record["body"]):
             return record["body"]
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(
-            f"{path}: {name} is missing; restore another step"
+            f"{place}: {name} is missing; restore another step"
         ) from error
+    except CheckpointError:  # a bucket that does not answer
+        raise
     except (OSError, MemoryError) as error:
-        raise CheckpointUnreadableError.because(path, error) from error
+        raise CheckpointUnreadableError.because(place, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointDamagedError(
-            f"{path}: {name} is damaged; restore another step"
+            f"{place}: {name} is damaged; restore another step"
         ) from error
-    raise CheckpointDamagedError(f"{path}: {name} is damaged; restore another step")
+    raise CheckpointDamagedError(f"{place}: {name} is damaged; restore another step")
 
 
-def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | None:
+def problem_of(error: CheckpointDamagedError, *places: object) -> str:
+    """Return what is damaged, without the place and without the remedy."""
+    text = str(error).removesuffix("; restore another step")
+    for place in places:
+        text = text.removeprefix(f"{place}: ")
+    return text
+
+
+def find_missing(
+    sizes: Mapping[str, int], digests: Mapping[str, FileDigest]
+) -> str | None:
     """Describe the first file that is missing or has a wrong size; None if none."""
-    problems = (_absence(directory / n, n, digest) for n, digest in digests.items())
-    return next(filter(None, problems), None)
+    for name, digest in digests.items():
+        problem = (
+            _wrong_size(name, sizes[name], digest)
+            if name in sizes
+            else f"{name} is missing"
+        )
+        if problem is not None:
+            return problem
+    return None
 
 
 def find_undigested(
@@ -154,16 +186,11 @@ def find_undigested(
     return None if missing is None else f"{missing} has no digest"
 
 
-def wrong_size(name: str, num_bytes: int, digest: FileDigest) -> str | None:
+def _wrong_size(name: str, num_bytes: int, digest: FileDigest) -> str | None:
     """Describe a wrong size of a file; None if the size is right."""
     if num_bytes == digest.num_bytes:
         return None
     return f"{name} has {num_bytes} bytes instead of {digest.num_bytes}"
-
-
-def damaged_block(name: str, start: int, stop: int) -> str:
-    """Describe a block whose CRC-32 is wrong."""
-    return f"{name} is damaged between its bytes {start} and {stop}"
 
 
 def _absence(path: Path, name: str, digest: FileDigest) -> str | None:
@@ -173,60 +200,82 @@ def _absence(path: Path, name: str, digest: FileDigest) -> str | None:
         return f"{name} is missing"
     if not stat.S_ISREG(status.st_mode):
         return f"{name} is not a regular file"
-    return wrong_size(name, status.st_size, digest)
+    return _wrong_size(name, status.st_size, digest)
 
 
-class Verifier:
-    """Compares files with their digests, and remembers which files are sound.
+class LocalFiles:
+    """Files of a step on this machine: the step itself, or copies of its files.
 
-    The verifier reads a sound file again only if its inode, size or times change.
+    A file is compared with its digest before use. A sound file is read again only if
+    its inode, size or times change.
+
+    Args:
+        directory: Directory of the files.
+        fetch: Copies files of the step into the directory; None if it is the step.
+        close: Ends the use of a directory of copies; see `close`.
     """
 
-    def __init__(self) -> None:
-        self._sound: dict[Path, tuple[int, ...]] = {}
+    def __init__(
+        self,
+        directory: Path,
+        fetch: Callable[[Mapping[str, FileDigest]], None] | None = None,
+        close: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.directory = directory
+        self._fetch, self._close = fetch, close
+        self._sound: dict[str, tuple[int, ...]] = {}
 
-    def find_damage(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first damage by file and byte offset; None if all are sound."""
-        return next(iter(self.damages(directory, digests).values()), None)
+    def close(self, *, keep: bool) -> None:
+        """End the use of copies; remove them unless `keep`, and a place keeps them."""
+        self._sound.clear()
+        if self._close is not None:
+            self._close(keep)
 
-    def damages(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> dict[str, str]:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close(keep=False)
+
+    def damages(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
         """Describe the damage of every file that is not sound, by name.
 
-        Files that are missing or have a wrong size come first.
+        Files that are missing or have a wrong size come first. Copies of files that are
+        not here are fetched.
         """
-        found: dict[str, str] = {}
+        found = self._damages(digests)
+        if found and self._fetch is not None:
+            absent = {name: digests[name] for name in found}
+            self._fetch(absent)
+            found = self._damages(absent)
+        return found
+
+    def forget(self) -> None:
+        """Forget which files are sound."""
+        self._sound.clear()
+
+    def _damages(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
+        directory, found = self.directory, dict[str, str]()
         for name, digest in digests.items():
             absence = _absence(directory / name, name, digest)
             if absence is not None:
                 found[name] = absence
         present = [name for name in digests if name not in found]
         identities = {name: _identity(directory / name) for name in present}
-        unknown = [
-            name
-            for name in present
-            if self._sound.get(directory / name) != identities[name]
-        ]
+        unknown = [n for n in present if self._sound.get(n) != identities[n]]
         checksums = _checksums(directory, {n: digests[n].block_bytes for n in unknown})
         for name in unknown:
             wrong = (
-                damaged_block(name, start, stop)
+                f"{name} is damaged between its bytes {start} and {stop}"
                 for index, (start, stop, crc) in enumerate(digests[name].spans())
                 if checksums[name][index : index + 1] != [crc]
             )
             damage = next(wrong, None)
             if damage is None:
-                self._sound[directory / name] = identities[name]
+                self._sound[name] = identities[name]
             else:
                 found[name] = damage
         return found
-
-    def forget(self) -> None:
-        """Forget which files are sound."""
-        self._sound.clear()
 
 
 def _identity(path: Path) -> tuple[int, ...]:
@@ -249,15 +298,24 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
         for name, size in block_bytes.items()
         for start in range(0, (directory / name).stat().st_size, size)
     ]
-    try:
-        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-            checksums = list(pool.map(checksum, blocks))
-    except RuntimeError:  # an interpreter that is shutting down starts no threads
-        checksums = list(map(checksum, blocks))
+    threads = min(8, os.cpu_count() or 1)
     found: dict[str, list[int]] = {name: [] for name in block_bytes}
-    for (name, _), crc in zip(blocks, checksums, strict=True):
+    for (name, _), crc in zip(
+        blocks, in_parallel(checksum, blocks, threads), strict=True
+    ):
         found[name].append(crc)
     return found
+
+
+def in_parallel(
+    act: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
+) -> list[_Result]:
+    """Return what `act` returns for every item, in order."""
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return list(pool.map(act, items))
+    except RuntimeError:  # an interpreter that is shutting down starts no threads
+        return list(map(act, items))
 
 
 def crc_of(body: Any) -> int:
@@ -265,22 +323,9 @@ def crc_of(body: Any) -> int:
     return zlib.crc32(json.dumps(body, sort_keys=True).encode())
 
 
-def is_finished(directory: Path) -> bool:
-    """Return whether a directory of any name holds a step, which may be damaged."""
-    return mode_of(directory / COMMIT_FILE) is not None
-
-
 def digests_file(process: int) -> str:
     """Return the path of a process's file of digests, relative to the step."""
     return f"digests/{process}.json"
-
-
-def has_digests(directory: Path, process: int, crc: int) -> bool:
-    """Return whether a directory holds the file of digests of a process."""
-    try:
-        return crc_of(unsealed(directory, digests_file(process))) == crc
-    except CheckpointDamagedError:
-        return False
 
 
 def escaped(text: str) -> str:

@@ -20,6 +20,7 @@ from roxxel_ckpt._place.description import (
     checked_step,
     description_of,
     descriptions,
+    finished,
 )
 from roxxel_ckpt._restore.compare import Options
 from roxxel_ckpt._restore.restorer import Restorer
@@ -99,8 +100,8 @@ class Checkpointer:
             a restart on this machine downloads less. None uses a temporary directory
             (of `tempfile`), which is removed at the end. The directory needs room for
             the arrays of this process.
-        read_only: Whether to leave the folder unchanged: `save` is an error, and
-            `restore` leaves half-written files of killed processes in place.
+        read_only: Whether `save` is an error. All other methods leave the folder
+            unchanged anyway.
 
     Raises:
         ValueError: An argument is out of range, the URL cannot be used, or `local` is
@@ -146,7 +147,6 @@ class Checkpointer:
             # Several processes of one host may pass the same `local`.
             local = Path(local) / f"process-{process_index()}"
         self._folder = open_folder(checkpoint_path, local, timeout)
-        self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._is_read_only = timeout, read_only
         self._objects = None if model is None else LiveObjects(model, optimizer)
@@ -155,9 +155,7 @@ class Checkpointer:
                 "an optimizer was given without a model; give both, or neither and "
                 "save(step, metrics, state=tree)"
             )
-        self._restorer = Restorer(
-            self._folder, _channel, timeout, is_read_only=read_only
-        )
+        self._restorer = Restorer(self._folder, _channel, timeout)
         self._lock = threading.RLock()
         self._is_shared = False
         self._last: Save | None = None  # The save that started last, ended or not.
@@ -482,7 +480,7 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, oldest first."""
-        return self._folder.steps()
+        return list(finished(self._folder))
 
     def metrics(self, step: SupportsIndex) -> dict[str, float]:
         """Return the metrics saved with a step.

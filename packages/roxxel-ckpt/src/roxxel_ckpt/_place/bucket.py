@@ -29,29 +29,23 @@ from roxxel_store.swap import (
     MANIFEST,
     Writer,
     check_not_lost,
-    is_name,
     read_manifest,
     remove_folder,
     writer_of,
 )
 
-from roxxel_ckpt._integrity import (
-    digests_file,
-    digests_from_json,
-    has_digests,
-    unsealed,
-)
+from roxxel_ckpt._integrity import find_missing
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
-from roxxel_ckpt._place.copies import Copies, storing, write_copy
+from roxxel_ckpt._place.copies import Copies, write_copy
+from roxxel_ckpt._place.description import delivered
 from roxxel_ckpt._place.disk import LocalFolder, absolute
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
-    not_delivered,
     not_set_aside,
     only_set_aside,
     try_to_delete,
 )
-from roxxel_ckpt._place.step_files import StepFiles
+from roxxel_ckpt._place.step_files import BucketStep, upload
 from roxxel_ckpt.buckets import (
     SCHEMES,
     SWAP_ERRORS,
@@ -70,14 +64,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
     from typing import Any
 
-    from roxxel_ckpt._integrity import FileDigest
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt.contents import Files
 
-_DIGESTS = "digests/"
 # The files of a failed save are removed only if the bucket responds in this time.
 _DISCARD_TIMEOUT_S = 15.0
 _READ_TIMEOUT_S = 60.0
+NAME_A_FOLDER = "name a folder of checkpoints or of a run"
 
 
 class BucketFolder:
@@ -88,6 +81,9 @@ class BucketFolder:
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, which is removed at the end.
         timeout_s: Time limit in seconds; a request is repeated for about a third of it.
+
+    Raises:
+        ModuleNotFoundError: The client is not installed.
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
@@ -100,16 +96,11 @@ class BucketFolder:
         self._is_aside = url.endswith(f"/{ABANDONED}")
         # The manifest of the folder also lists the steps that are set aside.
         self._bucket = checkpoint_bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
-        self._files = StepFiles(self._bucket)
         self._copies = Copies(local)
-        self._opened: set[Path] = set()
+        checked_client()
 
     def __str__(self) -> str:
         return self._url
-
-    def check_usable(self) -> None:
-        """Raise ModuleNotFoundError if the client is not installed."""
-        checked_client()
 
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
@@ -139,106 +130,20 @@ class BucketFolder:
                 f"{self}: is a checkpoint and not a folder of checkpoints; give {above}"
             )
 
-    def location(self, step: int) -> str:
-        """Return the URL that names a step in messages and on the command line."""
-        return f"{self._url}/{step}"
+    def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
+        """Return the steps that the manifest lists, oldest first."""
+        contents = self._contents()
+        entries = contents.aside if self._is_aside else contents.steps
+        newest = {entry.step: entry.name for entry in entries}
+        return {
+            number: self._step(number, newest[number])
+            for number in sorted(newest)
+            if only is None or number in only
+        }
 
-    def numbered(self) -> list[int]:
-        """Return every step that the manifest lists, oldest first."""
-        return list(self._names())
-
-    def steps(self) -> list[int]:
-        """Return every step that the manifest lists, oldest first."""
-        return self.numbered()
-
-    def is_checkpoint(self, step: int) -> bool:
-        """Return True: the manifest lists only checkpoints."""
-        del step
-        return True
-
-    def described(self) -> dict[int, Path]:
-        """Return, for every step, a local directory with its description."""
-        parent = self._copies.temporary() / "descriptions"
-        directories = {step: parent / name for step, name in self._names().items()}
-        unknown = [d for d in directories.values() if not (d / COMMIT_FILE).exists()]
-        for_each(self._read_description, unknown)
-        if all((d / COMMIT_FILE).exists() for d in unknown):
-            return directories
-        # Another program may have dropped the step after the manifest was read.
-        now = self._names()
-        return {s: d for s, d in directories.items() if now.get(s) == d.name}
-
-    def step_path(self, step: int) -> Path:
-        """Return a local directory with the description and the digests of a step.
-
-        The directory may have other files from an earlier save or restore.
-        """
-        name = self._names().get(step)
-        if name is None:
-            return self._copies.directory() / str(step)
-        directory = self._copies.directory() / name
-        with storing(directory):
-            if not self._copies.claim(directory):
-                # Another process uploads from this directory, or downloads to it.
-                directory = self._copies.temporary() / name
-        if directory not in self._opened:
-            # Do not trust a description that an earlier program downloaded.
-            with storing(directory):
-                (directory / COMMIT_FILE).unlink(missing_ok=True)
-            self._read_description(directory)
-            files = self._files.sizes(f"{name}/{_DIGESTS}")
-            for_each(lambda n: self._files.copy(directory, f"{_DIGESTS}{n}"), files)
-            self._opened.add(directory)
-        return directory
-
-    def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
-        """Download files into the directory that `step_path` returned.
-
-        A block that arrives damaged is downloaded once more. The digests decide later
-        whether the files are sound. A file whose name points outside the directory is
-        not downloaded.
-        """
-        inner = {n: d for n, d in digests.items() if ".." not in Path(n).parts}
-        digests = {n: d for n, d in inner.items() if not Path(n).is_absolute()}
-        self._files.download(directory, digests)
-        return True
-
-    def find_missing(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first object that is missing or has a wrong size."""
-        return self._files.find_missing(directory.name, digests)
-
-    def find_damage(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first damaged object; downloads all objects and stores none."""
-        return self._files.find_damage(directory.name, digests)
-
-    def num_bytes(self, step: int) -> int:
-        """Return the number of bytes of all objects of a step."""
-        name = self._names().get(step)
-        return sum(self._files.sizes(f"{name}/").values()) if name else 0
-
-    def drop(self, directory: Path, *, keep: bool) -> None:
-        """Remove the local copy `directory` of a step.
-
-        With `keep`, a copy in `local` stays, and the copies of other steps are removed,
-        except copies that another process uses.
-        """
-        if keep and directory.parent == self._copies.local:
-            self._copies.remove(
-                other
-                for other in list(directory.parent.iterdir())
-                if other != directory and is_name(other.name)
-            )
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-        self._opened.discard(directory)
-        self._copies.release(directory)
-
-    def tidy(self) -> None:
-        """Do nothing: only a writer may remove objects."""
+    def _step(self, number: int, name: str) -> BucketStep:
+        location = f"{self._url}/{number}"
+        return BucketStep(number, name, location, self._bucket, self._copies)
 
     @contextlib.contextmanager
     def saving(self) -> Generator[str]:
@@ -265,12 +170,6 @@ class BucketFolder:
     def sees(self, mark: str) -> bool:
         """Return whether this process sees the manifest of the program `mark`."""
         return read_manifest(self._bucket, SWAP_ERRORS).writer == mark
-
-    def aside(self) -> BucketFolder:
-        """Return the folder of the steps that were set aside."""
-        return BucketFolder(
-            f"{self._url}/{ABANDONED}", self._copies.local, self._timeout_s
-        )
 
     def bring_back(self, step: int) -> list[int]:
         """Make a step that was set aside the newest, in one swap; call it in `saving`.
@@ -305,7 +204,7 @@ class BucketFolder:
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""
-        self._files.upload(staging)
+        upload(self._bucket, staging)
 
     def commit(
         self,
@@ -325,14 +224,15 @@ class BucketFolder:
                 file is missing.
             CheckpointBucketError: The request failed; it may still take effect.
         """
-        del step
         name = staging.name
-        for process, crc in enumerate(digests):
-            with contextlib.suppress(FileNotFoundError):
-                self._files.copy(staging, digests_file(process))
-            if not has_digests(staging, process, crc):
-                raise not_delivered(self, process)
-        self._check_uploaded(staging)
+        new = self._step(step, name)
+        problem = find_missing(new.sizes(), delivered(self, new, digests))
+        if problem is not None:
+            self._writer.ensure_begun()  # a later program deletes what is not listed
+            raise CheckpointWriteError(
+                f"{self._bucket.url_of(name)}: {problem} after the upload; save again, "
+                "and let no other program delete objects here"
+            )
         self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
         newer: list[int] = []
 
@@ -353,7 +253,7 @@ class BucketFolder:
         the swap that commits it may still take effect, or if another program has begun.
         A later save removes those that the manifest does not list.
         """
-        self.drop(staging, keep=is_saved)
+        self._copies.drop(staging, keep=is_saved)
         if is_saved or not is_first:
             return
         self._writer.drop([staging.name])
@@ -362,19 +262,6 @@ class BucketFolder:
             with contextlib.suppress(CheckpointBucketError):
                 remove_folder(self._bucket.hasty(_DISCARD_TIMEOUT_S), staging.name)
 
-    def _check_uploaded(self, staging: Path) -> None:
-        digests: dict[str, FileDigest] = {}
-        for path in (staging / _DIGESTS).iterdir():
-            body = unsealed(staging, f"{_DIGESTS}{path.name}")
-            digests.update(digests_from_json(body))
-        problem = self.find_missing(staging, digests)
-        if problem is not None:
-            self._writer.ensure_begun()  # a later program deletes what is not listed
-            raise CheckpointWriteError(
-                f"{self._files.url_of(staging.name)}: {problem} after the upload; save "
-                "again, and let no other program delete objects here"
-            )
-
     @property
     def _writer(self) -> Writer:
         return writer_of(self._bucket, SWAP_ERRORS)
@@ -382,18 +269,6 @@ class BucketFolder:
     def _contents(self) -> Contents:
         listed = read_manifest(self._bucket, SWAP_ERRORS).listed
         return Contents.of(listed, self._bucket.url_of(MANIFEST))
-
-    def _names(self) -> dict[int, str]:
-        """Return the name of every step, oldest step first."""
-        contents = self._contents()
-        entries = contents.aside if self._is_aside else contents.steps
-        newest = {entry.step: entry.name for entry in entries}
-        return dict(sorted(newest.items()))
-
-    def _read_description(self, directory: Path) -> None:
-        """Download the description of a step, if it exists."""
-        with contextlib.suppress(FileNotFoundError):
-            self._files.copy(directory, COMMIT_FILE)
 
 
 def open_folder(
@@ -405,6 +280,8 @@ def open_folder(
 
     Raises:
         ValueError: The URL cannot be used, or `local` is given with a path.
+        NotADirectoryError: The path is a file.
+        ModuleNotFoundError: The client of buckets is not installed.
     """
     text = os.fspath(location)
     if is_url(text):
@@ -424,7 +301,15 @@ def open_folder(
             f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
             f"give checkpoint_path a URL instead of {text}"
         )
-    return LocalFolder(text)
+    folder = LocalFolder(text)
+    if folder.path.is_file():
+        raise NotADirectoryError(f"{text}: is a file; {NAME_A_FOLDER}")
+    return folder
+
+
+def aside_of(folder: Folder) -> Folder:
+    """Return the folder of the steps that were set aside."""
+    return open_folder(f"{folder}/{ABANDONED}")
 
 
 def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]:
@@ -446,13 +331,15 @@ def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]
     """
     # Keep the folder object: its temporary directory is removed with it.
     folder = BucketFolder(checked_url(url), None, _READ_TIMEOUT_S)
-    described = folder.described()
-    target = Path(directory)
+    steps, target = folder.steps(), Path(directory)
     for other in target.iterdir() if target.is_dir() else ():
-        if other.name.isdecimal() and int(other.name) not in described:
+        if other.name.isdecimal() and int(other.name) not in steps:
             shutil.rmtree(other)
-    for step, source in described.items():
+
+    def copy(step: Step) -> None:
         with contextlib.suppress(FileNotFoundError):  # the object is gone
-            data = (source / COMMIT_FILE).read_bytes()
-            write_copy(target / str(step) / COMMIT_FILE, data)
-    return list(described)
+            data = step.read(COMMIT_FILE)
+            write_copy(target / str(step.number) / COMMIT_FILE, data)
+
+    for_each(copy, steps.values())
+    return list(steps)

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.files import matches_in
 from roxxel_store.locks import try_lock, unlock
+from roxxel_store.swap import is_name
 
 from roxxel_ckpt.errors import CheckpointWriteError, brief
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator
 
 
 _PREFIX = "roxxel-ckpt-"
@@ -80,20 +81,33 @@ class Copies:
                 return True
             os.close(descriptor)
 
-    def release(self, directory: Path) -> None:
+    def _release(self, directory: Path) -> None:
         """Release the claim on a directory."""
         descriptor = self._claimed.pop(directory, None)
         if descriptor is not None:
             unlock(descriptor)
             os.close(descriptor)
 
-    def remove(self, directories: Iterable[Path]) -> None:
-        """Remove directories of copies that no other process has claimed."""
-        for directory in directories:
-            with contextlib.suppress(OSError):
-                if self.claim(directory):
-                    shutil.rmtree(directory, ignore_errors=True)
-                    self.release(directory)
+    def drop(self, directory: Path, *, keep: bool) -> None:
+        """End the use of the copies of a step; remove them unless `keep`.
+
+        Kept copies stay in `local`, where they replace the copies of other steps,
+        except those that another process uses. Without `local`, nothing is kept.
+        """
+        if keep and directory.parent == self.local:
+            for other in list(directory.parent.iterdir()):
+                if other != directory and is_name(other.name):
+                    self._remove(other)
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+        self._release(directory)
+
+    def _remove(self, directory: Path) -> None:
+        """Remove a directory of copies unless another process has claimed it."""
+        with contextlib.suppress(OSError):
+            if self.claim(directory):
+                shutil.rmtree(directory, ignore_errors=True)
+                self._release(directory)
 
 
 def write_copy(path: Path, data: bytes) -> None:

@@ -20,24 +20,28 @@ from roxxel_store.records import as_json
 
 from roxxel_ckpt._integrity import (
     FileDigest,
+    bytes_of,
     crc_of,
     digests_file,
     digests_from_json,
+    in_parallel,
     sealed,
     unsealed,
 )
 from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
+    CheckpointError,
     CheckpointNotFoundError,
     CheckpointUnreadableError,
+    CheckpointWriteError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
 
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
@@ -47,6 +51,8 @@ _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
+# Small files that are read at the same time, which matters in a bucket.
+_READERS = 16
 # The files hold these small floats as such, and other small floats as their bits.
 _SMALL_FLOATS = {
     "float8_e4m3fn",
@@ -252,21 +258,36 @@ def read_description(directory: Path) -> Description:
         CheckpointUnreadableError: The description cannot be read for another reason,
             a newer release wrote it, or the directory has the number of another step.
     """
-    body = unsealed(directory, COMMIT_FILE)
+    named = directory.name.partition(".")[0]
+    number = int(named) if named.isdecimal() else None
+
+    def read(name: str) -> bytes:
+        return bytes_of(directory / name)
+
+    return _description(directory, number, unsealed(directory, COMMIT_FILE, read))
+
+
+def described(step: Step) -> Description:
+    """Read the description of a step; raises the errors of `read_description`."""
+    body = unsealed(step.location, COMMIT_FILE, step.read)
+    return _description(step.location, step.number, body)
+
+
+def _description(place: object, number: int | None, body: Any) -> Description:
     try:
         # Check this first: a newer release may describe everything else differently.
         found = int(body["format"])
         if found > FORMAT:
             raise CheckpointUnreadableError(
-                f"{directory}: has format {found} and this roxxel-ckpt reads up to "
+                f"{place}: has format {found} and this roxxel-ckpt reads up to "
                 f"{FORMAT}, so nothing was changed; install a newer roxxel-ckpt"
             )
         best = body.get("best")
-        step, named = checked_step(body["step"]), directory.name.partition(".")[0]
-        if named.isdecimal() and int(named) != step:
+        step = checked_step(body["step"])
+        if number not in {step, None}:
             raise CheckpointUnreadableError(
-                f"{directory}: has the name of step {int(named)} and holds step "
-                f"{step}, so nothing was changed; rename it to {step}"
+                f"{place}: has the name of step {number} and holds step {step}, so "
+                f"nothing was changed; rename it to {step}"
             )
         return Description(
             step=step,
@@ -281,14 +302,14 @@ def read_description(directory: Path) -> Description:
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
-            f"{directory}: it has no valid description of roxxel-ckpt ({error!r}); "
+            f"{place}: it has no valid description of roxxel-ckpt ({error!r}); "
             "restore another step"
         ) from error
 
 
-def read_leaves(directory: Path) -> dict[str, LeafSpec]:
+def leaves_of(step: Step) -> dict[str, LeafSpec]:
     """Return shape and dtype of every leaf by name, or raise CheckpointDamagedError."""
-    body = unsealed(directory, COMMIT_FILE)
+    body = unsealed(step.location, COMMIT_FILE, step.read)
     try:
         return {
             name: LeafSpec(tuple(shape), dtype)
@@ -296,71 +317,119 @@ def read_leaves(directory: Path) -> dict[str, LeafSpec]:
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
-            f"{directory}: the list of leaves is damaged; restore another step"
+            f"{step.location}: the list of leaves is damaged; restore another step"
         ) from error
 
 
-def read_digests(directory: Path, description: Description) -> dict[str, FileDigest]:
+def digests_of(step: Step, description: Description) -> dict[str, FileDigest]:
     """Return the digests of all files by name, or raise CheckpointDamagedError."""
-    digests: dict[str, FileDigest] = {}
-    for process, crc in enumerate(description.digests):
-        name = digests_file(process)
-        body = unsealed(directory, name)
-        if crc_of(body) != crc:
-            raise CheckpointDamagedError(
-                f"{directory}: {name} is from another save; restore another step"
-            )
-        digests.update(_parsed_digests(directory, name, body))
-    return digests
+
+    def read(process: int) -> dict[str, FileDigest]:
+        return _digests(step, process, description.digests[process])
+
+    return _merged(in_parallel(read, range(len(description.digests)), _READERS))
 
 
-def _parsed_digests(directory: Path, name: str, body: Any) -> dict[str, FileDigest]:
+def delivered(
+    folder: Folder, step: Step, digests: Sequence[int]
+) -> dict[str, FileDigest]:
+    """Return the digests of all files of a step that is not yet committed.
+
+    `digests` has the CRC-32 of each process's file of digests.
+
+    Raises:
+        CheckpointWriteError: Process 0 does not see the files of another process.
+    """
+
+    def read(process: int) -> dict[str, FileDigest]:
+        try:
+            return _digests(step, process, digests[process])
+        except CheckpointDamagedError as error:
+            raise CheckpointWriteError(
+                f"the files of process {process} are not in {folder}, so the step "
+                f"could not be restored; {folder.not_shared_remedy}"
+            ) from error
+
+    return _merged(in_parallel(read, range(len(digests)), _READERS))
+
+
+def _digests(step: Step, process: int, crc: int) -> dict[str, FileDigest]:
+    """Return the digests of the files that a process wrote, by name."""
+    name = digests_file(process)
+    body = unsealed(step.location, name, step.read)
+    if crc_of(body) != crc:
+        raise CheckpointDamagedError(
+            f"{step.location}: {name} is from another save; restore another step"
+        )
     try:
         return digests_from_json(body)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
         raise CheckpointDamagedError(
-            f"{directory}: {name} holds no digests of a step ({e}); restore another "
-            "step"
+            f"{step.location}: {name} holds no digests of a step ({e}); restore "
+            "another step"
         ) from e
+
+
+def _merged(parts: list[dict[str, FileDigest]]) -> dict[str, FileDigest]:
+    return {name: digest for part in parts for name, digest in part.items()}
+
+
+def finished(folder: Folder) -> dict[int, Step]:
+    """Return the finished steps, oldest first."""
+    steps = folder.steps().items()
+    return {number: step for number, step in steps if step.state == "finished"}
 
 
 def description_of(folder: Folder, step: SupportsIndex) -> Description:
     """Read the description of a step, or raise CheckpointNotFoundError."""
     number = checked_step(step)
-    directory = folder.described().get(number)
-    if directory is None:
+    found = folder.steps([number]).get(number)
+    if found is None or found.state != "finished":
         raise not_found(folder, number)
-    return read_description(directory)
+    return described(found)
 
 
 def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
     """Return the error for a step that does not exist; lists the existing steps."""
     return CheckpointNotFoundError(
-        f"{folder}: has no step {step}; it holds {listed(folder.steps())}"
+        f"{folder}: has no step {step}; it holds {listed(list(finished(folder)))}"
     )
 
 
 def descriptions(
     folder: Folder, unreadable: list[CheckpointUnreadableError] | None = None
 ) -> dict[int, Description]:
-    """Return the description of every step.
+    """Return the description of every finished step.
 
     A step with a damaged description gets a description without metrics and without a
     rule, whose `saved_at` is minus infinity. If `unreadable` is given, so does a step
     that cannot be read for another reason, and the list gets the error.
     """
-    found: dict[int, Description] = {}
-    for step, directory in folder.described().items():
-        found[step] = Description(step, {}, None, {}, -math.inf)
+
+    def read(step: Step) -> Description | CheckpointError:
         try:
-            found[step] = read_description(directory)
-        except CheckpointDamagedError:
-            continue
+            return described(step)
+        except CheckpointDamagedError as error:
+            return error
         except CheckpointUnreadableError as error:
             if unreadable is None:
                 raise
             unreadable.append(error)
-    return found
+            return error
+
+    steps = finished(folder)
+    results = in_parallel(read, [*steps.values()], _READERS)
+    found = dict(zip(steps, results, strict=True))
+    if any(isinstance(each, CheckpointDamagedError) for each in found.values()):
+        # Another program may have dropped the step after the steps were listed.
+        now = folder.steps()
+        found = {n: each for n, each in found.items() if now.get(n) == steps[n]}
+    return {
+        number: Description(number, {}, None, {}, -math.inf)
+        if isinstance(each, CheckpointError)
+        else each
+        for number, each in found.items()
+    }
 
 
 def checked_step(step: Any) -> int:

@@ -10,6 +10,7 @@ half-deleted step.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -21,23 +22,16 @@ import time
 import weakref
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from roxxel_store.files import matches_in, names_in, sync_folder, sync_tree
+from roxxel_store.files import matches_in, names_in, sync_file, sync_folder, sync_tree
 from roxxel_store.locks import try_lock, unlock
-from roxxel_store.output import replace_file
 
-from roxxel_ckpt._integrity import (
-    Verifier,
-    find_missing,
-    has_digests,
-    is_finished,
-    mode_of,
-)
+from roxxel_ckpt._integrity import LocalFiles, bytes_of, mode_of
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
+from roxxel_ckpt._place.description import delivered, finished
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
-    not_delivered,
     not_set_aside,
     only_set_aside,
     try_to_delete,
@@ -45,14 +39,12 @@ from roxxel_ckpt._place.folder import (
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
-    from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
-
 _logger = logging.getLogger("roxxel_ckpt")
-_OURS = (COMMIT_FILE, STATE)
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
 _STAGED = ".roxxel-staged"
@@ -66,6 +58,43 @@ _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalStep:
+    """The directory of a step on a disk."""
+
+    number: int
+    path: Path
+
+    @property
+    def location(self) -> str:
+        """The path of the directory."""
+        return str(self.path)
+
+    @property
+    def state(self) -> Literal["finished", "unfinished", "foreign"]:
+        """Whether the step was committed, and whether this package wrote it."""
+        if mode_of(self.path / COMMIT_FILE) is not None:
+            return "finished"
+        is_ours = mode_of(self.path / STATE) is not None
+        return "unfinished" if is_ours else "foreign"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file."""
+        return bytes_of(self.path / name)
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of bytes of every file, by its path in the step."""
+        return {
+            path.relative_to(self.path).as_posix(): path.stat().st_size
+            for path in matches_in(self.path, "**/*")
+            if path.is_file()
+        }
+
+    def opened(self) -> LocalFiles:
+        """Return the files."""
+        return LocalFiles(self.path)
 
 
 class LocalFolder:
@@ -100,13 +129,6 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def check_usable(self) -> None:
-        """Raise NotADirectoryError if the path is a file."""
-        if self.path.exists() and not self.path.is_dir():
-            raise NotADirectoryError(
-                f"{self}: checkpoint_path is a file; give a folder"
-            )
-
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
@@ -114,22 +136,23 @@ class LocalFolder:
         with the steps in its subfolder `checkpoints`, or may itself be a step. Or its
         steps may have names that are not numbers, such as `step_3`.
         """
-        aside = self.aside().steps()
+        aside = finished(self._aside())
         if aside:
-            raise only_set_aside(self, aside)
+            raise only_set_aside(self, list(aside))
         inner = LocalFolder(self.path / "checkpoints")
-        if inner.steps():
+        if finished(inner):
             raise CheckpointNotFoundError(
                 f"{self}: holds no step, but {inner} does; give that folder"
             )
-        if is_finished(self.path):
+        if mode_of(self.path / COMMIT_FILE) is not None:
             raise CheckpointNotFoundError(
                 f"{self}: is a checkpoint and not a folder of checkpoints; "
                 f"{self._remedy_for(self.path)}"
             )
         entries = self.path.iterdir() if _is_directory(self.path) else ()
         for entry in sorted(entries):
-            if _OTHER_NAME.fullmatch(entry.name) and is_finished(entry):
+            is_step = _OTHER_NAME.fullmatch(entry.name)
+            if is_step and mode_of(entry / COMMIT_FILE) is not None:
                 raise CheckpointNotFoundError(
                     f"{entry}: is a checkpoint, but its name is not the number of a "
                     f"step; {self._remedy_for(entry)}"
@@ -142,16 +165,23 @@ class LocalFolder:
             return remedy
         return f"rename it to {int(found[1])} and {remedy}"
 
-    def location(self, step: int) -> str:
-        """Return the path of a step."""
-        return str(self.step_path(step))
+    def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
+        """Return every step with a directory, whichever program wrote it, in order."""
+        path = self.path
+        if only is None:
+            pattern = _ABANDONED_STEP if self._is_aside else _STEP
+            entries = path.iterdir() if _is_directory(path) else ()
+            found = (pattern.fullmatch(entry.name) for entry in entries)
+            only = {int(match[1]) for match in found if match}
+        steps = (LocalStep(number, self._directory(number)) for number in sorted(only))
+        return {step.number: step for step in steps if _is_directory(step.path)}
 
-    def step_path(self, step: int) -> Path:
-        """Return the directory of a finished step, whether or not it exists.
+    def _directory(self, step: int) -> Path:
+        """Return the directory of a step, whether or not it exists.
 
         `commit` renames the old directory of a step before it puts the new directory
         in place. If the process is killed in between, this method returns the renamed
-        directory, until the next save or restore renames it back.
+        directory, until the next save renames it back.
         """
         if self._is_aside:
             return max(self._copies(step), default=(0, self._numbered_path(step)))[1]
@@ -159,52 +189,9 @@ class LocalFolder:
         is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
         return replaced if is_replaced else numbered
 
-    def numbered(self) -> list[int]:
-        """Return every step with a directory, whichever program wrote it, in order."""
-        if not _is_directory(self.path):
-            return []
-        pattern = _ABANDONED_STEP if self._is_aside else _STEP
-        found = ((pattern.fullmatch(e.name), e) for e in self.path.iterdir())
-        return sorted({int(m[1]) for m, e in found if m and _is_directory(e)})
-
-    def steps(self) -> list[int]:
-        """Return the finished steps that this package can read, oldest first."""
-        return [step for step in self.numbered() if is_finished(self.step_path(step))]
-
-    def is_checkpoint(self, step: int) -> bool:
-        """Return whether this package wrote a step, which may be damaged."""
-        directory = self.step_path(step)
-        return any(mode_of(directory / part) is not None for part in _OURS)
-
-    def described(self) -> dict[int, Path]:
-        """Return the directory of every finished step."""
-        return {step: self.step_path(step) for step in self.steps()}
-
-    def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
-        """Return False: all files of a step are in its directory."""
-        del directory, digests
-        return False
-
-    def find_missing(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first file of a step that is missing or has a wrong size."""
-        return find_missing(directory, digests)
-
-    def find_damage(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first damaged file of a step; None if all are sound."""
-        return Verifier().find_damage(directory, digests)
-
-    def num_bytes(self, step: int) -> int:
-        """Return the number of bytes of all files of a step."""
-        found = matches_in(self.step_path(step), "**/*")
-        return sum(path.stat().st_size for path in found if path.is_file())
-
-    def drop(self, directory: Path, *, keep: bool) -> None:
-        """Do nothing: there are no copies."""
-        del directory, keep
+    def _ours(self) -> list[int]:
+        """Return the steps that this package wrote, oldest first."""
+        return [n for n, step in self.steps().items() if step.state != "foreign"]
 
     @contextlib.contextmanager
     def marked(self) -> Generator[str]:
@@ -274,12 +261,13 @@ class LocalFolder:
                 f"{self}: is on a disk, which lists no pieces of files; leave files out"
             )
         staged = staging.parent
-        for process, crc in enumerate(digests):
-            if not has_digests(staged, process, crc):
-                raise not_delivered(self, process)
-        replace_file(staged / COMMIT_FILE, text.encode())
+        delivered(self, LocalStep(step, staged), digests)
+        with (staged / COMMIT_FILE).open("wb") as file:
+            file.write(text.encode())
+            file.flush()
+            sync_file(file.fileno())
         sync_folder(staged)
-        newer = [n for n in self.numbered() if n > base and self.is_checkpoint(n)]
+        newer = [number for number in self._ours() if number > base]
         numbered, replaced = self._numbered_path(step), self._replaced(step)
         with contextlib.ExitStack() as moves:
             self._set_aside(newer, moves)
@@ -300,7 +288,7 @@ class LocalFolder:
         if is_first and not is_saved:
             shutil.rmtree(staging.parent, ignore_errors=True)
 
-    def aside(self) -> LocalFolder:
+    def _aside(self) -> LocalFolder:
         """Return the folder of the steps that were set aside."""
         return LocalFolder(self.path / ABANDONED)
 
@@ -310,10 +298,10 @@ class LocalFolder:
         Raises:
             CheckpointNotFoundError: No step with this number is set aside.
         """
-        aside, target = self.aside(), self._numbered_path(step)
-        if step not in aside.numbered():
-            raise not_set_aside(self, step, aside.steps())
-        ours = [number for number in self.numbered() if self.is_checkpoint(number)]
+        aside, target = self._aside(), self._numbered_path(step)
+        if step not in aside.steps():
+            raise not_set_aside(self, step, list(finished(aside)))
+        ours = self._ours()
         if mode_of(target) is not None and step not in ours:
             raise CheckpointWriteError(
                 f"{target}: exists and is not a checkpoint of roxxel-ckpt; move it away"
@@ -327,7 +315,7 @@ class LocalFolder:
             self._set_aside(newer, moves)
             if step in ours:
                 old = aside.path / f"{step}.{last + 1}"
-                _move(self.step_path(step), old, moves)
+                _move(self._directory(step), old, moves)
                 newer = [step, *newer]
             _move(back, target, moves)
             sync_folder(aside.path)
@@ -340,13 +328,13 @@ class LocalFolder:
 
         Closing `moves` moves them back.
         """
-        aside = self.aside()
+        aside = self._aside()
         if steps:
             aside.path.mkdir(exist_ok=True)
         for step in steps:
             copies = aside._copies(step)  # noqa: SLF001 - a folder of this class
             name = f"{step}.{max(copies)[0] + 1}" if copies else str(step)
-            _move(self.step_path(step), aside.path / name, moves)
+            _move(self._directory(step), aside.path / name, moves)
         if steps:
             sync_folder(aside.path)
 
@@ -365,7 +353,7 @@ class LocalFolder:
         """
         if not _is_directory(self.path):
             return
-        for step in self.numbered():
+        for step in self.steps():
             numbered, replaced = self._numbered_path(step), self._replaced(step)
             if mode_of(replaced) is not None:
                 if mode_of(numbered) is not None:
@@ -375,13 +363,6 @@ class LocalFolder:
         for entry in list(self.path.iterdir()):
             if _LEFTOVER.fullmatch(entry.name):
                 _remove_tree(entry)
-
-    def tidy(self) -> None:
-        """Remove what killed processes left, unless another program saves here."""
-        if self.path.is_dir():
-            with contextlib.suppress(OSError), self._locked() as held:
-                if held:
-                    self._clean()
 
     @contextlib.contextmanager
     def saving(self) -> Generator[str]:

@@ -7,7 +7,7 @@ The folder is on a disk (`roxxel_ckpt._place.disk`) or in a bucket
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from roxxel_ckpt._names import ABANDONED, listed
 from roxxel_ckpt.errors import (
@@ -17,18 +17,56 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._integrity import LocalFiles
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
 
 
+class Step(Protocol):
+    """The files of one step, in its directory on a disk or as objects in a bucket.
+
+    Two steps are equal if they have the same files: a step that was replaced since is
+    not equal to the one that replaced it, except in one directory of a disk.
+    """
+
+    @property
+    def number(self) -> int:
+        """The number of updates done."""
+        ...
+
+    @property
+    def location(self) -> str:
+        """The path or URL that names the step in messages."""
+        ...
+
+    @property
+    def state(self) -> Literal["finished", "unfinished", "foreign"]:
+        """Whether the step was committed, which says nothing of later damage.
+
+        This package did not write a foreign one. A bucket lists finished steps only.
+        """
+        ...
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a sealed file, which may be damaged."""
+        ...
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of bytes of every file, by its path in the step."""
+        ...
+
+    def opened(self) -> LocalFiles:
+        """Return the files on this machine; close them after use."""
+        ...
+
+
 class Folder(Protocol):
-    """The checkpoints of one run, and what a save or a restore does with them.
+    """The checkpoints of one run: which steps there are, and how one is saved.
 
     Process 0 decides which steps exist: only process 0 calls `saving`, `marked`,
     `commit` and `bring_back`. `staging` is the local directory in which one process
@@ -44,10 +82,6 @@ class Folder(Protocol):
         """Return the path or URL of the folder."""
         ...
 
-    def check_usable(self) -> None:
-        """Raise an error if this folder cannot hold checkpoints."""
-        ...
-
     def check_has_no_misplaced_step(self) -> None:
         """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
@@ -56,62 +90,12 @@ class Folder(Protocol):
         """
         ...
 
-    def location(self, step: int) -> str:
-        """Return the path or URL that names a step in messages."""
-        ...
+    def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
+        """Return every step, whichever program wrote it, by its number, oldest first.
 
-    def numbered(self) -> list[int]:
-        """Return every step, whichever program wrote it, oldest first."""
-        ...
-
-    def steps(self) -> list[int]:
-        """Return the finished steps that this package can read, oldest first."""
-        ...
-
-    def is_checkpoint(self, step: int) -> bool:
-        """Return whether a step, which may be damaged, is a checkpoint."""
-        ...
-
-    def described(self) -> dict[int, Path]:
-        """Return, for every finished step, a local directory with its description."""
-        ...
-
-    def step_path(self, step: int) -> Path:
-        """Return a local directory with the description and the digests of a step."""
-        ...
-
-    def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
-        """Copy files of a step into the directory that `step_path` returned.
-
-        Returns False if no copy is needed, because the directory is the step itself.
+        With `only`, those of these steps that exist. A step of which another process
+        has told is found so at once: a network file system may list it later.
         """
-        ...
-
-    def find_missing(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first file of a step that is missing or has a wrong size."""
-        ...
-
-    def find_damage(
-        self, directory: Path, digests: Mapping[str, FileDigest]
-    ) -> str | None:
-        """Describe the first damaged file of a step; None if all are sound."""
-        ...
-
-    def num_bytes(self, step: int) -> int:
-        """Return the number of bytes of all files of a step."""
-        ...
-
-    def drop(self, directory: Path, *, keep: bool) -> None:
-        """Remove the local copy `directory` of a step.
-
-        With `keep`, a folder that keeps copies keeps this one and removes the others.
-        """
-        ...
-
-    def tidy(self) -> None:
-        """Remove what killed processes left, unless another program saves here."""
         ...
 
     def saving(self) -> AbstractContextManager[str]:
@@ -131,10 +115,6 @@ class Folder(Protocol):
 
     def sees(self, mark: str) -> bool:
         """Return whether this process sees the mark of process 0."""
-        ...
-
-    def aside(self) -> Folder:
-        """Return the folder of the steps that were set aside."""
         ...
 
     def bring_back(self, step: int) -> list[int]:
@@ -230,14 +210,6 @@ def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
 def how_to_bring_back(folder: Folder) -> str:
     """Return the command that brings back a step of this folder."""
     return f"`roxxel-ckpt bring-back {folder}@STEP` brings one of them back"
-
-
-def not_delivered(folder: Folder, process: int) -> CheckpointWriteError:
-    """Return the error for files of a process that process 0 does not see."""
-    return CheckpointWriteError(
-        f"the files of process {process} are not in {folder}, so the step could not be "
-        f"restored; {folder.not_shared_remedy}"
-    )
 
 
 def try_to_delete(name: str, delete: Callable[[], None]) -> None:

@@ -15,13 +15,14 @@ import jax
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
 from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
-from roxxel_ckpt._integrity import FileDigest, Verifier, find_undigested
+from roxxel_ckpt._integrity import find_undigested, problem_of
+from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.description import (
     checked_step,
+    described,
+    digests_of,
+    leaves_of,
     not_found,
-    read_description,
-    read_digests,
-    read_leaves,
 )
 from roxxel_ckpt._restore.compare import (
     check_form,
@@ -45,11 +46,11 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
     from typing import SupportsIndex
 
+    from roxxel_ckpt._integrity import FileDigest, LocalFiles
     from roxxel_ckpt._place.description import Description, LeafSpec
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt._restore.compare import Options, RestoreReport
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -64,13 +65,13 @@ class Candidate:
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy. `saved`
     has the leaves of the checkpoint.
-    `location` names the step in messages. `live` is the tree to read into. Without
-    `targets`, all files are verified and no leaf is read.
+    `live` is the tree to read into. Without `targets`, all files are verified and no
+    leaf is read.
     """
 
     live: StateTree
-    directory: Path
-    location: str
+    step: Step
+    files: LocalFiles
     description: Description
     report: RestoreReport
     source: Mapping[str, str]
@@ -81,18 +82,11 @@ class Candidate:
 class Restorer:
     """Chooses, verifies and reads checkpoints of a folder."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        channel: Channel,
-        timeout_s: float,
-        *,
-        is_read_only: bool,
-    ) -> None:
+    def __init__(self, folder: Folder, channel: Channel, timeout_s: float) -> None:
         self._folder = folder
         self._channel, self._timeout_s = channel, timeout_s
-        self._is_read_only = is_read_only
-        self._verifier = Verifier()
+        # What `peek` has verified and perhaps fetched, the next `restore` uses.
+        self._opened: dict[Step, LocalFiles] = {}
 
     def choose(
         self,
@@ -107,13 +101,11 @@ class Restorer:
         The choice is the same on all processes. `call` names the method in errors.
         `wait` waits for the save in flight. `find_live` returns the tree to read into,
         whose shardings decide which files each process verifies. Without `options`, the
-        folder does not change, and the checkpoint need not fit the tree.
+        checkpoint need not fit the tree.
         """
 
         def list_steps(_: list[None]) -> list[int]:
-            if options is not None and not self._is_read_only:
-                self._folder.tidy()
-            return self._folder.numbered()
+            return list(self._folder.steps())
 
         steps = self._channel.agree(call, wait, list_steps, self._timeout_s)
         live = find_live()
@@ -141,13 +133,15 @@ class Restorer:
         the live arrays before reading; a failure then loses their values and raises
         CheckpointStateLostError.
         """
-        self._verifier.forget()  # The next restore verifies every file again.
+        files = candidate.files
+        files.forget()  # The next restore verifies every file again.
+        location = candidate.step.location
         live, values = candidate.live, dict[str, Any]()
 
         def read() -> None:
             if release:
                 live.release(candidate.source)
-            stored = orbax.read_arrays(candidate.directory, candidate.targets or {})
+            stored = orbax.read_arrays(files.directory, candidate.targets or {})
             for name, source in candidate.source.items():
                 # `pop` frees each stored array early, so peak memory is one state.
                 values[name] = from_stored(name, stored.pop(source), live.leaves[name])
@@ -164,16 +158,18 @@ class Restorer:
                 raise
             if release:
                 raise CheckpointStateLostError(
-                    f"{candidate.location}: the arrays cannot be read "
+                    f"{location}: the arrays cannot be read "
                     f"({brief(error)}) after the live arrays were deleted, so the "
                     "state in memory is lost, and the checkpoint is unchanged; remove "
                     "the cause and restore again"
                 ) from error
             raise CheckpointError(
-                f"{candidate.location}: the arrays cannot be read ({brief(error)}); "
+                f"{location}: the arrays cannot be read ({brief(error)}); "
                 "restore another step"
             ) from error
-        self._folder.drop(candidate.directory, keep=True)
+        self._close(candidate.step, keep=True)
+        for step in list(self._opened):
+            self._close(step, keep=False)
         if process_index() == 0 and not candidate.report.is_exact:
             _logger.warning("%s: %s", self._folder, candidate.report)
         return live.with_values(values)
@@ -194,10 +190,9 @@ class Restorer:
             raise not_found(self._folder, step)
         skipped: list[tuple[str, str]] = []
         for number in [step] if step is not None else reversed(steps):
-            candidate, problem = self._verified(live, number, options)
+            candidate, location, problem = self._verified(live, number, options)
             if problem is None:
                 return candidate
-            location = self._folder.location(number)
             if step is not None:
                 raise CheckpointDamagedError(
                     f"{location}: cannot be used because {problem}; restore() without "
@@ -219,20 +214,26 @@ class Restorer:
         return None
 
     def _verified(
-        self, live: StateTree | None, step: int, options: Options | None
-    ) -> tuple[Candidate | None, str | None]:
-        """Plan and verify a step; return the candidate or a description of damage."""
+        self, live: StateTree | None, number: int, options: Options | None
+    ) -> tuple[Candidate | None, str, str | None]:
+        """Plan and verify a step; return candidate, location and what is damaged."""
         found: list[Candidate] = []
-        directories: list[Path] = []
+        steps: list[Step] = []
+        place = f"{self._folder}/{number}"
 
         def verify() -> str | None:
+            nonlocal place
+            files = None
             try:
-                directories.append(self._folder.step_path(step))
-                found.append(self._plan(directories[0], live, step, options))
+                steps.extend(self._folder.steps([number]).values())
+                if not steps:
+                    return f"{COMMIT_FILE} is missing"
+                place = steps[0].location
+                files = self._files_of(steps[0])
+                found.append(self._plan(steps[0], files, live, options))
                 return self._damage(found[0])
             except CheckpointDamagedError as error:
-                text = str(error).removeprefix(f"{directories[0]}: ")
-                return text.removesuffix("; restore another step")
+                return problem_of(error, place, files and files.directory)
             except CheckpointError:
                 # A bucket that does not answer, or a full local disk, says nothing
                 # about the checkpoint.
@@ -240,37 +241,46 @@ class Restorer:
             except (FileNotFoundError, NotADirectoryError) as error:
                 return f"it cannot be read ({brief(error)})"
             except Exception as error:
-                location = self._folder.location(step)
-                raise CheckpointUnreadableError.because(location, error) from error
+                raise CheckpointUnreadableError.because(place, error) from error
 
         problem: str | None = self._channel.agree(
-            f"verify step {step}",
+            f"verify step {number}",
             lambda: (verify(), _identity(found)),
             _first_problem,
             self._timeout_s,
         )
         if problem is None:
-            return found[0], None
-        for directory in directories:
-            self._folder.drop(directory, keep=False)
-        return None, problem
+            return found[0], place, None
+        for step in steps:
+            self._close(step, keep=False)
+        return None, place, problem
+
+    def _files_of(self, step: Step) -> LocalFiles:
+        if step not in self._opened:
+            self._opened[step] = step.opened()
+        return self._opened[step]
+
+    def _close(self, step: Step, *, keep: bool) -> None:
+        files = self._opened.pop(step, None)
+        if files is not None:
+            files.close(keep=keep)
 
     def _plan(
         self,
-        directory: Path,
+        step: Step,
+        files: LocalFiles,
         live: StateTree | None,
-        step: int,
         options: Options | None,
     ) -> Candidate:
-        if not self._folder.is_checkpoint(step):
+        location = step.location
+        if step.state == "foreign":
             raise CheckpointDamagedError(
-                f"{directory}: it is not a checkpoint of roxxel-ckpt (`roxxel-ckpt "
+                f"{location}: it is not a checkpoint of roxxel-ckpt (`roxxel-ckpt "
                 "import` reads those of an Orbax CheckpointManager)"
             )
-        description = read_description(directory)
-        location, saved = self._folder.location(step), read_leaves(directory)
+        description, saved = described(step), leaves_of(step)
         specs = {} if live is None else live.specs
-        report = plan_restore(step, saved, specs, options and options.rename)
+        report = plan_restore(step.number, saved, specs, options and options.rename)
         if live is not None and options is not None:
             check_form(location, saved, specs)
             if options.is_load:
@@ -293,47 +303,36 @@ class Restorer:
                 else None
                 for name, stored in source.items()
             }
-        return Candidate(
-            live or StateTree({}),
-            directory,
-            location,
-            description,
-            report,
-            source,
-            targets,
-            saved,
-        )
+        live = live or StateTree({})
+        return Candidate(live, step, files, description, report, source, targets, saved)
 
     def _damage(self, candidate: Candidate) -> str | None:
         """Describe the first damage in the files that this process reads."""
-        directory = candidate.directory
-        digests = read_digests(directory, candidate.description)
+        files = candidate.files
+        digests = digests_of(candidate.step, candidate.description)
         if candidate.targets is None:
             # Without a tree, all files count; they are shared among the processes.
             mine = list(digests)[process_index() :: process_count()]
-            return self._find(directory, digests, mine)
-        files = layout_files(candidate.targets)
-        damage = self._find(directory, digests, files)
+            return _first_damage(files, digests, mine)
+        damage = _first_damage(files, digests, layout_files(candidate.targets))
         if damage is not None:
             return damage
         chunks, mine = chunk_files(digests), list[str]()
         for name, target in candidate.targets.items():
-            layout = read_layout(directory, name, candidate.saved[name], chunks)
+            spec = candidate.saved[name]
+            layout = read_layout(files.directory, name, spec, chunks)
             mine += layout.overlapping(_parts(layout.shape, target))
-        return self._find(directory, digests, mine)
+        return _first_damage(files, digests, mine)
 
-    def _find(
-        self, directory: Path, digests: Mapping[str, FileDigest], names: list[str]
-    ) -> str | None:
-        problem = find_undigested(names, digests)
-        if problem is not None:
-            return problem
-        wanted = {name: digests[name] for name in names}
-        damages = self._verifier.damages(directory, wanted)
-        absent = {name: digests[name] for name in damages}
-        if absent and self._folder.fetch(directory, absent):
-            damages = self._verifier.damages(directory, absent)
-        return next(iter(damages.values()), None)
+
+def _first_damage(
+    files: LocalFiles, digests: Mapping[str, FileDigest], names: list[str]
+) -> str | None:
+    problem = find_undigested(names, digests)
+    if problem is not None:
+        return problem
+    damages = files.damages({name: digests[name] for name in names})
+    return next(iter(damages.values()), None)
 
 
 def _log_damage(skipped: list[tuple[str, str]]) -> None:

@@ -19,8 +19,6 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from roxxel_store.output import replace_file
-
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
     crc_of,
@@ -29,6 +27,7 @@ from roxxel_ckpt._integrity import (
     sealed,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
+from roxxel_ckpt._place.bucket import aside_of
 from roxxel_ckpt._place.description import descriptions
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt.coordination import Channel, process_count, process_index
@@ -134,16 +133,16 @@ def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
 
 def _is_new(folder: Folder, step: int, base: int, *, force: bool) -> bool:
     """Return whether a step may be saved; False if it exists."""
-    numbered = folder.numbered()
-    ours = [number for number in numbered if folder.is_checkpoint(number)]
-    if step in numbered and step not in ours:
+    steps = folder.steps()
+    ours = [number for number, each in steps.items() if each.state != "foreign"]
+    if step in steps and step not in ours:
         raise CheckpointWriteError(
-            f"{folder.location(step)}: exists and is not a checkpoint of "
+            f"{steps[step].location}: exists and is not a checkpoint of "
             "roxxel-ckpt; give checkpoint_path a folder of its own"
         )
     if step in ours and step <= base and not force:
         return False
-    if base < step and base not in ours and base in folder.aside().numbered():
+    if base < step and base not in ours and base in aside_of(folder).steps():
         raise CheckpointWriteError(
             f"{folder}: step {base}, from which this run continues, was set aside "
             "by another program, so this one can no longer save; start it again "
@@ -304,7 +303,7 @@ class Save:
         digests = digest_files(self._staging)
         path = self._staging / digests_file(process_index())
         path.parent.mkdir()
-        replace_file(path, sealed(digests).encode())
+        path.write_text(sealed(digests))  # flushed with all files, by `deliver`
         self.folder.deliver(self._staging)
         return crc_of(digests)
 

@@ -6,6 +6,7 @@ or a missing file; 2 for a wrong command line.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import math
@@ -17,20 +18,26 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store import check_output
 from roxxel_store.command import prepare_streams, run_command
 
-from roxxel_ckpt._integrity import Verifier, find_undigested
+from roxxel_ckpt._integrity import (
+    LocalFiles,
+    find_missing,
+    find_undigested,
+    problem_of,
+)
 from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
+from roxxel_ckpt._place.bucket import aside_of
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
+    described,
     descriptions,
-    read_description,
-    read_digests,
+    digests_of,
+    leaves_of,
 )
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt.cli._named_steps import (
-    Step,
     holds_none,
     named_aside,
     named_folder,
@@ -46,12 +53,15 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from roxxel_ckpt._integrity import FileDigest
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
 
     Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
+
+# A step of a bucket is verified in parts of this size, so that it needs little room.
+_PART_BYTES = 1 << 30
 
 
 def main(
@@ -87,22 +97,21 @@ def main(
 
 def _ls(options: argparse.Namespace) -> int:
     folder = named_folder(options.folder)
-    aside = folder.aside()
+    aside = aside_of(folder)
     found, replaced = descriptions(folder, []), descriptions(aside, [])
     if not found and not replaced:
         raise holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
     best = retention.ranked(found)[:1]
     rows = [
-        *(_row(aside, step, each, ["set aside"]) for step, each in replaced.items()),
-        *(
-            _row(
-                folder,
-                step,
-                each,
-                ["newest"] * (step == max(found)) + ["best"] * (step in best),
-            )
-            for step, each in found.items()
+        *_rows(aside, replaced, {step: ["set aside"] for step in replaced}),
+        *_rows(
+            folder,
+            found,
+            {
+                step: ["newest"] * (step == max(found)) + ["best"] * (step in best)
+                for step in found
+            },
         ),
     ]
     if options.json:
@@ -127,21 +136,19 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(
-    folder: Folder, step: int, description: Description, marks: list[str]
-) -> dict[str, Any]:
-    """Return what `ls` shows of a step."""
-    more = (
-        *(["permanent"] if description.is_permanent else []),
-        *_problem(folder, step),
-    )
-    return {
-        "step": step,
-        "num_bytes": folder.num_bytes(step),
-        "saved_at": _local_time(description),
-        "metrics": dict(description.metrics),
-        "marks": [*marks, *more],
-    }
+def _rows(
+    folder: Folder, found: Mapping[int, Description], marks: Mapping[int, list[str]]
+) -> Iterable[dict[str, Any]]:
+    """Yield what `ls` shows of each step."""
+    for number, step in folder.steps(found).items():
+        sizes, permanent = step.sizes(), ["permanent"] * found[number].is_permanent
+        yield {
+            "step": number,
+            "num_bytes": sum(sizes.values()),
+            "saved_at": _local_time(found[number]),
+            "metrics": dict(found[number].metrics),
+            "marks": [*marks[number], *permanent, *_problem(step, sizes)],
+        }
 
 
 def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
@@ -150,12 +157,10 @@ def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
     return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
 
 
-def _problem(folder: Folder, step: int) -> list[str]:
+def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
     """Return a mark unless all files of a step exist and have the recorded sizes."""
-    directory = folder.step_path(step)
     try:
-        digests = read_digests(directory, read_description(directory))
-        is_whole = folder.find_missing(directory, digests) is None
+        is_whole = find_missing(sizes, digests_of(step, described(step))) is None
     except CheckpointDamagedError:
         is_whole = False
     except OSError:
@@ -165,7 +170,7 @@ def _problem(folder: Folder, step: int) -> list[str]:
 
 def _show(options: argparse.Namespace) -> int:
     step = named_step(options.step)
-    description, leaves = step.description(), step.leaves()
+    description, leaves = described(step), leaves_of(step)
     if options.json:
         print(json.dumps(_step_json(step, description, leaves)))
         return 0
@@ -196,7 +201,7 @@ def _step_json(
 ) -> dict[str, Any]:
     return {
         "step": description.step,
-        "location": str(step.location),
+        "location": step.location,
         "metrics": dict(description.metrics),
         "extra": description.extra,
         "versions": dict(description.versions),
@@ -213,8 +218,8 @@ def _step_json(
 
 def _diff(options: argparse.Namespace) -> int:
     steps = named_step(options.a), named_step(options.b)
-    leaves = steps[0].leaves(), steps[1].leaves()
-    both = steps[0].description(), steps[1].description()
+    leaves = leaves_of(steps[0]), leaves_of(steps[1])
+    both = described(steps[0]), described(steps[1])
     report = plan_restore(both[0].step, *leaves, whole=True)
     lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
@@ -228,13 +233,10 @@ def _diff(options: argparse.Namespace) -> int:
         ]
     same = len(report.restored)
     if options.values:
-        directories = (
-            _sound_directory(steps[0], "compared"),
-            _sound_directory(steps[1], "compared"),
-        )
-        for name, line in _different_values(directories, report.restored, leaves[0]):
-            lines.append(f"! {name}: {line}")
-            same -= 1
+        with _sound(steps[0], "compared") as a, _sound(steps[1], "compared") as b:
+            for name, line in _different_values((a, b), report.restored, leaves[0]):
+                lines.append(f"! {name}: {line}")
+                same -= 1
     for line in lines:
         print(line)
     alike, note = "equal", ""
@@ -304,78 +306,95 @@ def _verify(options: argparse.Namespace) -> int:
     return 0 if is_sound else 1
 
 
-def _damage(step: Step, *, fetch: bool = False) -> str | None:
+def _damage(step: Step, files: LocalFiles | None = None) -> str | None:
     """Describe the first damage in any file of a step; None if the step is sound.
 
-    With `fetch`, all files of the step are in its directory afterwards.
+    With `files`, all files of the step are in their directory afterwards. Without, a
+    step in a bucket needs room for a small part of its files at a time.
     """
-    directory = step.directory
     try:
-        description = read_description(directory)
-        digests = read_digests(directory, description)
+        digests = digests_of(step, described(step))
+        leaves = leaves_of(step)
     except CheckpointDamagedError as error:
-        return _problem_of(error, directory)
-    if fetch and step.folder.fetch(directory, digests):
-        damage = Verifier().find_damage(directory, digests)
-    else:
-        damage = step.folder.find_damage(directory, digests)
-    return damage or _misfit(step, digests)
+        return problem_of(error, step.location)
+    for part in [digests] if files is not None else _parts(digests):
+        with contextlib.nullcontext(files) if files else step.opened() as some:
+            damages = some.damages(part)
+        if damages:
+            return next(iter(damages.values()))
+    with contextlib.nullcontext(files) if files else step.opened() as some:
+        return _misfit(some, leaves, digests)
 
 
-def _misfit(step: Step, digests: Mapping[str, FileDigest]) -> str | None:
+def _parts(digests: Mapping[str, FileDigest]) -> Iterable[dict[str, FileDigest]]:
+    """Yield digests of files that have about a gigabyte together."""
+    part: dict[str, FileDigest] = {}
+    num_bytes = 0
+    for name, digest in digests.items():
+        part[name] = digest
+        num_bytes += digest.num_bytes
+        if num_bytes > _PART_BYTES:
+            yield part
+            part, num_bytes = {}, 0
+    yield part
+
+
+def _misfit(
+    files: LocalFiles,
+    leaves: Mapping[str, LeafSpec],
+    digests: Mapping[str, FileDigest],
+) -> str | None:
     """Describe the first array whose sound files do not fit the description."""
     from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
 
-    directory = step.directory
-    saved = {name: spec for name, spec in step.leaves().items() if spec.is_stored}
+    saved = {name: spec for name, spec in leaves.items() if spec.is_stored}
     layouts = layout_files(saved)
     problem = find_undigested(layouts, digests)
     if problem is not None:
         return problem
-    step.folder.fetch(directory, {name: digests[name] for name in layouts})
+    damages = files.damages({name: digests[name] for name in layouts})
+    if damages:
+        return next(iter(damages.values()))
     chunks = chunk_files(digests)
     for name, spec in saved.items():
         try:
-            read_layout(directory, name, spec, chunks)
+            read_layout(files.directory, name, spec, chunks)
         except CheckpointDamagedError as error:
-            return _problem_of(error, directory)
+            return problem_of(error, files.directory)
     return None
 
 
-def _problem_of(error: CheckpointDamagedError, directory: Path) -> str:
-    problem, _, _ = str(error).removeprefix(f"{directory}: ").rpartition("; ")
-    return problem
-
-
-def _sound_directory(step: Step, done: str) -> Path:
-    """Return a directory with all files of a step; raise if any file is damaged."""
-    damage = _damage(step, fetch=True)
-    if damage is not None:
-        raise CheckpointDamagedError(
-            f"{step.location}: cannot be {done} because {damage}; name another step"
-        )
-    return step.directory
+@contextlib.contextmanager
+def _sound(step: Step, done: str) -> Generator[Path]:
+    """Yield a directory with all files of a step; raise if any file is damaged."""
+    with step.opened() as files:
+        damage = _damage(step, files)
+        if damage is not None:
+            raise CheckpointDamagedError(
+                f"{step.location}: cannot be {done} because {damage}; name another step"
+            )
+        yield files.directory
 
 
 def _export(options: argparse.Namespace) -> int:
     target = Path(options.safetensors)
     check_output(target)
     step = named_step(options.step)
-    directory = _sound_directory(step, "exported")
-    from roxxel_ckpt._arrays.export import export_safetensors
+    with _sound(step, "exported") as directory:
+        from roxxel_ckpt._arrays.export import export_safetensors
 
-    leaves = step.leaves()
-    names = _exported_names(step, leaves, options.part, is_all=options.all)
-    description = step.description()
-    step_number, extra = description.step, description.extra or {}
-    carried = {
-        "format": "pt",  # transformers refuses a file with metadata but without format
-        "step": str(step_number),
-        "metrics": json.dumps(dict(description.metrics)),
-    }
-    if options.describe is not None:
-        carried |= options.describe(str(step.folder), step_number, extra)
-    num_bytes = export_safetensors(directory, leaves, names, target, carried)
+        description, leaves = described(step), leaves_of(step)
+        names = _exported_names(step, leaves, options.part, is_all=options.all)
+        carried = {
+            # transformers refuses a file with metadata but without format
+            "format": "pt",
+            "step": str(step.number),
+            "metrics": json.dumps(dict(description.metrics)),
+        }
+        if options.describe is not None:
+            folder, extra = step.location.rpartition("/")[0], description.extra or {}
+            carried |= options.describe(folder, step.number, extra)
+        num_bytes = export_safetensors(directory, leaves, names, target, carried)
     print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
     return 0
 
@@ -404,7 +423,7 @@ def _bring_back(options: argparse.Namespace) -> int:
     folder, step = named_aside(options.step)
     with folder.saving():
         newer = folder.bring_back(step)
-    print(f"{folder.location(step)}: is back, and a run continues from it")
+    print(f"{folder}/{step}: is back, and a run continues from it")
     if newer:
         print(f"{folder}/{ABANDONED}: holds {listed(newer)} instead")
     return 0

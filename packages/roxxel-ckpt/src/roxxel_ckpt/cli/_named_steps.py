@@ -6,67 +6,17 @@ after a folder names one of its steps.
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt._place.bucket import open_folder
-from roxxel_ckpt._place.description import (
-    Description,
-    LeafSpec,
-    read_description,
-    read_leaves,
-)
+from roxxel_ckpt._place.bucket import NAME_A_FOLDER, aside_of, open_folder
+from roxxel_ckpt._place.description import finished
 from roxxel_ckpt._place.disk import LocalFolder
-from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
-    CheckpointNotFoundError,
-)
+from roxxel_ckpt.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from roxxel_ckpt._place.folder import Folder
-
-_NAME_A_FOLDER = "name a folder of checkpoints or of a run"
-
-
-class Step(NamedTuple):
-    """A step of a folder."""
-
-    folder: Folder
-    number: int
-
-    @property
-    def location(self) -> str:
-        """The path or URL that names the step in messages."""
-        return self.folder.location(self.number)
-
-    @property
-    def directory(self) -> Path:
-        """A local directory with the description and the digests of the step."""
-        return self.folder.step_path(self.number)
-
-    def description(self) -> Description:
-        """Read the description."""
-        with self._renamed() as directory:
-            return read_description(directory)
-
-    def leaves(self) -> dict[str, LeafSpec]:
-        """Read shape and dtype of every leaf."""
-        with self._renamed() as directory:
-            return read_leaves(directory)
-
-    @contextlib.contextmanager
-    def _renamed(self) -> Generator[Path]:
-        """In errors, replace the local directory by the location of the step."""
-        directory = self.directory
-        try:
-            yield directory
-        except CheckpointDamagedError as error:
-            text = str(error).replace(str(directory), self.location)
-            raise CheckpointDamagedError(text) from error
+    from roxxel_ckpt._place.folder import Folder, Step
 
 
 def named_folder(text: str) -> Folder:
@@ -74,15 +24,12 @@ def named_folder(text: str) -> Folder:
     folder = open_folder(text)
     if not isinstance(folder, LocalFolder):
         inner = open_folder(f"{folder}/checkpoints")
-        is_run = not folder.numbered() and (
-            inner.numbered() or inner.aside().numbered()
-        )
+        is_run = not folder.steps() and (inner.steps() or aside_of(inner).steps())
         return inner if is_run else folder
     if not folder.path.is_dir():
-        problem = "is a file" if folder.path.exists() else "does not exist"
-        raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
+        raise CheckpointNotFoundError(f"{text}: does not exist; {NAME_A_FOLDER}")
     inner = LocalFolder(folder.path / "checkpoints")
-    return inner if inner.path.is_dir() and not folder.numbered() else folder
+    return inner if inner.path.is_dir() and not folder.steps() else folder
 
 
 def named_aside(text: str) -> tuple[Folder, int]:
@@ -97,7 +44,7 @@ def named_aside(text: str) -> tuple[Folder, int]:
 def holds_none(folder: Folder) -> CheckpointNotFoundError:
     """Return the error for a folder without steps."""
     return CheckpointNotFoundError(
-        f"{folder}: is not a checkpoint and holds none; {_NAME_A_FOLDER}"
+        f"{folder}: is not a checkpoint and holds none; {NAME_A_FOLDER}"
     )
 
 
@@ -106,22 +53,24 @@ def named_steps(text: str) -> list[Step]:
     head, at, digits = text.rpartition("@")
     if at and head and digits.isdecimal() and not Path(text).exists():
         folder = named_folder(head)
-        if int(digits) not in folder.numbered():
-            is_aside = int(digits) in folder.aside().numbered()
+        steps = folder.steps([int(digits)])
+        if not steps:
+            is_aside = int(digits) in aside_of(folder).steps()
+            there = listed(list(finished(folder)))
             raise CheckpointNotFoundError(
-                f"{folder}: has no step {digits}; it holds {listed(folder.steps())}"
+                f"{folder}: has no step {digits}; it holds {there}"
                 + (f", and {folder}/{ABANDONED} holds step {digits}" * is_aside)
             )
-        return [Step(folder, int(digits))]
+        return list(steps.values())
     folder = named_folder(text)
-    own = [Step(folder, n) for n in folder.numbered() if folder.is_checkpoint(n)]
+    own = [step for step in folder.steps().values() if step.state != "foreign"]
     if own:
         return own
     parent, _, name = str(folder).rpartition("/")
     if name.isdigit():
-        above = open_folder(parent)
-        if int(name) in above.numbered() and above.is_checkpoint(int(name)):
-            return [Step(above, int(name))]
+        step = open_folder(parent).steps([int(name)]).get(int(name))
+        if step is not None and step.state != "foreign":
+            return [step]
     raise holds_none(folder)
 
 

@@ -22,12 +22,13 @@ from roxxel_store.files import names_in
 from roxxel_store.records import parse_object
 
 from roxxel_ckpt._arrays.orbax import versions
-from roxxel_ckpt._integrity import escaped, text_of
+from roxxel_ckpt._integrity import bytes_of, escaped
 from roxxel_ckpt._place.bucket import open_folder
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
     checked_metrics,
+    finished,
 )
 from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt._save.save import Save, begin_save
@@ -120,7 +121,7 @@ def _import_step(number: int, directory: Path, target: str) -> None:
                 else np.asarray(values, spec.stored_dtype)
             )
     folder = open_folder(target)
-    base = max([number, *folder.steps()])  # newer steps stay where they are
+    base = max([number, *finished(folder)])  # newer steps stay where they are
     with contextlib.ExitStack() as held:
         attempt = begin_save(
             folder,
@@ -279,7 +280,7 @@ def _key_kinds(directory: Path) -> dict[str, str]:
 
 def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
-        return parse_object(text_of(directory / name), name, "copy it again")
+        return parse_object(bytes_of(directory / name), name, "copy it again")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(f"{directory}: {name} is missing") from error
     except (OSError, MemoryError) as error:
