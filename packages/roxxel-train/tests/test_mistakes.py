@@ -181,6 +181,21 @@ def without_gradient(model: Any, batch: Any) -> Any:
     return jax.lax.stop_gradient(scalar(model, batch))
 
 
+def longer_than_targets(model: Any, batch: Any) -> Any:
+    return optax.softmax_cross_entropy_with_integer_labels(
+        model(batch), batch[:, 1:]
+    ).mean()
+
+
+def targets_with_fields(model: Any, batch: Any) -> Any:
+    logits = model(batch["tokens"])
+    return (logits.max(-1) - batch["tokens"][:, 1:]).mean()
+
+
+def of_another_width(model: Any, batch: Any) -> Any:
+    return (model(batch) @ jnp.ones((7, 2))).mean()
+
+
 OTHER = Tiny(nnx.Rngs(1))
 FIELDS = ("tokens", "segment_ids")
 PLACE = r"test_mistakes.py:\d+ "
@@ -233,6 +248,21 @@ FUNCTIONS: list[tuple[str, dict[str, Any], str]] = [
         {"loss_fn": attribute},
         PLACE + "reads batch.tokens.*fields",
     ),
+    (
+        "logits longer than the targets",
+        {"loss_fn": longer_than_targets},
+        PLACE + r".*9.*batch has shape \(4, 9\).*batch\[:, :-1\] as inputs",
+    ),
+    (
+        "logits longer than the targets, with fields",
+        {"loss_fn": targets_with_fields, "fields": FIELDS},
+        PLACE + r'.*batch\["tokens"\] has shape .*batch\["tokens"\]\[:, 1:\]',
+    ),
+    (
+        "arrays that do not fit",
+        {"loss_fn": of_another_width},
+        PLACE + r".*13.*7.*batch has shape \(4, 9\); print.*shape",
+    ),
     ("boolean mask", {"loss_fn": selected}, PLACE + r".*jnp.where\(mask"),
     ("range of an array", {"loss_fn": up_to_a_token}, PLACE + r".*range\(\)"),
     ("no gradient", {"loss_fn": without_gradient}, "without a gradient.*stop_gradient"),
@@ -270,6 +300,9 @@ def arguments(of: Curriculum) -> list[tuple[dict[str, Any], str]]:
         ({"logger": logging.getLogger()}, "logger.*roxxel_train"),
         ({"mesh": [1]}, "mesh is a list"),
         ({"save_path": 7}, "save_path is a int"),
+        ({"log_to": None}, "log_to is a NoneType.*\\['csv'\\]"),
+        ({"curriculum": "a/run.toml"}, "curriculum is a str.*roxxel train a/run.toml"),
+        ({"curriculum": "w_*.rox"}, r"Curriculum\(Roxxel\('w_\*.rox'\)"),
         ({"timeout": "1h"}, "timeout .*'1h'"),
     ]
 
@@ -314,10 +347,19 @@ def test_a_wrong_function_is_one_sentence(
     check(given(curriculum, **options), message)
 
 
-@pytest.mark.parametrize("index", range(21))
+@pytest.mark.parametrize("index", range(24))
 def test_a_wrong_argument_is_one_sentence(curriculum: Curriculum, index: int) -> None:
     options, message = arguments(curriculum)[index]
     check(given(curriculum, **options), message)
+
+
+def test_a_branch_from_a_folder_without_a_checkpoint_says_what_it_needs(
+    curriculum: Curriculum, tmp_path: Path
+) -> None:
+    parent = f"{tmp_path / 'nowhere'}@3"
+
+    with pytest.raises(FileNotFoundError, match="branch_from=.*@3.*give the folder"):
+        given(curriculum, branch_from=parent, save_path=tmp_path / "run")()
 
 
 def test_a_tree_of_arrays_trains_by_its_leaves(curriculum: Curriculum) -> None:

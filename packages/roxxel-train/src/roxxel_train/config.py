@@ -406,6 +406,12 @@ def _check_object(name: str, value: Any, wanted: str) -> None:
     remedy = f"give a {wanted}"
     if name == "curriculum" and isinstance(value, Roxxel):
         remedy = "give Curriculum(corpus, [Phase(steps, batch_size, seq_len)])"
+    elif name == "curriculum" and isinstance(value, str | os.PathLike):
+        path = str(cast("str | os.PathLike[str]", value))
+        corpus = f"Roxxel({path!r})"
+        remedy = f"give Curriculum({corpus}, [Phase(steps, batch_size, seq_len)])"
+        if path.endswith(".toml"):
+            remedy = f"train a config by `roxxel train {path}`, or give a Curriculum"
     elif name == "checkpointer" and isinstance(value, str | os.PathLike):
         remedy += f", or save_path={str(value)!r}"
     raise TypeError(f"{name} is a {type(value).__name__}; {remedy}")

@@ -68,7 +68,7 @@ class Origin:
             read_only=True,
         )
         newest = self._checkpointer.latest_step
-        found = self._checkpointer.peek(step)
+        found = None if newest is None else self._checkpointer.peek(step)
         if found is None:
             raise FileNotFoundError(
                 f"{self._name}: holds no checkpoint; "

@@ -48,6 +48,7 @@ _ELSEWHERE = (
 )
 """Names under which other libraries hold parts of a batch."""
 
+_MISFIT = re.compile(r"incompatible shapes|the same shape", re.IGNORECASE)
 _ATTRIBUTE = re.compile(r"(?:Tracer|'dict' object) has no attribute '?(\w+)")
 _UNPACKING = re.compile(r",.*=\s*(\w+)\s*(?:#.*)?$")
 _STRING_INDEX = re.compile(r"string index.*'(\w+)'")
@@ -113,6 +114,9 @@ def explained(fed: Any) -> Generator[None]:
             position, words = "the function", _swapped(error, frame)
         else:
             position, words = f"{path}:{line}", _explanation(error, frame, line, batch)
+            misfit = _misfit(error, batch)
+            if words is None and misfit is not None:
+                raise FunctionError(f"{position} {misfit}") from error
         if words is None:
             raise
         # The traceback of JAX says nothing more, and hides this sentence.
@@ -148,6 +152,23 @@ def _explanation(
     if words is None and isinstance(batch, Mapping):
         words = _read_as_array(error, frame, cast("Mapping[str, Any]", batch))
     return words or _swapped(error, frame)
+
+
+def _misfit(error: Exception, batch: Any) -> str | None:
+    """Explain arrays of shapes that an operation cannot combine."""
+    message = str(error).partition("\n")[0].rstrip(".")
+    if not isinstance(error, TypeError | ValueError) or not _MISFIT.search(message):
+        return None
+    is_dict = isinstance(batch, Mapping)
+    tokens = 'batch["tokens"]' if is_dict else "batch"
+    shape = jax.tree.leaves(batch["tokens"] if is_dict else batch)[0].shape
+    remedy = "print the .shape of each array there"
+    if {str(shape[1]), str(shape[1] - 1)} <= {*re.findall(r"\d+", message)}:
+        remedy = f"use {tokens}[:, :-1] as inputs and {tokens}[:, 1:] as targets"
+    return (
+        f"combines arrays whose shapes do not fit ({message}), where {tokens} has "
+        f"shape {shape}; {remedy}"
+    )
 
 
 def _read_by_name(error: Exception, batch: Any) -> str | None:
