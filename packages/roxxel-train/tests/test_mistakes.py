@@ -358,7 +358,7 @@ def test_a_branch_from_a_folder_without_a_checkpoint_says_what_it_needs(
 ) -> None:
     parent = f"{tmp_path / 'nowhere'}@3"
 
-    with pytest.raises(FileNotFoundError, match="branch_from=.*@3.*give the folder"):
+    with pytest.raises(FileNotFoundError, match=r"branch_from=.*@3.*the folder"):
         given(curriculum, branch_from=parent, save_path=tmp_path / "run")()
 
 
