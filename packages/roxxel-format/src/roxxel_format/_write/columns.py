@@ -27,10 +27,10 @@ from roxxel_format._write.casting import (
 from roxxel_format._write.commit import (
     Committed,
     commit,
-    discard,
     find_committed,
     read_committed,
 )
+from roxxel_format._write.place import FolderPlace
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def write_column(
                 files.remove_unless(read_committed(name).manifest.file_names())
             raise
         kept = found.manifest.with_column(column, table).file_names()
-        discard(name, found.manifest.file_names() - kept)
+        FolderPlace(name).discard(found.manifest.file_names() - kept)
 
 
 class _Files:

@@ -107,13 +107,6 @@ def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
     return True
 
 
-def discard(name: CorpusName, file_names: Iterable[str]) -> None:
-    """Remove files of a corpus; skip those that only a later `clean` can remove."""
-    for each in _columns_first(file_names):
-        with contextlib.suppress(OSError):
-            (name.folder / each).unlink(missing_ok=True)
-
-
 def withdraw(name: CorpusName) -> None:
     """Remove the manifest if it has no versions."""
     path = _manifest_path(name)
@@ -243,7 +236,7 @@ def remove_leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
         # A name such as `.wiki_20240101.rox.partial` may be the draft that the writer
         # of a corpus of one file has locked.
         found = [each for each in found if each == lock or not is_locked(each)]
-        for each in _columns_first(path.name for path in found):
+        for each in columns_first(path.name for path in found):
             if name.folder / each != name.manifest:
                 (name.folder / each).unlink()
         if name.manifest in found:
@@ -280,7 +273,7 @@ def _is_of_units(name: CorpusName, file_name: str) -> bool:
     return is_record or file_name == name.plan.name
 
 
-def _columns_first(names: Iterable[str]) -> list[str]:
+def columns_first(names: Iterable[str]) -> list[str]:
     """Sort names, columns first: without its shard, `clean` cannot verify a column."""
     return sorted(names, key=lambda each: (not each.endswith(".bin"), each))
 

@@ -204,7 +204,7 @@ class CorpusWrite:
         start = f"{place.name.prefix}{digest}_"
         place.discard_unlisted(
             each
-            for each in place.sizes()
+            for each in place.files.sizes()
             if (drafted_name(each) or each).startswith(start) and each not in {*kept}
         )
 

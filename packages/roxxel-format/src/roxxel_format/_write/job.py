@@ -216,7 +216,7 @@ def write_shards(
         The shards; none if there are no documents.
     """
     drafts: list[Path] = []
-    with place.shards() as folder:
+    with place.files.stage() as folder:
 
         def next_path() -> tuple[Path, Path | None]:
             path, draft = new_path(folder.path)

@@ -1,9 +1,9 @@
-"""Where a corpus is: a folder on a disk, or a bucket.
+"""Where a corpus is: on a disk or in a bucket, and how its manifest is committed there.
 
-Files are added complete and under names that no other write has, or that depend on
-their content. A commit then compares and replaces the manifest: on a disk under a lock,
-in a bucket by one conditional put. So whatever fails or is killed before the commit
-changes no corpus.
+`roxxel_store.place` holds the files. They are added complete and under names that no
+other write has, or that depend on their content. A commit then compares and replaces
+the manifest: on a disk under a lock, in a bucket by one conditional put. So whatever
+fails or is killed before the commit changes no corpus.
 """
 
 from __future__ import annotations
@@ -12,15 +12,11 @@ import contextlib
 import re
 import time
 from abc import ABC, abstractmethod
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from roxxel_store.client import Bucket, bucket_of
+from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
-from roxxel_store.files import names_in
-from roxxel_store.output import Output, replace_file
-from roxxel_store.reading import read_file
+from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
 
@@ -33,12 +29,12 @@ from roxxel_format._store.corpus_name import (
     name_in_bucket,
     name_to_write,
 )
-from roxxel_format._store.locks import committing, writing
+from roxxel_format._store.locks import writing
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
+    columns_first,
     commit,
-    discard,
     existing_manifest,
     find_committed,
     has_files,
@@ -55,25 +51,16 @@ from roxxel_format._write.options import WriteSummary
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Mapping
 
-    from roxxel_store.client import Answer, Version
+    from roxxel_store.client import Version
+    from roxxel_store.place import FilePlace
 
-    from roxxel_format._read.files import OpenFile
     from roxxel_format._store.corpus_name import CorpusName
 
-_CHUNK_BYTES = 32 << 20
 _LEFTOVER_AGE_S = 7 * 86400.0
 _IN_BUCKET = re.compile(r"_[0-9]{5,}_000(\D|$)")
 """Matches the names of shards that were written to a bucket or copied."""
-
-
-class ShardFolder(NamedTuple):
-    """A folder on a disk; `publish` adds a complete shard from it to the corpus."""
-
-    path: Path
-    publish: Callable[[Path], object]
 
 
 class Place(ABC):
@@ -82,12 +69,12 @@ class Place(ABC):
     Attributes:
         what: The corpus, for messages: its pattern, or the URL that was given.
         name: The names of the files.
-        folder: The folder's path or URL, with a slash at the end.
+        files: The files.
     """
 
     what: str
     name: CorpusName
-    folder: str
+    files: FilePlace
     found = Manifest()
     """The manifest that `begin` returned last."""
     plan_kind = PLAN
@@ -104,6 +91,11 @@ class Place(ABC):
     def is_one_file(self) -> bool:
         """Whether the corpus is one file, which has no manifest."""
         return self.name.manifest is None
+
+    @property
+    def folder(self) -> str:
+        """The folder's path or URL, with a slash at the end."""
+        return self.files.location
 
     @property
     def manifest(self) -> str:
@@ -132,33 +124,17 @@ class Place(ABC):
     def undo_begin(self) -> None:
         """Remove the manifest that `begin` committed, if there is no other file."""
 
-    @abstractmethod
     def read(self, name: str) -> bytes | None:
         """Return the content of a small file; None if there is no such file."""
+        return self.files.read(name, MAX_MANIFEST_SIZE)
 
-    @abstractmethod
-    def create(self, name: str, data: bytes) -> bool:
-        """Add a small file; return False if there is a file of this name."""
-
-    @abstractmethod
-    def shards(self) -> AbstractContextManager[ShardFolder]:
-        """Return the folder in which to write shards."""
-
-    @abstractmethod
-    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the size of every file in the folder, or of those of some names."""
-
-    @abstractmethod
-    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
-        """Add a copy of a file; call `check` first, with the copy's path on a disk."""
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files; files that cannot be deleted now stay."""
+        self.files.delete(columns_first(names))
 
     @abstractmethod
     def commit(self, manifest: Manifest) -> bool:
         """Replace the manifest; False if another write committed since `begin`."""
-
-    @abstractmethod
-    def discard(self, names: Iterable[str]) -> None:
-        """Delete files; files that cannot be deleted now stay."""
 
     def discard_unlisted(self, names: Iterable[str]) -> None:
         """Delete files of a write that failed, except those that the corpus lists."""
@@ -216,7 +192,7 @@ class Place(ABC):
 
         Called just before a commit: a `clean` may have deleted old files meanwhile.
         """
-        there = self.sizes(sizes)
+        there = self.files.sizes(sizes)
         for name, size in sizes.items():
             if there.get(name) != size:
                 raise FileNotFoundError(
@@ -232,7 +208,7 @@ class FolderPlace(Place):
         self.name = name
         self._given = given or name.pattern
         self.what = name.pattern
-        self.folder = f"{name.folder}/"
+        self.files = OnDisk(name.folder, name.commit_lock, ShardError)
         self._found = Committed(Manifest(), None)
         self._began = False
 
@@ -264,52 +240,9 @@ class FolderPlace(Place):
             if self._began and {*files} <= {self.name.manifest}:
                 withdraw(self.name)
 
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a small file; None if there is no such file."""
-        try:
-            return read_file(self.name.folder / name, MAX_MANIFEST_SIZE, ShardError)
-        except FileNotFoundError:
-            return None
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Add a small file; return False if there is a file of this name."""
-        path = self.name.folder / name
-        with committing(self.name):
-            if path.exists():
-                return False
-            replace_file(path, data)
-        return True
-
-    @contextlib.contextmanager
-    def shards(self) -> Generator[ShardFolder]:
-        """Return the folder itself: a complete shard is renamed there."""
-        yield ShardFolder(self.name.folder, Path.exists)
-
-    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the size of every file in the folder, or of those of some names."""
-        folder = self.name.folder
-        found: dict[str, int] = {}
-        for each in names_in(folder) if names is None else names:
-            # Another process may have renamed its draft; a link may be broken.
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                found[each] = (folder / each).stat().st_size
-        return found
-
-    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
-        """Add a copy of a file; `check` gets the path of its draft."""
-        with Output(self.name.folder / name) as output:
-            copy_into(output, file)
-            output.finish()
-            check(output.draft)
-            output.publish()
-
     def commit(self, manifest: Manifest) -> bool:
         """Replace the manifest; False if another write committed since `begin`."""
         return commit(self.name, self._found, manifest)
-
-    def discard(self, names: Iterable[str]) -> None:
-        """Delete files; files that cannot be deleted now stay."""
-        discard(self.name, names)
 
     def remove_leftovers(self) -> None:
         """Remove what earlier writes left, if this can be done now."""
@@ -328,7 +261,7 @@ class FolderPlace(Place):
 
 
 class BucketPlace(Place):
-    """A folder in a bucket. Files of another bucket pass through a temporary folder."""
+    """A folder in a bucket."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         check_writable(url)
@@ -337,8 +270,9 @@ class BucketPlace(Place):
         self._version: Version | None = None
         if not url.endswith(SUFFIX) and self._is_plain(url):
             url = f"{url}_*{SUFFIX}"
-        self.folder, self.name = name_in_bucket(url)
-        self._bucket = Bucket(self.folder.rstrip("/"), timeout_s)
+        folder, self.name = name_in_bucket(url)
+        self.files = files = InBucket(folder, timeout_s)
+        self._bucket = files.bucket
 
     def _is_plain(self, url: str) -> bool:
         """Return whether the URL `t` means the shards `t_*.rox`, as for a reader."""
@@ -370,7 +304,7 @@ class BucketPlace(Place):
     def _begun(self, *, replaces: bool) -> Committed:
         self._version = None
         try:
-            found = self._get(self._manifest_name)
+            found = self._bucket.get(self._manifest_name, most_bytes=MAX_MANIFEST_SIZE)
         except FileNotFoundError:
             return Committed(Manifest(), None)
         data, self._version = found.data, found.version
@@ -383,52 +317,6 @@ class BucketPlace(Place):
 
     def undo_begin(self) -> None:
         """Do nothing: `begin` puts no object."""
-
-    def read(self, name: str) -> bytes | None:
-        """Return the content of a small object; None if there is no such object."""
-        try:
-            return self._get(name).data
-        except FileNotFoundError:
-            return None
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Put a small object; return False if there is an object of this name."""
-        return swap_object(self._bucket, name, data, None) is not None
-
-    @contextlib.contextmanager
-    def shards(self) -> Generator[ShardFolder]:
-        """Return a temporary folder; publishing a shard uploads and then deletes it."""
-        with TemporaryDirectory(prefix="roxxel-") as folder:
-
-            def publish(path: Path) -> None:
-                self.upload(path.name, path)
-                path.unlink()
-
-            yield ShardFolder(Path(folder), publish)
-
-    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the size of every object in the folder; one listing has all names."""
-        del names
-        found = self._bucket.names().objects.items()
-        return {name: each.version.size for name, each in found}
-
-    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
-        """Upload a copy of a file; `check` gets its path on a disk."""
-        if file.is_mapped:
-            check(Path(file.path))
-            self.upload(name, Path(file.path))
-            return
-        with TemporaryDirectory(prefix="roxxel-") as folder:
-            path = Path(folder, name)
-            with Output(path) as output:
-                copy_into(output, file)
-                output.publish()
-            check(path)
-            self.upload(name, path)
-
-    def upload(self, name: str, path: Path) -> None:
-        """Upload a file from the disk."""
-        self._bucket.write_file(name, path)
 
     def commit(self, manifest: Manifest) -> bool:
         """Put the manifest, unless another write committed since `begin`."""
@@ -487,11 +375,6 @@ class BucketPlace(Place):
         self.discard(url.removeprefix(self.folder) for url in found)
         return found
 
-    def discard(self, names: Iterable[str]) -> None:
-        """Delete objects; objects that cannot be deleted now stay."""
-        with contextlib.suppress(OSError):
-            self._bucket.delete(names)
-
     def remove_leftovers(self) -> None:
         """Do nothing: `clean` goes by age."""
 
@@ -505,9 +388,6 @@ class BucketPlace(Place):
     @property
     def _manifest_name(self) -> str:
         return self.manifest.removeprefix(self.folder)
-
-    def _get(self, name: str) -> Answer:
-        return self._bucket.get(name, most_bytes=MAX_MANIFEST_SIZE)
 
 
 def place_of(
@@ -526,13 +406,3 @@ def place_of(
         return FolderPlace(target)
     name = name_to_write(target, sharded=sharded)
     return FolderPlace(name, target if isinstance(target, str) else None)
-
-
-def copy_into(output: Output, file: OpenFile) -> None:
-    """Append all bytes of a file; requests the next part while one is written."""
-    size = file.num_bytes
-    for start in range(0, size, _CHUNK_BYTES):
-        stop = min(start + _CHUNK_BYTES, size)
-        data = file.read(start, stop)
-        file.will_need(stop, min(stop + _CHUNK_BYTES, size))
-        output.write(data)

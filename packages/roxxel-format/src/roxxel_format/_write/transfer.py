@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_format._read.blocks import damage_of_shard
@@ -21,14 +22,17 @@ from roxxel_format.errors import ShardError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
-    from pathlib import Path
+
+    from roxxel_store.output import Output
 
     from roxxel_format._read.contents import Contents
+    from roxxel_format._read.files import OpenFile
     from roxxel_format._spec.tables import ColumnTable
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
 
 _CHUNK_BYTES = 1 << 22
+_COPIED_BYTES = 32 << 20
 _THREADS = 4
 
 
@@ -81,7 +85,7 @@ def copy_corpus(
         known = Manifest() if is_new else there
         files = _Files(contents, manifest, known, place, pool, job)
         copied = files.manifest
-        missing = files.missing({} if is_new else place.sizes())
+        missing = files.missing({} if is_new else place.files.sizes())
         _add_missing(missing, contents, place, progress)
         is_kept = not missing and copied.pack() == found.data
         if copied.pack() != found.data:
@@ -188,10 +192,22 @@ def _add_missing(
 ) -> None:
     done, total = 0, sum(file.num_bytes for file in missing)
     for file in missing:
-        place.add(file.name, contents.files.open(file.path, file.num_bytes), file.check)
+        opened = contents.files.open(file.path, file.num_bytes)
+        source = Path(opened.path) if opened.is_mapped else None
+        place.files.add(file.name, partial(_copy, opened), file.check, source)
         done += file.num_bytes
         if progress is not None:
             progress(done, total)
+
+
+def _copy(file: OpenFile, output: Output) -> None:
+    """Append all bytes of a file; requests the next part while one is written."""
+    size = file.num_bytes
+    for start in range(0, size, _COPIED_BYTES):
+        stop = min(start + _COPIED_BYTES, size)
+        data = file.read(start, stop)
+        file.will_need(stop, min(stop + _COPIED_BYTES, size))
+        output.write(data)
 
 
 def _new_manifest(contents: Contents) -> Manifest:

@@ -108,7 +108,7 @@ def done_units(
     place: Place, plan: Plan, numbers: Iterable[int]
 ) -> dict[int, UnitRecord]:
     """Return the records of finished units, which have a record and all shards."""
-    sizes = place.sizes()
+    sizes = place.files.sizes()
     return {
         number: record
         for number in numbers

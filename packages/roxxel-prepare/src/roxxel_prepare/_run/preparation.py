@@ -283,7 +283,7 @@ class _Preparation:
             plan = self._new_plan(units)
             if len(units) == 1 and not is_shared:
                 return plan
-            place.create(file_name, plan.pack())
+            place.files.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
         found_plan = parse_plan(data, place.folder + file_name)
         plan = found_plan.with_skipping(write.recipe.arguments)
@@ -291,7 +291,7 @@ class _Preparation:
         if plan != found_plan:
             # A kill between both lines is safe: the same command makes this plan again.
             place.discard([file_name])
-            place.create(file_name, plan.pack())
+            place.files.create(file_name, plan.pack())
         return plan
 
     def _new_plan(self, units: Sequence[Unit]) -> Plan:

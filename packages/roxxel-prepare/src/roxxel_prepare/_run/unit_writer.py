@@ -57,7 +57,7 @@ class UnitWriter:
             path = place.name.unit_record(self.job.digest, number)
             data = place.read(path.name)
             found = parse_unit(number, data, place.folder + path.name)
-            if found is not None and found.is_whole(place.sizes()):
+            if found is not None and found.is_whole(place.files.sizes()):
                 return found
             return self._written(place, number)
 
@@ -80,9 +80,9 @@ class UnitWriter:
             number, new, unit.num_bytes, documents.bad, documents.num_bad, elapsed
         )
         data, path = record.pack(), place.name.unit_record(self.job.digest, number)
-        if not place.create(path.name, data) and place.read(path.name) != data:
+        if not place.files.create(path.name, data) and place.read(path.name) != data:
             place.discard([path.name])  # A damaged record.
-            place.create(path.name, data)
+            place.files.create(path.name, data)
         return record
 
 
