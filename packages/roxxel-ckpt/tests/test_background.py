@@ -156,7 +156,7 @@ def test_a_save_that_cannot_begin_keeps_no_lock(
 ) -> None:
     saving = checkpointer(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalFolder, "staging", no_space)
+        patch.setattr(LocalFolder, "staged", no_space)
         # `caught` holds the error, as a caller does who reports it later.
         with pytest.raises(CheckpointWriteError, match="step 1 cannot begin") as caught:
             saving.save(1)

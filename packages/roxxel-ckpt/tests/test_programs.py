@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import re
 import signal
 import sys
 import tempfile
@@ -214,18 +213,11 @@ def test_a_read_only_folder_restores_and_refuses_in_one_sentence() -> None:
         folder.chmod(0o755)
 
         assert messages[0] == 1
-        refusal = re.fullmatch(
-            rf"{folder}: the save of step 2 cannot begin \(PermissionError: \[Errno "
-            rf"13\] Permission denied: '{folder}/2\.[0-9a-f]+\.roxxel-staged'\); "
-            "earlier checkpoints are unchanged; make room there, or give "
-            "checkpoint_path a folder that this program can write",
-            messages[1],
-        )
-        assert refusal
-        assert messages[2] == (
-            f"{folder}/new: cannot hold checkpoints (Permission denied); "
-            "give checkpoint_path a folder that this process may write to"
-        )
+        assert messages[1:] == [
+            f"{path}: cannot hold checkpoints (Permission denied); give "
+            "checkpoint_path a folder that this process may write to"
+            for path in (folder, folder / "new")
+        ]
         assert checkpointer(folder).steps() == [1]
 
 

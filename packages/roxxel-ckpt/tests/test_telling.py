@@ -47,7 +47,7 @@ def test_a_save_that_cannot_begin_on_one_process_ends_on_all(
 
     service = Service()
     monkeypatch.setattr(coordination, "coordination_service", lambda: service)
-    monkeypatch.setattr(LocalFolder, "staging", full)
+    monkeypatch.setattr(LocalFolder, "staged", full)
 
     with pytest.raises(CheckpointWriteError, match=r"step 3 cannot begin .*No space"):
         checkpointer(tmp_path).save(3)

@@ -162,14 +162,9 @@ class BucketFolder:
             self._writer.ensure_begun()
             yield self._writer.new_name()
 
-    @contextlib.contextmanager
-    def marked(self) -> Generator[str]:
-        """Yield the name of this program, which the manifest holds."""
-        yield self._writer.held.writer
-
-    def sees(self, mark: str) -> bool:
-        """Return whether this process sees the manifest of the program `mark`."""
-        return read_manifest(self._bucket, SWAP_ERRORS).writer == mark
+    def sees(self, attempt: str) -> bool:
+        """Return whether the manifest is that of the program of `attempt`."""
+        return read_manifest(self._bucket, SWAP_ERRORS).made(attempt)
 
     def bring_back(self, step: int) -> list[int]:
         """Make a step that was set aside the newest, in one swap; call it in `saving`.
@@ -192,15 +187,36 @@ class BucketFolder:
         self._writer.swap(exchange)
         return newer
 
-    def staging(self, step: int, attempt: str, process: int) -> Path:
-        """Return a local directory for the files of this process."""
-        del process
+    @contextlib.contextmanager
+    def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:
+        """Yield a local directory for the files of this process.
+
+        At the end, the files stay in `local`, or are removed. After an error, process 0
+        also removes what was uploaded. These files stay if the bucket does not respond
+        soon, if the step was committed before the error, if the swap that commits it
+        may still take effect, or if another program has begun. A later save removes
+        those that the manifest does not list.
+        """
         directory = self._copies.directory() / f"{step}.{attempt}"
         # Ignore an error here: this save then also fails to create its files in the
         # directory, and reports that error on all processes.
         with contextlib.suppress(OSError):
             self._copies.claim(directory)
-        return directory
+        try:
+            yield directory
+        except BaseException:
+            self._copies.drop(directory, keep=False)
+            if process == 0:
+                self._discard(directory.name)
+            raise
+        self._copies.drop(directory, keep=True)
+
+    def _discard(self, name: str) -> None:
+        """Remove the uploaded files of a failed save, if no commit can need them."""
+        self._writer.drop([name])
+        if self._writer.may_delete and name not in self._writer.held.names():
+            with contextlib.suppress(CheckpointBucketError):
+                remove_folder(self._bucket.hasty(_DISCARD_TIMEOUT_S), name)
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""
@@ -244,23 +260,6 @@ class BucketFolder:
         self._writer.swap(add)
         try_to_delete(f"{self}: leftovers of earlier saves", self._writer.collect)
         return newer
-
-    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
-        """Keep the local files of a save in `local`; remove those of a failed save.
-
-        Without `local=`, all local files are removed. Files in the bucket stay if the
-        bucket does not respond soon, if the step was committed before the failure, if
-        the swap that commits it may still take effect, or if another program has begun.
-        A later save removes those that the manifest does not list.
-        """
-        self._copies.drop(staging, keep=is_saved)
-        if is_saved or not is_first:
-            return
-        self._writer.drop([staging.name])
-        is_listed = staging.name in self._writer.held.names()
-        if self._writer.may_delete and not is_listed:
-            with contextlib.suppress(CheckpointBucketError):
-                remove_folder(self._bucket.hasty(_DISCARD_TIMEOUT_S), staging.name)
 
     @property
     def _writer(self) -> Writer:

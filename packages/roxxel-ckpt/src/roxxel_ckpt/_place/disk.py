@@ -48,8 +48,9 @@ _logger = logging.getLogger("roxxel_ckpt")
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
 _STAGED = ".roxxel-staged"
+_SAVING = ".roxxel-saving"
 _LEFTOVER = re.compile(
-    r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
+    r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|saving|deleted)(\.orbax-checkpoint-tmp.*)?"
 )
 # Names that Orbax can give to steps, with a prefix or leading zeros.
 _OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
@@ -193,37 +194,28 @@ class LocalFolder:
         """Return the steps that this package wrote, oldest first."""
         return [n for n, step in self.steps().items() if step.state != "foreign"]
 
-    @contextlib.contextmanager
-    def marked(self) -> Generator[str]:
-        """Write a small file under a new name, and yield the name.
-
-        The name is new because a network file system may still report that a known name
-        does not exist. If this process is killed, the next save or restore removes the
-        file.
-        """
-        name = f"0.{secrets.token_hex(8)}{_STAGED}"
-        try:
-            (self.path / name).write_text("")
-        except OSError as error:
-            raise self._cannot_hold(error) from error
-        try:
-            yield name
-        finally:
-            with contextlib.suppress(OSError):
-                (self.path / name).unlink()
-
-    def sees(self, mark: str) -> bool:
-        """Return whether this process sees the file `mark`, after a short wait."""
+    def sees(self, attempt: str) -> bool:
+        """Return whether this process sees the file of `saving`, after a short wait."""
         deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
-        while not (self.path / mark).exists():
+        while not (self.path / f"0.{attempt}{_SAVING}").exists():
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_POLL_INTERVAL_S)
         return True
 
-    def staging(self, step: int, attempt: str, process: int) -> Path:
-        """Return the subdirectory of a process in the staged directory of a save."""
-        return self.path / f"{step}.{attempt}{_STAGED}" / f"process-{process}"
+    @contextlib.contextmanager
+    def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:
+        """Yield the subdirectory of a process in the staged directory of a save.
+
+        At the end, process 0 removes the staged directory, unless `commit` renamed it.
+        If this process is killed, the next save removes it.
+        """
+        staged = self.path / f"{step}.{attempt}{_STAGED}"
+        try:
+            yield staged / f"process-{process}"
+        finally:
+            if process == 0:
+                shutil.rmtree(staged, ignore_errors=True)
 
     def deliver(self, staging: Path) -> None:
         """Move the files of a process up, into the staged directory of the save."""
@@ -282,11 +274,6 @@ class LocalFolder:
             directory = self._numbered_path(old)
             try_to_delete(str(directory), partial(self._remove, directory, old))
         return newer
-
-    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
-        """Remove the staged directory of a failed save, on process 0."""
-        if is_first and not is_saved:
-            shutil.rmtree(staging.parent, ignore_errors=True)
 
     def _aside(self) -> LocalFolder:
         """Return the folder of the steps that were set aside."""
@@ -366,7 +353,11 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def saving(self) -> Generator[str]:
-        """Create the folder, lock and clean it; yield a unique hexadecimal name."""
+        """Create the folder, lock and clean it; yield a unique hexadecimal name.
+
+        An empty file has the name meanwhile. The name is new, because a network file
+        system may still report that a known name does not exist.
+        """
         if self._is_aside:
             raise cannot_hold_aside(self)
         try:
@@ -380,7 +371,17 @@ class LocalFolder:
                     "it ends, and give every run a folder of its own"
                 )
             self._clean()
-            yield secrets.token_hex(4)
+            attempt = secrets.token_hex(4)
+            mark = f"0.{attempt}{_SAVING}"
+            try:
+                (self.path / mark).touch()
+            except OSError as error:
+                raise self._cannot_hold(error) from error
+            try:
+                yield attempt
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.path / mark).unlink()
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[bool]:

@@ -68,8 +68,8 @@ class Step(Protocol):
 class Folder(Protocol):
     """The checkpoints of one run: which steps there are, and how one is saved.
 
-    Process 0 decides which steps exist: only process 0 calls `saving`, `marked`,
-    `commit` and `bring_back`. `staging` is the local directory in which one process
+    Process 0 decides which steps exist: only process 0 calls `saving`, `commit` and
+    `bring_back`. `staging` is the local directory in which one process
     writes its files of one save.
     """
 
@@ -109,12 +109,11 @@ class Folder(Protocol):
         """
         ...
 
-    def marked(self) -> AbstractContextManager[str]:
-        """Yield the name of a mark that other processes check for; call in `saving`."""
-        ...
+    def sees(self, attempt: str) -> bool:
+        """Return whether this process sees that process 0 has begun to save here.
 
-    def sees(self, mark: str) -> bool:
-        """Return whether this process sees the mark of process 0."""
+        `attempt` is the name that `saving` has given to process 0.
+        """
         ...
 
     def bring_back(self, step: int) -> list[int]:
@@ -131,8 +130,14 @@ class Folder(Protocol):
         """
         ...
 
-    def staging(self, step: int, attempt: str, process: int) -> Path:
-        """Return a directory, which does not exist yet, for the files of a process."""
+    def staged(
+        self, step: int, attempt: str, process: int
+    ) -> AbstractContextManager[Path]:
+        """Yield a directory, which does not exist yet, for the files of a process.
+
+        After an error, the files of the save are removed: those of this process, and on
+        process 0 those that all share.
+        """
         ...
 
     def deliver(self, staging: Path) -> None:
@@ -157,7 +162,7 @@ class Folder(Protocol):
         is logged, and the next save tries again.
 
         Args:
-            staging: What `staging` returned.
+            staging: What `staged` yielded.
             step: The step.
             text: The description of the step.
             digests: CRC-32 of the file of digests that each process delivered.
@@ -167,16 +172,6 @@ class Folder(Protocol):
 
         Returns:
             The steps that were set aside.
-        """
-        ...
-
-    def settle(self, staging: Path, *, is_saved: bool, is_first: bool) -> None:
-        """End a save: keep or remove what this process staged.
-
-        Args:
-            staging: What `staging` returned.
-            is_saved: Whether the step was committed. If not, its files are removed.
-            is_first: Whether this is process 0, which removes what all share.
         """
         ...
 

@@ -17,7 +17,7 @@ import threading
 import time
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
@@ -114,13 +114,12 @@ def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
             return
 
         def write(_: list[None]) -> str:
-            _only_writer(folder, held)
-            return held.enter_context(folder.marked())
+            return _only_writer(folder, held)
 
-        mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
+        attempt = channel.agree("write to the folder", lambda: None, write, timeout_s)
         blind: Sequence[int] = channel.agree(
             "read the folder",
-            lambda: folder.sees(mark),
+            lambda: folder.sees(attempt),
             lambda sees: [index for index, ok in enumerate(sees) if not ok],
             timeout_s,
         )
@@ -183,15 +182,8 @@ class Save:
         self.channel = Channel(f"save/{attempt}")
         self.was_raised = False
         self._description, self._specs = description, specs
-        try:
-            self._staging = folder.staging(self.step, attempt, process_index())
-        except OSError as error:
-            failure = _cannot_begin(folder, self.step, error)
-            failure.__cause__ = error
-            # The other processes have begun: they wait for what this one reports.
-            self._agree(partial(_fail, failure), timeout_s)
-            raise
-        self._place = str(folder)
+        self._attempt, self._place = attempt, str(folder)
+        self._staged = contextlib.ExitStack()
         self._retention, self._timeout_s = retention, timeout_s
         self._held = contextlib.ExitStack()
         self._base, self._files = base, files
@@ -272,12 +264,11 @@ class Save:
     def _run(self, write: Callable[[], Any]) -> None:
         failure: BaseException | None = None
         try:
-            self._agree(write, self._timeout_s)
-            self._settle(is_saved=True)
+            with self._staged:
+                self._agree(write)
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
             failure = error
-            self._settle(is_saved=False)
         self._held.close()
         _in_flight.discard(self)
         if failure is None:
@@ -285,14 +276,18 @@ class Save:
         else:
             self._done.set_exception(failure)
 
-    def _agree(self, write: Callable[[], Any], timeout_s: float) -> None:
+    def _agree(self, write: Callable[[], Any]) -> None:
         """Commit the step if `write` succeeds on every process; else raise on all."""
-        self.channel.agree(f"commit step {self.step}", write, self._commit, timeout_s)
+        call = f"commit step {self.step}"
+        self.channel.agree(call, write, self._commit, self._timeout_s)
 
     def _write(self, box: list[dict[str, Any]]) -> int:
         """Write and digest the files of this process; return the digests' CRC-32."""
-        state = self._staging / STATE
         try:
+            self._staging = self._staged.enter_context(
+                self.folder.staged(self.step, self._attempt, process_index())
+            )
+            state = self._staging / STATE
             state.mkdir(parents=True)
             wait_for_files = orbax.start_writing(state, box.pop())
         except BaseException as error:
@@ -347,21 +342,12 @@ class Save:
             # Without its description, an old step may be the best or permanent.
             _logger.warning("%s; no old checkpoint was deleted", problem)
 
-    def _settle(self, *, is_saved: bool) -> None:
-        self.folder.settle(
-            self._staging, is_saved=is_saved, is_first=process_index() == 0
-        )
-
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(
             f"{self.folder}: the save of step {self.step} did not end within "
             f"{self._timeout_s:g} seconds ({reason}) and earlier checkpoints are "
             "unchanged; repair the storage or give a larger timeout"
         )
-
-
-def _fail(error: Exception) -> NoReturn:
-    raise error
 
 
 def _cannot_begin(
