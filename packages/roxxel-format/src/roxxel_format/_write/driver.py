@@ -8,7 +8,6 @@ preparation (`CorpusWrite.job`).
 
 from __future__ import annotations
 
-import secrets
 import sys
 import time
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from roxxel_format._write.checks import (
 )
 from roxxel_format._write.commit import read_committed
 from roxxel_format._write.intake import load_intake
-from roxxel_format._write.job import WriteJob, in_order, numbered, write_shards
+from roxxel_format._write.job import WriteJob, write_shards
 from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.place import FolderPlace, place_of
 from roxxel_format._write.recipe import Recipe
@@ -186,7 +185,7 @@ class CorpusWrite:
         place, recipe = self.place, recipe or self.recipe
         return WriteJob(
             digest,
-            place.name if isinstance(place, FolderPlace) else place.pattern,
+            place.target,
             replace(self.options, dtype=recipe.dtype),
             recipe.kind,
             self._intake.tokenizer_identity,
@@ -232,14 +231,11 @@ class CorpusWrite:
             self.begin()
             self._intake.dtype, self._intake.kind = self.recipe.dtype, self.recipe.kind
             place = self.place
-            new_path = in_order(place.name, secrets.token_hex(6))
-            if isinstance(place, FolderPlace):
-                new_path = numbered(place.name, place.found.shards.names)
             new = write_shards(
                 place,
                 self.options,
                 self._intake,
-                new_path,
+                place.new_shards(),
                 data,
                 ending,
                 discards=True,

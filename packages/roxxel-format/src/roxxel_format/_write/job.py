@@ -4,7 +4,7 @@ A job can be pickled. The process that began a write may use it, or a task on an
 machine, or a process of a preparation, in a folder or in a bucket. Only the names of
 the new shards differ:
 
-- `numbered`: the free numbers of the corpus, for one process on a disk;
+- `Place.new_shards`: the free numbers of the corpus, for one process on a disk;
 - `attempt`: names that no other attempt has, because a scheduler may run a task twice;
 - `unit`: the same names every time, because a unit has the same shards every time.
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.files import claim, draft_path
+from roxxel_store.files import claim_name
 
 from roxxel_format._write.intake import Intake, intake_of, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns
@@ -27,7 +27,7 @@ from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -123,7 +123,7 @@ class WriteJob:
             while True:
                 number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
                 path = folder / place.name.unit_shard(self.digest, number, 0).name
-                draft = _claimed(path)
+                draft = claim_name(path)
                 if draft is not None:
                     return path, draft
 
@@ -141,51 +141,6 @@ class WriteJob:
                 "that tokenizer to every machine, or write again"
             )
         return intake_of(self.options, tokenizer, self.kind)
-
-
-def numbered(
-    name: CorpusName, listed: Iterable[str]
-) -> Callable[[Path], tuple[Path, Path]]:
-    """Return the free numbers of a corpus, each claimed by the draft of its shard."""
-    # The number of a listed shard is not free, even if its file is gone. Other
-    # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
-    # a shard `wiki_20240102.rox` would look like a second such corpus. The numbers of
-    # existing files are skipped one by one.
-    known = map(name.number, listed)
-    numbers: Iterator[int] = count(
-        max((n + 1 for n in known if n is not None), default=0)
-    )
-
-    def new_path(folder: Path) -> tuple[Path, Path]:
-        for number in numbers:
-            path = folder / name.shard(number).name
-            draft = _claimed(path)
-            if draft is not None:
-                return path, draft
-        raise AssertionError
-
-    return new_path
-
-
-def in_order(name: CorpusName, digest: str) -> Callable[[Path], tuple[Path, None]]:
-    """Return names with the digest of a job that no other write has."""
-    numbers = count()
-
-    def new_path(folder: Path) -> tuple[Path, None]:
-        return folder / name.unit_shard(digest, next(numbers), 0).name, None
-
-    return new_path
-
-
-def _claimed(path: Path) -> Path | None:
-    """Create the draft of a new shard; return None if the name is not free."""
-    draft = draft_path(path)
-    if not claim(draft):
-        return None
-    if path.exists():
-        draft.unlink()
-        return None
-    return draft
 
 
 def write_shards(

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import re
+import secrets
 import time
 from abc import ABC, abstractmethod
+from itertools import count
 from typing import TYPE_CHECKING
 
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
+from roxxel_store.files import claim_name
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
@@ -51,7 +54,8 @@ from roxxel_format._write.options import WriteSummary
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from roxxel_store.client import Version
     from roxxel_store.place import FilePlace
@@ -107,6 +111,18 @@ class Place(ABC):
     def pattern(self) -> str:
         """Path or URL of the corpus."""
         return f"{self.folder}{self.name.prefix}*{self.name.suffix}"
+
+    @property
+    @abstractmethod
+    def target(self) -> CorpusName | str:
+        """What `of` takes in another process to return this place."""
+
+    @abstractmethod
+    def new_shards(self) -> Callable[[Path], tuple[Path, Path | None]]:
+        """Return what names the new shards of one process in a folder.
+
+        The second path is the draft of the shard, if a name is claimed by its draft.
+        """
 
     @abstractmethod
     def enter(self, resources: contextlib.ExitStack) -> None:
@@ -212,6 +228,29 @@ class FolderPlace(Place):
         self._found = Committed(Manifest(), None)
         self._began = False
 
+    @property
+    def target(self) -> CorpusName:
+        """The names of the files."""
+        return self.name
+
+    def new_shards(self) -> Callable[[Path], tuple[Path, Path]]:
+        """Return the free numbers of the corpus, each claimed by a shard's draft."""
+        # The number of a listed shard is not free, even if its file is gone. Other
+        # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
+        # a shard `wiki_20240102.rox` would look like a second such corpus. The numbers
+        # of existing files are skipped one by one.
+        known = map(self.name.number, self.found.shards.names)
+        numbers = count(max((n + 1 for n in known if n is not None), default=0))
+
+        def new_path(folder: Path) -> tuple[Path, Path]:
+            while True:
+                path = folder / self.name.shard(next(numbers)).name
+                draft = claim_name(path)
+                if draft is not None:
+                    return path, draft
+
+        return new_path
+
     def enter(self, resources: contextlib.ExitStack) -> None:
         """Create the folder, and hold the lock of writes."""
         self.name.folder.mkdir(parents=True, exist_ok=True)
@@ -286,6 +325,20 @@ class BucketPlace(Place):
         except FileNotFoundError:
             return False
         return True
+
+    @property
+    def target(self) -> str:
+        """The URL of the pattern."""
+        return self.pattern
+
+    def new_shards(self) -> Callable[[Path], tuple[Path, None]]:
+        """Return names with a digest that no other write has."""
+        digest, pieces = secrets.token_hex(6), count()
+
+        def new_path(folder: Path) -> tuple[Path, None]:
+            return folder / self.name.unit_shard(digest, next(pieces), 0).name, None
+
+        return new_path
 
     def enter(self, resources: contextlib.ExitStack) -> None:
         """Do nothing: a bucket has no locks, and `clean` goes by age."""
