@@ -26,6 +26,9 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_loader import device_stream
 
+sys.path.append(str(Path(__file__).parents[1]))
+from buckets import running_bucket
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from types import FrameType
@@ -44,8 +47,11 @@ def main() -> dict[str, list[str]]:
             paths = {
                 **written(calls, Path(folder)),
                 "a batch": batch(calls, Path(folder)),
-                **saved_and_restored(calls, Path(folder)),
+                **saved_and_restored(calls, Path(folder) / "checkpoints", ""),
             }
+            with running_bucket(Path(folder)):
+                url = "s3://data/checkpoints"
+                paths |= saved_and_restored(calls, url, " in a bucket")
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -122,11 +128,13 @@ def batch(calls: Calls, folder: Path) -> list[str]:
     return min(recordings, key=len)
 
 
-def saved_and_restored(calls: Calls, folder: Path) -> dict[str, list[str]]:
+def saved_and_restored(
+    calls: Calls, folder: str | Path, where: str
+) -> dict[str, list[str]]:
     """Return the modules of a second save and of a second restore."""
     model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
-    with Checkpointer(folder / "checkpoints", model, optimizer) as checkpointer:
+    with Checkpointer(folder, model, optimizer) as checkpointer:
         checkpointer.save(1)
         checkpointer.wait()
         checkpointer.restore()
@@ -135,7 +143,7 @@ def saved_and_restored(calls: Calls, folder: Path) -> dict[str, list[str]]:
             checkpointer.wait()
         with calls.recorded() as restored:
             checkpointer.restore()
-    return {"a save": saved, "a restore": restored}
+    return {f"a save{where}": saved, f"a restore{where}": restored}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ MOST = {
     "a batch": 11,
     "a save": 13,
     "a restore": 12,
+    "a save in a bucket": 18,
+    "a restore in a bucket": 17,
 }
 """Modules of each path, at most."""
 

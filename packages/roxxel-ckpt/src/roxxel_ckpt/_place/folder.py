@@ -69,8 +69,8 @@ class Folder(Protocol):
     """The checkpoints of one run: which steps there are, and how one is saved.
 
     Process 0 decides which steps exist: only process 0 calls `saving`, `commit` and
-    `bring_back`. `staging` is the local directory in which one process
-    writes its files of one save.
+    `bring_back`. For a save, it calls `saving`; then every process fills the directory
+    that `staged` yields and calls `deliver`; and process 0 commits.
     """
 
     # What to do if the processes do not see the same folder.
@@ -135,8 +135,8 @@ class Folder(Protocol):
     ) -> AbstractContextManager[Path]:
         """Yield a directory, which does not exist yet, for the files of a process.
 
-        After an error, the files of the save are removed: those of this process, and on
-        process 0 those that all share.
+        Leave the context after the commit. After an error, the files of the save are
+        removed: those of this process, and on process 0 those that all share.
         """
         ...
 
