@@ -12,7 +12,11 @@ from roxxel_format._read.cached import CacheStatus
 from roxxel_format._read.shard_file import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
-from roxxel_format._write.options import WriteArguments, WriteSummary
+from roxxel_format._write.options import (
+    TokenizerBackend,
+    WriteArguments,
+    WriteSummary,
+)
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
 from roxxel_format.errors import ChecksumError, ShardError
@@ -27,6 +31,7 @@ __all__ = [
     "ShardError",
     "ShardWriter",
     "TokenReader",
+    "TokenizerBackend",
     "VerifyReport",
     "WriteArguments",
     "WriteSummary",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.options import WriteSummary
+    from roxxel_format._write.options import TokenizerBackend, WriteSummary
     from roxxel_format._write.place import Place
     from roxxel_format.errors import ChecksumError
 
@@ -436,6 +436,7 @@ class Roxxel:
         *,
         vocab_size: int | None = None,
         tokenizer: object | None = None,
+        tokenizer_backend: TokenizerBackend = "auto",
         special_tokens: bool = False,
         field: str | None = None,
         prompt: str | None = None,
@@ -473,6 +474,10 @@ class Roxxel:
                 the path of a folder with this file, or a name on the Hugging Face hub.
                 An existing path is never read as a name. Special tokens are added if
                 `encode` adds them.
+            tokenizer_backend: What encodes for the path or the name of a tokenizer:
+                `"fastokens"`, `"tokenizers"`, or `"auto"`: the first where it is
+                installed (`roxxel-prepare`, extra `fast`) and can. The ids are the
+                same, and `fastokens` is some 40 times as fast.
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
@@ -517,8 +522,9 @@ class Roxxel:
             dtype,
             vocab_size,
             tokenizer,
-            special_tokens=special_tokens,
-            metadata=metadata,
+            tokenizer_backend,
+            special_tokens,
+            metadata,
             fields=named_fields(field, prompt, completion, document_id),
         )
         try:

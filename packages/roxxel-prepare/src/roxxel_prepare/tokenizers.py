@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -19,6 +20,8 @@ from roxxel_store.records import parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from roxxel_format import TokenizerBackend
 
 __all__ = ["NamedTokenizer", "load_tokenizer"]
 
@@ -36,19 +39,23 @@ class NamedTokenizer(NamedTuple):
         tokenizer: An object of the library `tokenizers`.
         name: The name that a corpus records: that of the file, or of the hub.
         end_of_text: The end-of-text token that the files beside it name, if any.
+        encoder: What encodes its texts, with versions, and why.
 
     Example:
-        >>> library, name, end = NamedTokenizer(object(), "gpt2", "<|endoftext|>")
-        >>> end
+        >>> named = NamedTokenizer(object(), "gpt2", "<|endoftext|>", "tokenizers 0.23")
+        >>> named.end_of_text
         '<|endoftext|>'
     """
 
     tokenizer: Any
     name: str
     end_of_text: str | None
+    encoder: str
 
 
-def load_tokenizer(name: str | os.PathLike[str]) -> NamedTokenizer:
+def load_tokenizer(
+    name: str | os.PathLike[str], backend: TokenizerBackend = "tokenizers"
+) -> NamedTokenizer:
     """Load a tokenizer by its path, or by its name on the Hugging Face hub.
 
     You rarely call this yourself, because `Roxxel.write(..., tokenizer="gpt2")` does.
@@ -57,11 +64,14 @@ def load_tokenizer(name: str | os.PathLike[str]) -> NamedTokenizer:
         name: Path of a `tokenizer.json`, path of a folder with this file, or a name on
             the hub, which is asked once, and then its cache. An existing path is never
             read as a name.
+        backend: What encodes.
 
     Raises:
-        ModuleNotFoundError: The library `tokenizers` is missing.
+        ModuleNotFoundError: The library `tokenizers` is missing, or the backend that
+            you ask for.
         FileNotFoundError: There is no such file, and this is no name.
-        ValueError: The file is no tokenizer, or the hub does not give it.
+        ValueError: The file is no tokenizer, the hub does not give it, or the backend
+            that you ask for cannot encode it.
     """
     try:
         library: Any = importlib.import_module("tokenizers")
@@ -91,11 +101,41 @@ def load_tokenizer(name: str | os.PathLike[str]) -> NamedTokenizer:
             "tokenizer.json or a name on the Hugging Face hub"
         ) from error
     if path is None:
-        return NamedTokenizer(loaded, str(name), _end_named_by(naming))
+        loaded, encoder = _with_backend(loaded, str(name), backend)
+        return NamedTokenizer(loaded, str(name), _end_named_by(naming), encoder)
+    loaded, encoder = _with_backend(loaded, path.name, backend)
     if path.name == "tokenizer.json":
         beside = (path.parent / each for each in _NAMING_FILES)
         naming = (each for each in beside if each.exists())
-    return NamedTokenizer(loaded, path.name, _end_named_by(naming))
+    return NamedTokenizer(loaded, path.name, _end_named_by(naming), encoder)
+
+
+def _with_backend(loaded: Any, name: str, backend: TokenizerBackend) -> tuple[Any, str]:
+    """Return the tokenizer with the backend, and what encodes."""
+    reference = f"tokenizers {version('tokenizers')}"
+    if backend == "tokenizers":
+        return loaded, reference
+    # Imported here because few programs encode much text.
+    from roxxel_prepare._tokenize.fast import FastTokenizer
+
+    try:
+        fast = FastTokenizer(loaded)
+    except ModuleNotFoundError as error:
+        missing = missing_extra(
+            "--tokenizer-backend fastokens", "fastokens", "roxxel-prepare", "fast"
+        )
+        if backend == "fastokens":
+            raise missing from error
+        _, _, command = str(missing).partition("install it: ")
+        return loaded, f"{reference}; the extra fast encodes much faster: {command}"
+    except ValueError as error:
+        if backend == "fastokens":
+            raise ValueError(
+                f"{name}: fastokens cannot encode with this tokenizer ({error}); leave "
+                "--tokenizer-backend out"
+            ) from error
+        return loaded, f"{reference}, because fastokens cannot ({error})"
+    return fast, fast.encoder
 
 
 def _end_named_by(files: Iterable[Path]) -> str | None:

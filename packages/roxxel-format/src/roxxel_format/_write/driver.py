@@ -90,6 +90,8 @@ class CorpusWrite:
                 f'shards; write to a pattern such as "{name.prefix}_*.rox"'
             )
         self.options, self._intake = load_intake(options, says_ending=says_ending)
+        if says_ending and self._intake.tokenizer is not None:
+            sys.stderr.write(self._intake.tokenizer.encoding())
         self.recipe = Recipe(
             exist,
             self.options.recorded(self._intake.tokenizer_identity),
@@ -189,6 +191,7 @@ class CorpusWrite:
             replace(self.options, dtype=recipe.dtype),
             recipe.kind,
             self._intake.tokenizer_identity,
+            self._intake.tokenizer,
         )
 
     def commit(self, new: NewShards, **lost: str) -> WriteSummary:

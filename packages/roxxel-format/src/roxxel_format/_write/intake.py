@@ -93,7 +93,11 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
     """Load the tokenizer of a write, if the options name one."""
     if options.tokenizer is None:
         return None
-    return load(options.tokenizer, special_tokens=options.special_tokens)
+    return load(
+        options.tokenizer,
+        special_tokens=options.special_tokens,
+        backend=options.tokenizer_backend,
+    )
 
 
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
@@ -146,8 +150,8 @@ class Intake:
 
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
-    a `tokenizer`, `str` documents are encoded as UTF-8. With `reads_ahead`, a tokenizer
-    that supports batches encodes up to 256 texts or about 1 MiB at a time. `added_end`
+    a `tokenizer`, `str` documents are encoded as UTF-8. A tokenizer that supports
+    batches encodes up to 256 texts or about 1 MiB at a time. `added_end`
     is the separator, if the tokenizer puts it at the end of each text: it is then taken
     away, because the writer appends the separator. `num_dropped` counts the characters
     that the tokenizer dropped so far.
@@ -157,7 +161,6 @@ class Intake:
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
     kind: str | None = None
-    reads_ahead: bool = False
     added_end: int | None = None
     num_dropped: int = 0
     _dtype_if_empty: str | None = None
@@ -204,8 +207,8 @@ class Intake:
             yield from [np.empty(0, np.uint8)] * num_waiting
 
     def encoded(self, documents: Iterable[object]) -> Iterator[object]:
-        """Yield documents; with `reads_ahead`, texts that are encoded already."""
-        if not self.reads_ahead or self.tokenizer is None:
+        """Yield documents; texts that a tokenizer encoded already, in batches."""
+        if self.tokenizer is None or self.tokenizer.encode_batch is None:
             return iter(documents)
         return _batched(documents, self.tokenizer)
 
@@ -332,7 +335,8 @@ class Intake:
             raise DocumentError(
                 number,
                 " cannot be encoded by the tokenizer "
-                f"({reason or type(error).__name__}); correct the text",
+                f"({reason or type(error).__name__}); correct the text, or pass "
+                "another tokenizer",
             ) from error
         if self.tokenizer.drops is not None:
             self.num_dropped += self.tokenizer.drops(text)
@@ -383,15 +387,13 @@ def _batched(documents: Iterable[object], tokenizer: Tokenizer) -> Iterator[obje
 
 
 def _encoded(texts: list[str], tokenizer: Tokenizer) -> Iterator[object]:
-    if not texts:
-        return
+    batch, drops = tokenizer.encode_batch, tokenizer.drops
     found: list[object] = [*texts]
-    with contextlib.suppress(Exception):  # The libraries raise many error types.
-        batch = tokenizer.encode_batch
-        encoded = map(tokenizer.encode, texts) if batch is None else batch(texts)
-        drops = tokenizer.drops
-        nums = [0] * len(texts) if drops is None else map(drops, texts)
-        found = [*map(_Encoded, encoded, nums)]
+    if texts and batch is not None:
+        with contextlib.suppress(Exception):  # The libraries raise many error types.
+            nums = [0] * len(texts) if drops is None else map(drops, texts)
+            pairs = zip(batch(texts), nums, strict=True)
+            found = [_Encoded(*each) for each in pairs]
     yield from found
 
 

@@ -86,7 +86,6 @@ class WriteJob:
             OSError: The shards cannot be written.
         """
         intake = self._loaded_intake()
-        intake.reads_ahead = True
         pieces = count()
 
         def new_path(folder: Path) -> tuple[Path, None]:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 3
 Exist = Literal["keep", "replace", "append", "error"]
+TokenizerBackend = Literal["auto", "tokenizers", "fastokens"]
+"""What encodes; `"auto"` is `fastokens` where it is installed and can, else
+`tokenizers`. The ids are the same, so no corpus records it."""
 
 
 class Separator(Enum):
@@ -58,6 +61,7 @@ class WriteArguments(TypedDict, total=False):
     dtype: npt.DTypeLike | None
     vocab_size: int | None
     tokenizer: object | None
+    tokenizer_backend: TokenizerBackend
     special_tokens: bool
     metadata: Mapping[str, Any] | None
 
@@ -84,6 +88,7 @@ class WriteOptions:
     dtype: npt.DTypeLike | None = None
     vocab_size: int | None = None
     tokenizer: object | None = None
+    tokenizer_backend: TokenizerBackend = "auto"
     special_tokens: bool = False
     metadata: Mapping[str, Any] | None = None
     fields: Fields = field(default_factory=Fields)

@@ -71,7 +71,8 @@ class Tokenizer:
     messages. `hash` is a digest of the definition or the vocabulary; None if neither is
     known. `special_ids` maps the text of each special token to its id. `named_end` is
     the end of text that the tokenizer's files or its object name. `drops` counts the
-    characters of a text that have no token; None if all have one.
+    characters of a text that have no token; None if all have one. `encoder` names what
+    encodes, with its version, if the tokenizer was loaded by its path or name.
     """
 
     source: Any
@@ -85,6 +86,7 @@ class Tokenizer:
     encode_parts: EncodeBatch | None = None
     named_end: str | int | None = None
     drops: Drops | None = None
+    encoder: str | None = None
 
     @property
     def identity(self) -> str:
@@ -146,6 +148,10 @@ class Tokenizer:
             f"{self.name}; --separator none leaves it out"
         )
 
+    def encoding(self) -> str:
+        """Describe in a line what encodes; empty if nothing was chosen."""
+        return f"{self.name} is encoded by {self.encoder}\n" if self.encoder else ""
+
     def for_parts(self) -> tuple[Tokenizer, Tokens, Tokens]:
         """Return a tokenizer that encodes the parts of a document separately.
 
@@ -204,21 +210,27 @@ class Tokenizer:
         return f"{shown} and {more} more" if more > 0 else shown
 
 
-def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
+def load(
+    tokenizer: object, *, special_tokens: bool = False, backend: str = "tokenizers"
+) -> Tokenizer:
     """Adapt a tokenizer.
 
     `tokenizer` is an object with `encode`, or `"bytes"`. The package `roxxel-prepare`
     loads a tokenizer by the path of a `tokenizer.json`, the path of a folder with this
     file, or a name on the Hugging Face hub. An existing path is never read as a name.
     With `special_tokens`, the text of a special token is encoded as this token.
+    `backend` says what encodes for a path or a name; see `roxxel_prepare.tokenizers`.
 
     Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
     of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
     `get_vocab_size()`.
     """
     end: object
+    encoder = None
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end = _named(cast("str | os.PathLike[str]", tokenizer))
+        source, name, end, encoder = _named(
+            cast("str | os.PathLike[str]", tokenizer), backend
+        )
     elif hasattr(tokenizer, "encode"):
         source, name = tokenizer, _own_name(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
@@ -253,13 +265,16 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
         parts,
         named_end,
         drops_of(source),
+        encoder,
     )
 
 
-def _named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
-    """Return a tokenizer, its name, and the end of text that its files name."""
+def _named(
+    name: str | os.PathLike[str], backend: str
+) -> tuple[Any, str, str | None, str | None]:
+    """Return a tokenizer, its name, the end of text of its files, what encodes."""
     if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name, None
+        return ByteTokenizer(), ByteTokenizer.name, None, None
     # Files and names are the business of preparation, which stands above the format
     # and need not be installed.
     try:
@@ -269,7 +284,7 @@ def _named(name: str | os.PathLike[str]) -> tuple[Any, str, str | None]:
             f"tokenizer={os.fspath(name)!r}",
             *("roxxel-prepare", "roxxel-prepare", "tokenizers"),
         ) from error
-    return tokenizers.load_tokenizer(name)
+    return tokenizers.load_tokenizer(name, backend)
 
 
 def _own_name(tokenizer: object) -> str:

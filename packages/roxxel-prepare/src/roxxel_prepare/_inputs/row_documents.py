@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_prepare._inputs.input_file import InputError
@@ -99,13 +102,7 @@ def column_document(path: str, row: int, value: Any) -> object:
 
 def json_document(where: str, line: bytes, fields: Fields) -> object:
     """Return the document of a JSON line: fields of an object, or one value."""
-    try:
-        # Given bytes, `json` would guess UTF-16, and accept surrogates.
-        value: Any = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise _not_utf8(where, error) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
+    value = _json_value(where, line)
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         for field in fields.names:
@@ -128,6 +125,30 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
                 f"a {fields.part(field)} is a text or a list of tokens"
             )
     return row_document(where, fields, table)
+
+
+def _json_value(where: str, line: bytes) -> Any:
+    decode = _fast_decoder()
+    if decode is not None:
+        # Whatever it refuses, such as NaN, the standard library accepts or names.
+        with suppress(Exception):
+            return decode(line)
+    try:
+        # Given bytes, `json` would guess UTF-16, and accept surrogates.
+        return json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise _not_utf8(where, error) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
+
+
+@cache
+def _fast_decoder() -> Callable[[bytes], Any] | None:
+    """Return the decoder of msgspec, of the extra `fast`: twice as fast as `json`."""
+    try:
+        return importlib.import_module("msgspec.json").decode
+    except ModuleNotFoundError:
+        return None
 
 
 def text_of(where: str, data: bytes) -> str:

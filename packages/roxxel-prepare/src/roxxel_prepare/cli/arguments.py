@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any, get_args
 
+from roxxel_format import TokenizerBackend
 from roxxel_format.writing import Exist, Separator
 from roxxel_store.command import positive, size
 
@@ -132,6 +133,13 @@ def _add_write_options(write: ArgumentParser) -> None:
         metavar="PATH",
         help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
         "bytes of a text, then token 256; default: the bytes alone",
+    )
+    write.add_argument(
+        "--tokenizer-backend",
+        choices=get_args(TokenizerBackend),
+        default="auto",
+        help="what encodes, with the same ids; default: auto, which is fastokens where "
+        "the extra fast is installed and it can encode with this tokenizer",
     )
     write.add_argument(
         "--special-tokens",

@@ -1,0 +1,182 @@
+"""What encodes does not change a token: `tokenizers` decides what is right."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import Roxxel
+from roxxel_prepare import write_files
+from roxxel_prepare.tokenizers import load_tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_format import TokenizerBackend
+
+# The libraries have no types.
+fastokens: Any = import_module("fastokens")
+tokenizers: Any = import_module("tokenizers")
+
+TEXTS = [
+    *("the cat's 12 hats", "na\u00efve caf\u00e9", "a\r\n\n b\t", "<|end|>", ""),
+    "\u6f22\u5b57 \u3068 \u304b\u306a",
+]
+
+
+def byte_level() -> Any:
+    """A small tokenizer of the kind of GPT-2."""
+    made: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
+    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|end|>"],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS * 3, trainer)
+    return made
+
+
+@pytest.fixture(scope="module")
+def definition(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tokenizer") / "small.json"
+    byte_level().save(str(path))
+    return path
+
+
+class Wrong:
+    """Stands for `fastokens`; gives other ids for texts with a character."""
+
+    character = ""
+
+    def __init__(self, encoder: Any) -> None:
+        self._encoder = encoder
+
+    @classmethod
+    def from_json_str(cls, text: str) -> Wrong:
+        return cls(REAL.from_json_str(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoder, name)
+
+    def encode_batch_flat(self, texts: list[str], *options: bool) -> tuple[bytes, Any]:
+        ids, ends = self._encoder.encode_batch_flat(texts, *options)
+        found = np.frombuffer(ids, "<u4").copy()
+        bounds = np.frombuffer(ends, "<u8").tolist()
+        for text, stop in zip(texts, bounds[1:], strict=True):
+            if self.is_wrong(text):
+                found[stop - 1] += 1
+        return found.tobytes(), ends
+
+    def is_wrong(self, text: str) -> bool:
+        return "\u00e9" in text
+
+
+class WrongForLongTexts(Wrong):
+    """What no comparison of single characters can find."""
+
+    def is_wrong(self, text: str) -> bool:
+        return len(text) > 40
+
+
+REAL: Any = fastokens.Tokenizer
+
+
+def lines_of(path: Path, texts: list[str]) -> Path:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return path
+
+
+def written(
+    folder: Path, texts: list[str], definition: Path, backend: TokenizerBackend
+) -> Any:
+    """Write texts as a corpus; return its shards' bytes."""
+    lines = lines_of(folder / "texts.jsonl", texts)
+    pattern = folder / f"{backend}_*.rox"
+    write_files(
+        pattern,
+        lines,
+        separator="<|end|>",
+        tokenizer=str(definition),
+        tokenizer_backend=backend,
+    )
+    return [path.read_bytes() for path in sorted(folder.glob(pattern.name))]
+
+
+def test_shards_do_not_depend_on_what_encodes(tmp_path: Path, definition: Path) -> None:
+    fast, reference = (
+        written(tmp_path, TEXTS * 50, definition, backend)
+        for backend in ("fastokens", "tokenizers")
+    )
+
+    assert fast == reference
+
+
+@given(texts=st.lists(st.text(), min_size=1, max_size=5), special=st.booleans())
+def test_ids_are_those_of_the_reference(
+    definition: Path, texts: list[str], special: bool
+) -> None:
+    fast = load_tokenizer(definition, "fastokens").tokenizer
+    reference = load_tokenizer(definition).tokenizer
+    fast.encode_special_tokens = reference.encode_special_tokens = special
+
+    found = fast.encode_batch_fast(texts)
+
+    assert [np.asarray(getattr(each, "ids", each)).tolist() for each in found] == [
+        reference.encode(text).ids for text in texts
+    ]
+
+
+def test_a_text_with_a_character_that_differs_goes_to_the_reference(
+    tmp_path: Path, definition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = written(tmp_path, TEXTS, definition, "tokenizers")
+    monkeypatch.setattr(fastokens, "Tokenizer", Wrong)
+
+    assert written(tmp_path, TEXTS, definition, "fastokens") == right
+
+
+def test_a_difference_in_the_sample_stops_the_write_with_its_document(
+    tmp_path: Path, definition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fastokens, "Tokenizer", WrongForLongTexts)
+    texts = ["short"] * 500 + ["long " * 10] * 1000
+
+    with pytest.raises(ValueError, match=r"document \d+ .*--tokenizer-backend"):
+        written(tmp_path, texts, definition, "auto")
+
+    with pytest.raises(FileNotFoundError):
+        Roxxel(tmp_path / "auto_*.rox").num_tokens  # noqa: B018 - opens the corpus
+
+
+def test_a_tokenizer_that_fastokens_refuses_goes_to_the_reference_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, "?"))
+    words.add_special_tokens(["<|end|>"])
+    path = tmp_path / "words.json"
+    words.save(str(path))
+
+    written(tmp_path, ["a"], path, "auto")
+
+    assert Roxxel(tmp_path / "auto_*.rox").tokens[:].tolist() == [0, 2]
+    assert "because fastokens cannot (" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"words\.json.*--tokenizer-backend"):
+        written(tmp_path, ["a"], path, "fastokens")
+
+
+def test_what_encodes_is_said_with_its_version(
+    tmp_path: Path, definition: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, ["a"], definition, "auto")
+
+    assert f"encoded by {load_tokenizer(definition, 'auto').encoder}" in (
+        capsys.readouterr().err
+    )
