@@ -42,7 +42,7 @@ def write_files(
     document_id: str | None = None,
     path: bool = False,
     exist: Exist = "keep",
-    workers: int = 1,
+    workers: int | None = 1,
     ray: str | None = None,
     part: tuple[int, int] | None = None,
     unit_bytes: int = UNIT_BYTES,
@@ -74,9 +74,10 @@ def write_files(
             inputs, in a column `path`.
         exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
             of the last write.
-        workers: Processes of this machine. A program with several workers must guard
-            its main part with `if __name__ == "__main__":`, because each worker imports
-            the program.
+        workers: Processes of this machine. None: one for each core, but not for less
+            than 64 MiB of inputs. A program with several workers must guard its main
+            part with `if __name__ == "__main__":`, because each worker imports the
+            program.
         ray: Address of a Ray cluster that writes the units as tasks, in place of
             processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
             the extra `ray`. A program that is connected to Ray uses its own cluster.
@@ -112,12 +113,14 @@ def write_files(
         >>> summary.num_documents, summary.dtype
         (3, 'uint16')
     """
-    if ray is not None and workers != 1:
+    if ray is not None and workers not in (None, 1):
         raise ValueError(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
             "by processes; pass only one of these"
         )
-    runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
+    runner = None if workers is None else ProcessRunner(workers)
+    if ray is not None:
+        runner = RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
     if prompt is not None and field is not None:

@@ -32,7 +32,7 @@ from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
 from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
 from roxxel_prepare._run.progress import Progress
-from roxxel_prepare._run.runners import ProcessRunner
+from roxxel_prepare._run.runners import ProcessRunner, num_cores
 from roxxel_prepare._run.unit_writer import UnitWriter
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def prepare(
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
         choice: Which documents to write, and in which order.
-        runner: Writes the units. Default: this process.
+        runner: Writes the units. Default: processes of this machine.
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
             `commit_units` commits when all parts are done.
         unit_bytes: Minimum size of the inputs of a unit.
@@ -168,7 +168,8 @@ def prepare(
             summary = write.run(documents, documents.metadata)
         else:
             job = _Preparation(write, inputs, choice, unit_bytes, documents)
-            summary = job.run(runner or ProcessRunner(), part, progress)
+            runner = runner or ProcessRunner(_num_workers(inputs))
+            summary = job.run(runner, part, progress)
         return replace(summary, left_out=inputs.left_out)
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
@@ -183,6 +184,12 @@ def prepare(
             f"{f', like the other inputs ({others})' if others else ''}; check the "
             "inputs"
         ) from error
+
+
+def _num_workers(inputs: Inputs) -> int:
+    """Return a process for each core, but not for less than 64 MiB of inputs."""
+    num_bytes: int = sum(size for _, size, *_ in inputs.facts)
+    return max(1, min(num_cores(), num_bytes // UNIT_BYTES))
 
 
 def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:

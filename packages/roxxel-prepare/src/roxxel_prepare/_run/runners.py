@@ -119,6 +119,12 @@ class ProcessRunner:
             yield Outcome(last[0], None)
 
 
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)  # Linux alone has it.
+    return len(usable(0)) if usable else os.cpu_count() or 1
+
+
 def _death(where: str, cause: BaseException | None) -> ChildProcessError:
     error = ChildProcessError(
         f"a worker process ended early {where}, perhaps for lack of memory; "

@@ -11,6 +11,7 @@ from roxxel_store.command import positive, size
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.runners import num_cores
 from roxxel_prepare._version import __version__
 from roxxel_prepare.cli import values
 
@@ -166,9 +167,9 @@ def _add_write_options(write: ArgumentParser) -> None:
     runners.add_argument(
         "--workers",
         type=positive,
-        default=1,
         metavar="N",
-        help="write units in N processes; default: 1",
+        help="write units in N processes; default: one for each core that the command "
+        f"may use ({num_cores()} here) and each 64 MiB of inputs",
     )
     runners.add_argument(
         "--ray",
