@@ -1,17 +1,21 @@
 """Measures preparation with two workers, against bare tokenizing and other tools.
 
-Four programs tokenize the same JSON lines with the same tokenizer of Hugging Face, one
-after the other, each in two processes of one thread: processes that only tokenize (the
-limit), `roxxel-prepare write --workers 2`, datatrove's tokenizer pipeline, and a loop
-over lines like that of Megatron-LM. The number of tokens must be the same. The goals of
-Roxxel: at least 0.9 of the speed of the limit, faster than the two other tools, and
-never more disk space than 1.1 times the corpus.
+Five programs tokenize the same JSON lines with the same tokenizer of Hugging Face, one
+after the other, each in two processes of one thread: processes that only parse and
+encode with `fastokens` (the limit), `roxxel-prepare write --workers 2`, the same with
+`--tokenizer-backend tokenizers`, datatrove's tokenizer pipeline, and a loop over lines
+like that of Megatron-LM. The number of tokens must be the same, and the shards of both
+backends. The goals of Roxxel: at least half the speed of the limit, 40 times that of
+its own slow backend, and never more disk space than 1.1 times the corpus.
 
 The inputs are the Python sources of this environment, each with a numbered header,
-repeated up to `--mib`. The tokenizer is a byte-level BPE trained on a part of them.
+repeated up to `--mib`; or your own files of JSON lines (`--inputs`), which are better:
+an encoder remembers the words of repeated text. The tokenizer is a byte-level BPE
+trained on a part of them.
 
     python tests-integration/benchmarks/prepare.py               # 1 GiB
     python tests-integration/benchmarks/prepare.py --mib 4 --without datatrove
+    python tests-integration/benchmarks/prepare.py --inputs texts --without loop
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ WORKERS = 2
 FILES = 16
 MOST_CHARACTERS = 1 << 18
 END = "<|endoftext|>"
-WAYS = ("bare", "roxxel", "datatrove", "loop")
+WAYS = ("bare", "roxxel", "tokenizers", "datatrove", "loop")
 FOLDER = Path(__file__).parent
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -68,15 +72,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mib", type=int, default=1024)
     parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--inputs", type=Path, help="folder of JSON lines")
     parser.add_argument("--without", choices=WAYS[2:], action="append", default=[])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        run(Path(folder), options.mib, options.vocab_size, set(options.without))
+        made = Path(folder)
+        inputs = made / "inputs"
+        if options.inputs is None:
+            write_inputs(inputs, options.mib << 20)
+        else:
+            inputs.symlink_to(options.inputs.resolve())
+        run(made, options.mib, options.vocab_size, set(options.without))
 
 
 def run(folder: Path, mib: int, vocab_size: int, without: set[str]) -> None:
-    """Make inputs, measure every way, and print a table."""
-    num_bytes = write_inputs(folder / "inputs", mib << 20)
+    """Measure every way, and print a table."""
+    num_bytes = sum(path.stat().st_size for path in (folder / "inputs").iterdir())
     write_tokenizer(folder / "tokenizer.json", vocab_size, min(mib << 20, 16 << 20))
     print(f"{platform.platform()}, {os.cpu_count()} cores, Python {sys.version[:6]}")
     print(f"{num_bytes / 1e6:.1f} MB of JSON lines, {WORKERS} processes")
@@ -95,6 +106,13 @@ def run(folder: Path, mib: int, vocab_size: int, without: set[str]) -> None:
     show(found, num_bytes)
     print(f"peak disk use of roxxel: {share:.3f} of the corpus (goal at most 1.1)")
     assert len({each.num_tokens for each in found.values()}) == 1, found
+    if "tokenizers" in found:
+        digests = {
+            tuple(Roxxel(folder / way / "c_*.rox").shard_digests)
+            for way in ("roxxel", "tokenizers")
+        }
+        assert len(digests) == 1
+        print("shards of both backends: byte-identical")
 
 
 def show(found: dict[str, Measured], num_bytes: int) -> None:
@@ -112,9 +130,11 @@ def commands(way: str, folder: Path, output: Path) -> list[list[str]]:
     """Return the commands of a way, which run at the same time."""
     tokenizer, inputs = str(folder / "tokenizer.json"), folder / "inputs"
     files = sorted(map(str, inputs.iterdir()))
-    if way == "roxxel":
+    if way in ("roxxel", "tokenizers"):
+        backend = "fastokens" if way == "roxxel" else way
         words = ["write", str(output / "c_*.rox"), str(inputs)]
         words += ["--workers", str(WORKERS), "--tokenizer", tokenizer]
+        words += ["--tokenizer-backend", backend]
         return [[sys.executable, "-m", "roxxel_prepare", *words]]
     if way == "datatrove":
         interpreter = os.environ.get("ROXXEL_BENCH_DATATROVE")
@@ -187,8 +207,8 @@ def sources() -> Iterator[str]:
                 yield text
 
 
-def write_inputs(folder: Path, num_bytes: int) -> int:
-    """Write files of JSON lines of this size in all; return the exact size."""
+def write_inputs(folder: Path, num_bytes: int) -> None:
+    """Write files of JSON lines of this size in all."""
     folder.mkdir()
     texts = (
         f"# copy {copy} of source {number}\n{text}"
@@ -201,7 +221,6 @@ def write_inputs(folder: Path, num_bytes: int) -> int:
         with (folder / f"{file_number:02}.jsonl").open("w", encoding="utf-8") as file:
             while size < stop:
                 size += file.write(json.dumps({"text": next(texts)}) + "\n")
-    return size
 
 
 def write_tokenizer(path: Path, vocab_size: int, num_characters: int) -> None:

@@ -20,5 +20,5 @@ def test_preparation() -> None:
     )
 
     rows = re.findall(r"^(\w+) .* (\d+)$", done.stdout, re.MULTILINE)
-    assert [way for way, _ in rows] == ["bare", "roxxel", "loop"]
+    assert [way for way, _ in rows] == ["bare", "roxxel", "tokenizers", "loop"]
     assert len({num_tokens for _, num_tokens in rows}) == 1
