@@ -18,7 +18,8 @@ def parser(prog: str) -> ArgumentParser:
     found = ArgumentParser(
         prog=prog,
         description="Inspect, check, copy and repair corpora of .rox shards.",
-        epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
+        epilog="`roxxel-prepare write` (in roxxel: `roxxel write`) makes corpora of "
+        "files. Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
     )
     found.set_defaults(prog=prog)
     found.add_argument("--version", action="version", version=__version__)
