@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.files import matches_in
 from roxxel_store.locks import try_lock, unlock
+from roxxel_store.output import replace_file
 from roxxel_store.swap import is_name
 
 from roxxel_ckpt.errors import CheckpointWriteError, brief
@@ -111,14 +112,14 @@ class Copies:
 
 
 def write_copy(path: Path, data: bytes) -> None:
-    """Write a file and create its directory.
+    """Write a file and create its directory; another thread sees all of it or nothing.
 
     Raises:
         CheckpointWriteError: The local disk refuses the file.
     """
     with storing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+        replace_file(path, data)
 
 
 @contextlib.contextmanager
