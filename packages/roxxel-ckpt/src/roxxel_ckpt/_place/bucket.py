@@ -242,13 +242,11 @@ class BucketFolder:
         """
         name = staging.name
         new = self._step(step, name)
-        problem = find_missing(new.sizes(), delivered(self, new, digests))
-        if problem is not None:
+        try:
+            self._check_uploaded(new, digests)
+        except CheckpointWriteError:
             self._writer.ensure_begun()  # a later program deletes what is not listed
-            raise CheckpointWriteError(
-                f"{self._bucket.url_of(name)}: {problem} after the upload; save again, "
-                "and let no other program delete objects here"
-            )
+            raise
         self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
         newer: list[int] = []
 
@@ -260,6 +258,15 @@ class BucketFolder:
         self._writer.swap(add)
         try_to_delete(f"{self}: leftovers of earlier saves", self._writer.collect)
         return newer
+
+    def _check_uploaded(self, new: BucketStep, digests: Sequence[int]) -> None:
+        """Raise CheckpointWriteError unless all files of all processes are there."""
+        problem = find_missing(new.sizes(), delivered(self, new, digests))
+        if problem is not None:
+            raise CheckpointWriteError(
+                f"{self._bucket.url_of(new.name)}: {problem} after the upload; save "
+                "again, and let no other program delete objects here"
+            )
 
     @property
     def _writer(self) -> Writer:
