@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
 from roxxel_prepare import write_files
@@ -30,17 +30,20 @@ TEXTS = [
 
 
 def byte_level() -> Any:
-    """A small tokenizer of the kind of GPT-2."""
+    """A small tokenizer of the kind of GPT-2, which begins each text with a token."""
     made: Any = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = tokenizers.decoders.ByteLevel()
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=300,
-        special_tokens=["<|end|>"],
+        special_tokens=["<|end|>", "<|begin|>"],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     made.train_from_iterator(TEXTS * 3, trainer)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 1)]
+    )
     return made
 
 
@@ -120,6 +123,8 @@ def test_shards_do_not_depend_on_what_encodes(tmp_path: Path, definition: Path) 
 
 
 @given(texts=st.lists(st.text(), min_size=1, max_size=5), special=st.booleans())
+@example(texts=TEXTS, special=True)
+@example(texts=TEXTS, special=False)
 def test_ids_are_those_of_the_reference(
     definition: Path, texts: list[str], special: bool
 ) -> None:
@@ -127,11 +132,11 @@ def test_ids_are_those_of_the_reference(
     reference = load_tokenizer(definition).tokenizer
     fast.encode_special_tokens = reference.encode_special_tokens = special
 
-    found = fast.encode_batch_fast(texts)
-
-    assert [np.asarray(getattr(each, "ids", each)).tolist() for each in found] == [
-        reference.encode(text).ids for text in texts
-    ]
+    for options in ({}, {"add_special_tokens": False}):
+        found = fast.encode_batch_fast(texts, **options)
+        assert [np.asarray(getattr(each, "ids", each)).tolist() for each in found] == [
+            reference.encode(text, **options).ids for text in texts
+        ]
 
 
 def test_a_text_with_a_character_that_differs_goes_to_the_reference(
