@@ -19,7 +19,7 @@ from roxxel_store.files import matches_in
 
 from roxxel_ckpt._integrity import LocalFiles, is_sealed
 from roxxel_ckpt._names import COMMIT_FILE
-from roxxel_ckpt._place.copies import storing, write_copy
+from roxxel_ckpt._place.copies import storing
 from roxxel_ckpt.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -66,14 +66,14 @@ class BucketStep:
         The description is read at every save and by every look at the folder, so this
         program keeps a copy.
         """
-        kept = self.copies.temporary() / "descriptions" / self.name / COMMIT_FILE
-        if name == COMMIT_FILE and kept.exists():
-            return kept.read_bytes()
+        kept = self.copies.descriptions
+        if name == COMMIT_FILE and self.name in kept:
+            return kept[self.name]
         data = self.bucket.read(f"{self.name}/{name}")
         if not is_sealed(data):  # it arrived damaged
             data = self.bucket.read(f"{self.name}/{name}")
         if name == COMMIT_FILE:
-            write_copy(kept, data)
+            kept[self.name] = data
         return data
 
     def sizes(self) -> dict[str, int]:
