@@ -354,7 +354,9 @@ def docs(session: nox.Session) -> None:
     site = Path("docs") / "_build"
     # -E reads all pages again: Sphinx repeats no warning about an unchanged page.
     session.run("sphinx-build", "-E", "-W", "-q", "docs", str(site))
-    session.run("pytest", INTEGRATION / "test_docs.py", *PARALLEL, *session.posargs)
+    # A page is one test, and shares nothing with the others.
+    pages = (*PARALLEL, "--dist=worksteal", *session.posargs)
+    session.run("pytest", INTEGRATION / "test_docs.py", *pages)
     session.log(f"the site is in {site / 'index.html'}")
 
 
