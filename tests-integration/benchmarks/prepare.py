@@ -5,8 +5,8 @@ after the other, each in two processes of one thread: processes that only parse 
 encode with `fastokens` (the limit), `roxxel-prepare write --workers 2`, the same with
 `--tokenizer-backend tokenizers`, datatrove's tokenizer pipeline, and a loop over lines
 like that of Megatron-LM. The number of tokens must be the same, and the shards of both
-backends. The goals of Roxxel: at least half the speed of the limit, 40 times that of
-its own slow backend, and never more disk space than 1.1 times the corpus.
+backends. The goals of Roxxel: at least half the speed of the limit, and never more disk
+space than 1.1 times the corpus.
 
 The inputs are the Python sources of this environment, each with a numbered header,
 repeated up to `--mib`; or your own files of JSON lines (`--inputs`), which are better:

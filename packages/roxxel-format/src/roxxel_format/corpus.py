@@ -477,7 +477,7 @@ class Roxxel:
             tokenizer_backend: What encodes for the path or the name of a tokenizer:
                 `"fastokens"`, `"tokenizers"`, or `"auto"`: the first where it is
                 installed (`roxxel-prepare`, extra `fast`) and can. The ids are the
-                same, and `fastokens` is some 40 times as fast.
+                same, and `fastokens` is 15 to 30 times as fast.
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.

@@ -1,6 +1,6 @@
 """Encodes batches of texts with `fastokens`, with the ids of `tokenizers` or an error.
 
-`fastokens` makes a preparation some 40 times as fast as `tokenizers` does
+`fastokens` makes a preparation 15 to 30 times as fast as `tokenizers` does
 (`tests-integration/benchmarks/prepare.py` prints both), but it is another program: it
 may know another version of Unicode, or have a fault. So `tokenizers` decides what is
 right, in three ways:
