@@ -68,7 +68,8 @@ class Origin:
             read_only=True,
         )
         newest = self._checkpointer.latest_step
-        found = None if newest is None else self._checkpointer.peek(step)
+        # Without a step of ours, any step of another program is what went wrong.
+        found = self._checkpointer.peek(None if newest is None else step)
         if found is None:
             raise FileNotFoundError(
                 f"{self._name}: holds no checkpoint; "
