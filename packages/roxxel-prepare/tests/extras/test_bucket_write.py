@@ -63,6 +63,15 @@ def test_a_corpus_equals_one_written_on_a_disk(tmp_path: Path) -> None:
     assert remote.verify().ok
 
 
+def test_a_corpus_that_lacks_a_shard_is_not_kept(bucket: Bucket) -> None:
+    Roxxel(URL).write(documents(0), separator=0, max_shard_bytes=40_000)
+    lost = max(bucket.folder.rglob("*.rox"))
+    lost.unlink()
+
+    with pytest.raises(FileExistsError, match=f"{lost.name}.*missing"):
+        Roxxel(URL).write(documents(0), separator=0, max_shard_bytes=40_000)
+
+
 def test_no_temporary_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

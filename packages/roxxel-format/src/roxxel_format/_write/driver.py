@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from roxxel_store.files import draft_path, drafted_name, names_in
+from roxxel_store.files import draft_path, drafted_name
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._store.corpus_name import absolute
@@ -129,14 +129,13 @@ class CorpusWrite:
         if manifest is None or not manifest.versions:
             return None
         check_kept(manifest, self.recipe.arguments, self.what, describe)
-        if isinstance(self.place, FolderPlace):
-            folder = self.place.name.folder
-            missing = set(manifest.shards.names) - set(names_in(folder))
-            if missing:
-                raise FileExistsError(
-                    f"{folder / min(missing)}: a shard of the corpus is missing; "
-                    'restore it, or use exist="replace"'
-                )
+        shards = manifest.shards.names
+        missing = {*shards} - self.place.files.sizes(shards).keys()
+        if missing:
+            raise FileExistsError(
+                f"{self.place.folder}{min(missing)}: a shard of the corpus is missing; "
+                'restore it, or use exist="replace"'
+            )
         listed = self.place.listed(manifest)
         return self.place.summary(listed, self._started, kept=True)
 
