@@ -37,7 +37,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "accident": ("SIGKILL", "SIGTERM", "OSError"),
     "goes_on": ("there", "elsewhere")[: len(PLACES)],
     # Each set is compiled for each place, so the covering cases have few of them.
-    "parts": ((), ("blend", "dropout"), PARTS),
+    "parts": ((), PARTS),
 }
 
 
