@@ -303,7 +303,7 @@ class MegatronTokens(MappedTokens):
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
-        FileNotFoundError: There is no such file, or none with its index.
+        FileNotFoundError: There is no such file, or a file lacks its index.
         ShardError: The index has an unknown version, or does not match the tokens.
 
     Example:
@@ -367,7 +367,7 @@ class DatatroveTokens(MappedTokens):
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
-        FileNotFoundError: There is no such file, or none with its index.
+        FileNotFoundError: There is no such file, or a file lacks its index.
         ShardError: An index is damaged, or does not match its tokens.
 
     Example:

@@ -122,7 +122,7 @@ def _with_backend(loaded: Any, name: str, backend: TokenizerBackend) -> tuple[An
         fast = FastTokenizer(loaded)
     except ModuleNotFoundError as error:
         missing = missing_extra(
-            "--tokenizer-backend fastokens", "fastokens", "roxxel-prepare", "fast"
+            'tokenizer_backend="fastokens"', "fastokens", "roxxel-prepare", "fast"
         )
         if backend == "fastokens":
             raise missing from error
@@ -132,7 +132,7 @@ def _with_backend(loaded: Any, name: str, backend: TokenizerBackend) -> tuple[An
         if backend == "fastokens":
             raise ValueError(
                 f"{name}: fastokens cannot encode with this tokenizer ({error}); leave "
-                "--tokenizer-backend out"
+                "tokenizer_backend (--tokenizer-backend) out"
             ) from error
         return loaded, f"{reference}, because fastokens cannot ({error})"
     return fast, fast.encoder

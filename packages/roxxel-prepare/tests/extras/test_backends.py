@@ -177,6 +177,24 @@ def test_a_tokenizer_that_fastokens_refuses_goes_to_the_reference_and_says_so(
         written(tmp_path, ["a"], path, "fastokens")
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer_backend": "fast"}, "'fast'"),
+        ({"tokenizer_backend": "fastokens"}, "pass one as tokenizer"),
+        (
+            {"tokenizer_backend": "fastokens", "tokenizer": "bytes"},
+            "pass one as tokenizer",
+        ),
+    ],
+)
+def test_a_backend_that_would_not_encode_is_an_error(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"tokenizer_backend.*{message}"):
+        Roxxel(tmp_path / "a.rox").write(["a"], **options)
+
+
 def test_what_encodes_is_said_with_its_version(
     tmp_path: Path, definition: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -91,13 +91,20 @@ def intake_of(
 
 def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
     """Load the tokenizer of a write, if the options name one."""
-    if options.tokenizer is None:
-        return None
-    return load(
-        options.tokenizer,
-        special_tokens=options.special_tokens,
-        backend=options.tokenizer_backend,
-    )
+    found = None
+    if options.tokenizer is not None:
+        found = load(
+            options.tokenizer,
+            special_tokens=options.special_tokens,
+            backend=options.tokenizer_backend,
+        )
+    if options.tokenizer_backend == "fastokens" and not (found and found.encoder):
+        raise ValueError(
+            'tokenizer_backend="fastokens" (--tokenizer-backend) encodes for a '
+            "tokenizer.json or a name on the Hugging Face hub; pass one as tokenizer, "
+            "or leave tokenizer_backend out"
+        )
+    return found
 
 
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from roxxel_store.arguments import as_integer
 
@@ -96,6 +96,12 @@ class WriteOptions:
     chooses: Callable[[Tokens], bool] | None = None
 
     def __post_init__(self) -> None:
+        known = get_args(TokenizerBackend)
+        if self.tokenizer_backend not in known:
+            raise ValueError(
+                f"tokenizer_backend must be one of {', '.join(known)}, got "
+                f"{self.tokenizer_backend!r}"
+            )
         if self.dtype is not None:
             object.__setattr__(self, "dtype", stored_name(self.dtype))
         for name in ("block_size", "max_shard_bytes", "vocab_size"):

@@ -32,7 +32,7 @@ _NUM_CODE_POINTS = 0x110000
 # What stands around a character decides where a word ends.
 _AROUND = ("a{}b", "1{}2", " {} ", "\n{}\n")
 _MOST_CHARACTERS = 1 << 32
-"""Characters after which the encoder is made again, because its cache has no bound."""
+"""Characters after which the encoder is made again, to bound what it remembers."""
 
 
 class FastTokenizer:
@@ -90,7 +90,8 @@ class FastTokenizer:
         """
         if text == self._wrong:
             raise ValueError(
-                f"{self.encoder}, gives other ids; pass --tokenizer-backend tokenizers"
+                f"{self.encoder}, gives other ids; pass "
+                'tokenizer_backend="tokenizers" (--tokenizer-backend tokenizers)'
             )
         return self._reference.encode(text, *arguments, **named)
 
