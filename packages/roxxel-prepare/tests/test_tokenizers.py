@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from roxxel_format import Roxxel, ShardError
@@ -37,10 +38,14 @@ class Library:
             return cls()
 
 
-def test_a_tokenizer_is_loaded_by_its_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules: dict[str, Any] = sys.modules  # any object will do
+    monkeypatch.setitem(modules, "tokenizers", Library)
+
+
+@pytest.mark.usefixtures("library")
+def test_a_tokenizer_is_loaded_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.touch()
     (tmp_path / "bad.json").touch()
@@ -54,11 +59,11 @@ def test_a_tokenizer_is_loaded_by_its_path(
         corpus.write(["a"], tokenizer=tmp_path / "bad.json", exist="replace")
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("spelling", ["{}", "{}/"])
 def test_a_folder_that_holds_a_tokenizer_is_loaded(
-    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spelling: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
     folder = tmp_path / "someone"
     folder.mkdir()
     (folder / "tokenizer.json").touch()
@@ -71,22 +76,20 @@ def test_a_folder_that_holds_a_tokenizer_is_loaded(
     assert by_folder.metadata["tokenizer"] == by_file.metadata["tokenizer"]
 
 
-def test_a_pipe_is_not_a_tokenizer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("library")
+def test_a_pipe_is_not_a_tokenizer(tmp_path: Path) -> None:
     pipe = tmp_path / "tokenizer.json"
     os.mkfifo(pipe)
-    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
 
     for name in (pipe, tmp_path):
         with pytest.raises(ShardError, match=f"^{pipe}: is a named pipe, not a regul"):
             Roxxel(tmp_path / "a.rox").write(["a"], tokenizer=name)
 
 
+@pytest.mark.usefixtures("library")
 def test_a_folder_without_a_tokenizer_is_never_a_name_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
     monkeypatch.chdir(tmp_path)
     (tmp_path / "someone" / "letters").mkdir(parents=True)
 
@@ -98,6 +101,7 @@ def test_a_folder_without_a_tokenizer_is_never_a_name_on_the_hub(
         Roxxel("a.rox").write(["abc"], tokenizer="someone/letters")
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize(
     "name",
     [
@@ -115,7 +119,6 @@ def test_a_folder_without_a_tokenizer_is_never_a_name_on_the_hub(
 def test_a_path_that_is_missing_is_never_a_name_on_the_hub(
     name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(FileNotFoundError) as caught:
