@@ -84,7 +84,8 @@ def test_its_run_can_be_planned_trained_and_reported_by_its_config(
     config = out / "config.toml"
     assert main(["quickstart", "--out", str(out), "--steps", "3"]) == 0
     said = capsys.readouterr().out
-    farewell = [shlex.split(line) for line in re.findall(r": +roxxel (.*)", said)]
+    shown = re.findall(r": +(?:uv run )?roxxel (.*)", said)  # as it was itself started
+    farewell = [shlex.split(line) for line in shown]
     by_name = {words[0]: words for words in farewell}
     assert by_name["report"] == ["report", str(out)]
     assert main(by_name["format"]) == 0  # data/ holds three corpora, so it names one
@@ -92,9 +93,9 @@ def test_its_run_can_be_planned_trained_and_reported_by_its_config(
     begun = config.read_text()
 
     assert main(["plan", str(config)]) == 0
-    shown = capsys.readouterr().out
-    assert "3 steps of this run are done." in shown
-    assert shown.splitlines()[0] in said
+    planned = capsys.readouterr().out
+    assert "3 steps of this run are done." in planned
+    assert planned.splitlines()[0] in said
     assert main(["train", str(config)]) == 0
     assert "already complete: 3 steps" in capsys.readouterr().out
     assert main(["report", str(out)]) == 0
