@@ -9,7 +9,7 @@ import pytest
 from .benchmarks import paths
 from .conftest import CUDA, REAL, real
 from .drill_cases import SIMULATED, places
-from .tools import bare, devices, imports
+from .tools import bare, devices, imports, prose
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -137,3 +137,31 @@ def test_the_drawing_of_a_batch_shows_modules_that_run_for_it() -> None:
     not_run = {name for name in drawn - {*ran} if not name.startswith("roxxel_train")}
     # These run once for many steps, see the notes of the drawing.
     assert not_run == {"roxxel_curriculum._plan.solution", "roxxel_curriculum._order"}
+
+
+def test_prose_is_counted_and_code_is_not() -> None:
+    page = (
+        "# The title of a page\n\nThe length of a row is fixed. Raise `steps`, and you "
+        "go on; that's usual.\n\n```python\nyou = 'the X of'\n```\n\n"
+        "| you | the X of |\n"
+    )
+
+    counted = prose.count(page)
+
+    assert counted.sentences == 2
+    assert (counted.advice, counted.you, counted.the_of) == (1, 1, 1)
+    assert (counted.articles, counted.semicolons) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "is_advice"),
+    [
+        ("If disks differ, copy the corpus first.", True),
+        ("You should declare it early.", True),
+        ("Don't delete the manifest.", True),
+        ("Copies have digests.", False),
+        ("The command never shows credentials.", False),
+    ],
+)
+def test_advice_tells_the_reader_what_to_do(sentence: str, is_advice: bool) -> None:
+    assert prose.advises(sentence) == is_advice
