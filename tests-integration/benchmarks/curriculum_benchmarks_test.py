@@ -31,7 +31,7 @@ def test_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_index_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     curriculum_index.compare_sizes(steps=8, rounds=1)
-    curriculum_index.declare_and_plan(rounds=1)
+    curriculum_index.declare_and_plan(rounds=1, sizes=[(20, 10)])
     curriculum_index.memory()
 
     lines = capsys.readouterr().out.splitlines()

@@ -3,7 +3,7 @@
 A step has 64 rows from 5 sources; no token is read. The program measures consecutive
 steps (a few thousand, in whole blocks of positions) and a single cold step, in turn for
 sources of 10**8 and of 10**13 tokens. Then it measures the construction and the plan of
-a curriculum of 20 sources and 10 phases, and the memory of a sampler.
+curricula with many sources or many phases, and the memory of a sampler.
 
     python tests-integration/benchmarks/curriculum_index.py [--steps 2048] [--rounds 15]
 """
@@ -16,13 +16,19 @@ import platform
 import statistics
 import time
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase, Sampler
 from roxxel_curriculum.testing import PositionReader
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 SIZES = (10**8, 10**10, 10**13)
 SEQ_LEN = 257  # short, so that 10**8 tokens last for the measurement
+PLANS = ((20, 10), (1_000, 10), (20, 1_000), (1, 10_000))
+"""Numbers of sources and phases of the curricula to declare and plan."""
 WEIGHTS = {"self": 0.5, "a": 0.2, "b": 0.1, "c": 0.1, "d": 0.1}
 
 
@@ -82,29 +88,37 @@ def compare_sizes(steps: int, rounds: int) -> None:
         )
 
 
-def declare_and_plan(rounds: int) -> None:
-    """Print how long 20 sources, 10 phases and 10**13 tokens take."""
-    names = [f"s{number:02}" for number in range(19)]
-    weights = {"self": 1.0, **{name: 0.7**i for i, name in enumerate(names)}}
-    readers = {name: PositionReader(10**12 // (i + 4)) for i, name in enumerate(names)}
-    declared: list[float] = []
-    planned: list[float] = []
-    for _ in range(rounds):
-        started = time.thread_time()
-        curriculum = Curriculum(
-            PositionReader(8 * 10**12),
-            [Phase(10**6, 512, 1025 + 512 * i, weights) for i in range(10)],
-            readers,
+def declare_and_plan(rounds: int, sizes: Iterable[tuple[int, int]] = PLANS) -> None:
+    """Print how long it takes to declare and plan 10**13 tokens, for each size."""
+    for num_sources, num_phases in sizes:
+        names = [f"s{number:04}" for number in range(num_sources - 1)]
+        weights = {"self": 1.0, **{name: 1 + i % 7 for i, name in enumerate(names)}}
+        readers = {name: PositionReader(10**9 + i) for i, name in enumerate(names)}
+        phases = [
+            Phase(
+                10**6 // num_phases, 512, 1025 + 512 * (10 * i // num_phases), weights
+            )
+            for i in range(num_phases)
+        ]
+        declared: list[float] = []
+        planned: list[float] = []
+        for _ in range(rounds):
+            started = time.thread_time()
+            curriculum = Curriculum(
+                PositionReader(8 * 10**12),
+                phases,
+                readers,
+                policies=dict.fromkeys(names, "repeat"),
+            )
+            declared.append(time.thread_time() - started)
+            started = time.thread_time()
+            str(curriculum.plan(0))
+            planned.append(time.thread_time() - started)
+        print(
+            f"{num_sources} sources, {num_phases} phases: declared in "
+            f"{statistics.median(declared) * 1e3:.0f} ms, planned and printed in "
+            f"{statistics.median(planned) * 1e3:.0f} ms (target 1000 each)"
         )
-        declared.append(time.thread_time() - started)
-        started = time.thread_time()
-        str(curriculum.plan(0))
-        planned.append(time.thread_time() - started)
-    print(
-        f"20 sources, 10 phases, 10**13 tokens: declared in "
-        f"{statistics.median(declared) * 1e3:.0f} ms, planned and printed in "
-        f"{statistics.median(planned) * 1e3:.0f} ms (target 1000 together)"
-    )
 
 
 def memory() -> None:

@@ -117,15 +117,13 @@ def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:
     reference = (known or [*vocabularies])[0]
     others = [each for each in vocabularies if each is not reference]
     for other in others:
-        _check(reference, other)
-    for first in others:
-        for second in others:
-            _check(first, second)
+        _check_tokenizers(reference, other)
+    _check_bytes([reference, *others])
     return tuple(_doubts(reference, others))
 
 
-def _check(first: Vocabulary, second: Vocabulary) -> None:
-    """Raise if the ids of two corpora certainly mean different text."""
+def _check_tokenizers(first: Vocabulary, second: Vocabulary) -> None:
+    """Raise if two corpora record different tokenizers."""
     tokenizers = {first.tokenizer, second.tokenizer}
     if None not in tokenizers and len(tokenizers) > 1:
         raise CurriculumError(
@@ -133,13 +131,18 @@ def _check(first: Vocabulary, second: Vocabulary) -> None:
             f"{first.label} with {first.tokenizer!r}; the same token id would mean "
             "different text, so write one of them again with the other's tokenizer"
         )
-    for one, other in ((first, second), (second, first)):
-        if one.holds_bytes and other.holds_no_bytes:
-            raise CurriculumError(
-                f"{one} holds bytes and {other} does not: the same token id would mean "
-                "different text; write both with one tokenizer, or, if the ids do mean "
-                f"the same, {_declared(one, other)}"
-            )
+
+
+def _check_bytes(vocabularies: Sequence[Vocabulary]) -> None:
+    """Raise if a corpus holds bytes and another certainly does not."""
+    one = next((each for each in vocabularies if each.holds_bytes), None)
+    other = next((each for each in vocabularies if each.holds_no_bytes), None)
+    if one is not None and other is not None:
+        raise CurriculumError(
+            f"{one} holds bytes and {other} does not: the same token id would mean "
+            "different text; write both with one tokenizer, or, if the ids do mean "
+            f"the same, {_declared(one, other)}"
+        )
 
 
 def _doubts(reference: Vocabulary, others: Iterable[Vocabulary]) -> Iterator[str]:

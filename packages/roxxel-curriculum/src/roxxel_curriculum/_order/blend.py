@@ -123,6 +123,10 @@ class Blend:
         """Names of the sources, sorted."""
         return tuple(sorted(self._paths))
 
+    def __contains__(self, source: str) -> bool:
+        """Return whether the blend draws from a source."""
+        return source in self._paths
+
     def counts(self, num_samples: int) -> dict[str, int]:
         """Return the number of samples of each source in the first `num_samples`."""
         counts: dict[str, int] = {}

@@ -27,7 +27,7 @@ from roxxel_curriculum._plan.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from os import PathLike
 
     from matplotlib.figure import Figure
@@ -131,21 +131,20 @@ def _plain(value: Any) -> Any:
 def make_plan(solution: Solution, seed: int) -> Plan:
     """Return the plan of a solved curriculum; reads no tokens."""
     cursors: dict[str, Cursor] = {}
+    totals = [phase.counts(phase.num_samples) for phase in solution.phases]
     last_phases = {
         name: index
-        for index, phase in enumerate(solution.phases)
-        for name, given in phase.counts(phase.num_samples).items()
+        for index, counts in enumerate(totals)
+        for name, given in counts.items()
         if given
     }
     phases: list[PhasePlan] = []
-    for index, phase in enumerate(solution.phases):
-        rows: list[SourcePlan] = []
-        for name in phase.weights:
-            is_last = last_phases.get(name) == index
-            row, cursor = _source_row(phase, name, cursors.get(name), is_last=is_last)
-            rows.append(row)
-            if cursor is not None:
-                cursors[name] = cursor
+    by_source: dict[str, list[SourcePlan]] = {name: [] for name in solution.spans}
+    for index, (phase, used) in enumerate(zip(solution.phases, totals, strict=True)):
+        last_here = {name for name in used if last_phases.get(name) == index}
+        rows = [*_source_rows(phase, used, cursors, last_here)]
+        for row in rows:
+            by_source[row.name].append(row)
         phases.append(
             PhasePlan(
                 index=phase.index,
@@ -168,7 +167,9 @@ def make_plan(solution: Solution, seed: int) -> Plan:
         overlap=solution.declaration.overlap,
         phases=tuple(phases),
         sources=tuple(
-            _corpus_row(source, solution.spans[source.name].num_spans, phases)
+            _corpus_row(
+                source, solution.spans[source.name].num_spans, by_source[source.name]
+            )
             for source in solution.declaration.sources
         ),
         skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
@@ -181,11 +182,8 @@ def make_plan(solution: Solution, seed: int) -> Plan:
                 len(each.tokens),
                 each.digest,
                 is_read=any(
-                    row.name == each.source
-                    and row.last_step is not None
-                    and row.last_step >= each.step
-                    for phase in phases
-                    for row in phase.sources
+                    row.last_step is not None and row.last_step >= each.step
+                    for row in by_source[each.source]
                 ),
             )
             for each in solution.withdrawals
@@ -207,9 +205,8 @@ def _why_early(early_stop: EarlyStop, solution: Solution) -> str:
 
 
 def _corpus_row(
-    source: Source, num_spans: int, phases: Sequence[PhasePlan]
+    source: Source, num_spans: int, rows: Sequence[SourcePlan]
 ) -> CorpusPlan:
-    rows = [row for phase in phases for row in phase.sources if row.name == source.name]
     return CorpusPlan(
         name=source.name,
         fingerprint=source.reader.fingerprint,
@@ -222,66 +219,81 @@ def _corpus_row(
     )
 
 
-def _source_row(
-    phase: ResolvedPhase, name: str, earlier: Cursor | None, *, is_last: bool
-) -> tuple[SourcePlan, Cursor | None]:
-    """Return what a phase reads from a source, and the cursor when the phase ends.
+def _source_rows(
+    phase: ResolvedPhase,
+    used: Mapping[str, int],
+    cursors: dict[str, Cursor],
+    last_here: set[str],
+) -> Iterator[SourcePlan]:
+    """Yield what a phase reads from each of its sources.
 
-    A cursor says how far the run has read the source. `earlier` is the cursor when the
-    earlier phases end, or None if no earlier phase reads the source. If `is_last`, no
-    later phase reads the source.
+    Whatever needs all sources of the phase is computed once, so the time grows with
+    the sources and not with their square.
+
+    Args:
+        phase: The phase.
+        used: Number of samples that the phase takes from each source.
+        cursors: How far the earlier phases have read each source that they read;
+            advanced to the end of this phase.
+        last_here: Sources that no later phase reads.
     """
-    stream, before = phase.cursors[name]
-    used = phase.counts(phase.num_samples)[name]
-    given = before + used
-    samples = phase.delivered(phase.steps)[name]
-    unfinished = 0
-    if used and earlier is not None and earlier.stream is not stream and not before:
-        unfinished = earlier.stream.unfinished_tokens(earlier.given)
-    cursor = Cursor(stream, given) if used else earlier
-    steps = [*_steps_that_read(phase, name)]
-    row = SourcePlan(
-        name=name,
-        weight=phase.weights[name],
-        share=phase.weights[name] / sum(phase.weights.values()),
-        samples=samples,
-        tokens=samples * phase.seq_len,
-        skipped=used - samples,
-        epochs=0.0 if cursor is None else cursor.stream.passes(cursor.given),
-        first_step=steps[0] if steps else None,
-        last_step=steps[-1] if steps else None,
-        exhausted_step=next(
-            (
-                phase.start + phase.steps_within(leg.stop - 1)
-                for leg in phase.legs
-                if leg.ended_by == name
-                and leg.stop is not None
-                and leg.stop <= phase.num_samples
-            ),
-            None,
-        ),
-        unfinished_tokens=unfinished,
-        tail_tokens=stream.tail_tokens(before, given, is_last=is_last),
-        is_spent=name not in phase.legs[0].blend.sources,
-    )
-    return row, cursor
+    delivered = phase.delivered(phase.steps)
+    weight = sum(phase.weights.values())
+    steps = _steps_that_read(phase)
+    exhausted = {
+        leg.ended_by: phase.start + phase.steps_within(leg.stop - 1)
+        for leg in phase.legs
+        if leg.ended_by is not None
+        and leg.stop is not None
+        and leg.stop <= phase.num_samples
+    }
+    first_blend = phase.legs[0].blend
+    for name in phase.weights:
+        stream, before = phase.cursors[name]
+        earlier, given = cursors.get(name), before + used[name]
+        unfinished = 0
+        if used[name]:
+            if earlier is not None and earlier.stream is not stream and not before:
+                unfinished = earlier.stream.unfinished_tokens(earlier.given)
+            cursors[name] = Cursor(stream, given)
+        cursor = cursors.get(name)
+        first, last = steps.get(name, (None, None))
+        yield SourcePlan(
+            name=name,
+            weight=phase.weights[name],
+            share=phase.weights[name] / weight,
+            samples=delivered[name],
+            tokens=delivered[name] * phase.seq_len,
+            skipped=used[name] - delivered[name],
+            epochs=0.0 if cursor is None else cursor.stream.passes(cursor.given),
+            first_step=first,
+            last_step=last,
+            exhausted_step=exhausted.get(name),
+            unfinished_tokens=unfinished,
+            tail_tokens=stream.tail_tokens(before, given, is_last=name in last_here),
+            is_spent=name not in first_blend,
+        )
 
 
-def _steps_that_read(phase: ResolvedPhase, name: str) -> Iterator[int]:
-    """Yield the first and the last step that read a source.
-
-    If the phase has skips, yield both for each range of steps without a skip.
-    """
+def _steps_that_read(phase: ResolvedPhase) -> dict[str, tuple[int, int]]:
+    """Return the first and the last step that read each source of a phase."""
     size = phase.batch_size
     marks = sorted({0, *(skip.at for skip in phase.skips), phase.steps})
+    steps: dict[str, tuple[int, int]] = {}
     for start, stop in pairwise(marks):
         first = phase.data_step(start) * size
-        low = phase.counts(first)[name]
-        high = phase.counts(first + (stop - start) * size)[name]
-        if low < high:
-            for rank in (low, high - 1):
-                step = (phase.sample_index(name, rank) - first) // size
-                yield phase.start + start + step
+        low = phase.counts(first)
+        high = phase.counts(first + (stop - start) * size)
+        for name, until in high.items():
+            if low[name] < until:
+                begin, end = (
+                    phase.start
+                    + start
+                    + (phase.sample_index(name, rank) - first) // size
+                    for rank in (low[name], until - 1)
+                )
+                steps[name] = (steps.get(name, (begin,))[0], end)
+    return steps
 
 
 def _mixes(phase: ResolvedPhase) -> Iterator[MixPlan]:

@@ -239,7 +239,7 @@ class ResolvedPhase:
             LookupError: The source runs out before this sample.
         """
         for leg in self.legs:
-            if source not in leg.blend.sources:
+            if source not in leg.blend:
                 continue
             rank_in_leg = rank - leg.given[source]
             sample = leg.start + leg.blend.sample_index(source, rank_in_leg)

@@ -50,9 +50,10 @@ def render_text(plan: PlanFigures) -> str:
     """Return the tables and notes as plain text; notes wrap at 80 columns."""
     lines = [headline(plan)]
     for table in _tables(plan):
-        rules = tuple("-" * width for width in table.widths)
+        widths = table.widths
+        rules = tuple("-" * width for width in widths)
         rows = (table.columns, rules, *table.rows)
-        lines += ["", *(_line(row, table.widths) for row in rows)]
+        lines += ["", *(_line(row, widths) for row in rows)]
     notes = [
         line
         for note in _notes(plan)
