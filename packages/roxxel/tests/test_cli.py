@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-COMMANDS = ["quickstart", "plan", "train", "show", "where", "audit", "report"]
+COMMANDS = [
+    *("quickstart", "plan", "train", "ls", "show", "where", "audit", "report"),
+    "sample",
+]
 
 
 class Ending:

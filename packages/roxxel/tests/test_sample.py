@@ -1,27 +1,118 @@
 from __future__ import annotations
 
-import numpy as np
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import pytest
 from flax import nnx
+from roxxel.cli import main
 from roxxel.models import Llama, LlamaConfig
-from roxxel.quickstart.corpus import SEPARATOR
-from roxxel.quickstart.sample import decode, sample_text
+from roxxel.sampling import printable, sample_tokens
+from roxxel_format import Roxxel
+
+from .runs import said
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+TEXT_RUN = """\
+model = "roxxel.models:llama"
+save_path = "run"
+
+[sources]
+self = "text.rox"
+
+[[phases]]
+steps = 2
+batch_size = 2
+seq_len = 9
+
+[model_args]
+preset = "tiny"
+vocab_size = 256
+width = 16
+num_heads = 2
+num_layers = 1
+hidden = 24
+context = 64
+"""
 
 
-def test_a_sample_begins_with_the_prompt_and_follows_the_seed() -> None:
-    config = LlamaConfig.tiny(width=16, num_layers=1, hidden=24)
-    model = Llama(config, rngs=nnx.Rngs(0))
+class Successor(nnx.Module):
+    """Predicts the next integer, except for a small chance of 0."""
 
-    texts = [sample_text(model, "def ", num_bytes=12, seed=seed) for seed in (0, 0, 1)]
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return jnp.log(0.999 * jax.nn.one_hot(tokens + 1, 8) + 1e-4)
 
-    assert texts[0].startswith("def ")
-    assert texts[0] == texts[1] != texts[2]
+
+def drawn(**options: float) -> list[int]:
+    return sample_tokens(Successor(), [1, 2], 4, **options).tolist()  # pyright: ignore[reportArgumentType]
+
+
+def test_a_sample_continues_the_prompt_and_follows_the_seed() -> None:
+    model = Llama(LlamaConfig.tiny(width=16, num_layers=1, hidden=24), rngs=nnx.Rngs(0))
+
+    def sampled(seed: int) -> npt.NDArray[np.int32]:
+        return sample_tokens(model, [3, 5], 12, seed=seed)
+
+    assert sampled(0).shape == (12,)
+    assert sampled(0).tolist() == sampled(0).tolist() != sampled(1).tolist()
+
+
+def test_the_likeliest_tokens_are_taken_where_nothing_is_drawn() -> None:
+    assert drawn(temperature=0) == [3, 4, 5, 6]
+    assert drawn(temperature=1e6, top_k=1) == [3, 4, 5, 6]
+
+
+def test_a_stop_token_ends_the_sample_and_is_left_out() -> None:
+    assert drawn(temperature=0, stop=5) == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[1]]}, "prompt"),
+        ({"num_tokens": 0}, "num_tokens"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_k": 0}, "top_k"),
+    ],
+)
+def test_a_number_out_of_range_is_named(options: dict[str, object], named: str) -> None:
+    given: dict[str, object] = {"prompt": [1], "num_tokens": 2, **options}
+
+    with pytest.raises(ValueError, match=named):
+        sample_tokens(Successor(), **given)  # pyright: ignore[reportArgumentType]
 
 
 def test_bytes_that_would_upset_a_terminal_are_replaced() -> None:
-    tokens = np.frombuffer(b"a\n\tb\x1b[2J\xff\r\x00", np.uint8).astype(np.int32)
-
-    assert decode(tokens) == "a\n\tb\ufffd[2J\ufffd\ufffd\ufffd"
+    assert printable(b"a\n\tb\x1b[2J\xff\r\x00") == "a\n\tb\ufffd[2J\ufffd\ufffd\ufffd"
 
 
-def test_a_separator_ends_the_text() -> None:
-    assert decode(np.array([97, SEPARATOR, 98])) == "a"
+def test_the_model_of_a_run_continues_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "text.rox").write([b"to be or not to be"] * 9, separator=0)
+    (tmp_path / "run.toml").write_text(TEXT_RUN)
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    capsys.readouterr()
+    run, prompt = str(tmp_path / "run"), ("--prompt", "to be", "--tokens", "4")
+
+    newest = said(capsys, "sample", run, *prompt)
+    assert newest.startswith("to be")
+    assert said(capsys, "sample", f"{run}@2", *prompt) == newest
+
+    for arguments, named in (
+        (["sample", f"{run}@7", *prompt], "7"),
+        (["sample", run, "--prompt", "to be", "--tokens", "99"], "context"),
+        (["sample", run, "--prompt", ""], "--prompt"),
+    ):
+        assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert named in error

@@ -85,6 +85,9 @@ def test_show_prints_the_rows_of_a_step(
     assert found["is_trained"]
     assert [row["row"] for row in found["rows"]] == [0, 1]
     assert found["rows"][1]["text"] == batch
+    newest = open_run(run).trained_steps - 1
+    last = said(capsys, "show", run, "--step", "last", "--json")
+    assert last == said(capsys, "show", run, "--step", newest, "--json")
 
 
 def test_where_finds_a_document_in_every_epoch(

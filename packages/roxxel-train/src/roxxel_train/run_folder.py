@@ -183,12 +183,17 @@ class RunFolder:
         if not self.path.is_dir():
             what = "is a file" if self.path.exists() else "there is no such folder"
             raise RunFolderError(f"{self.path}: {what}; give the folder of a run")
-        names = (RECORD, METRICS, CHECKPOINTS)
-        if not any((self.path / name).exists() for name in names):
+        if not self.holds_run:
             raise RunFolderError(
                 f"{self.path}: holds no run ({RECORD}, {METRICS} and {CHECKPOINTS}/ "
                 "are missing); give the save_path of a run"
             )
+
+    @property
+    def holds_run(self) -> bool:
+        """Whether the folder holds a file that only a run has."""
+        names = (RECORD, METRICS, CHECKPOINTS)
+        return any((self.path / name).exists() for name in names)
 
     @property
     def record(self) -> dict[str, Any] | None:
@@ -292,6 +297,23 @@ class RunFolder:
                 damaged += 1
         return rows, damaged
 
+    def newest_rows(self) -> dict[str, dict[str, Any]]:
+        """Return the newest undamaged row of each kind, from the end of the log.
+
+        Rows of a kind that the last mebibyte of `metrics.jsonl` does not have are
+        missing, so the time does not grow with the run.
+
+        Raises:
+            RunFolderError: `metrics.jsonl` is not a regular file.
+        """
+        primary = self.primary
+        newest: dict[str, dict[str, Any]] = {}
+        for line in self._bytes(METRICS, last=2**20).splitlines(keepends=True):
+            row = _row(line)
+            if row is not None:
+                newest[row["kind"]] = _with_primary(row, primary)
+        return newest
+
     def log(self) -> list[LogEntry]:
         """Return the entries of `system.log`, each with its traceback.
 
@@ -347,8 +369,8 @@ class RunFolder:
         except (OSError, RunFolderError):
             return None
 
-    def _bytes(self, name: str) -> bytes:
-        """Return the content of a file; empty if the file does not exist.
+    def _bytes(self, name: str, last: int | None = None) -> bytes:
+        """Return a file, or its `last` bytes; empty if the file does not exist.
 
         Raises:
             RunFolderError: The path is not a regular file. Opening a named pipe, for
@@ -361,7 +383,10 @@ class RunFolder:
             raise RunFolderError(
                 f"{path}: is not a regular file; restore the file, or remove the path"
             )
-        return path.read_bytes()
+        with path.open("rb") as file:
+            if last is not None:
+                file.seek(max(0, path.stat().st_size - last))
+            return file.read()
 
 
 def shown_name(source: str, primary: str) -> str:

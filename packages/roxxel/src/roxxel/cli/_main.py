@@ -39,10 +39,12 @@ _COMMANDS = {
     "plan": "show what a run will read, from its config file",
     "write": "turn files of text or tokens into a corpus",
     "train": "start or continue the run of a config file",
+    "ls": "list runs: how each stands, its losses and its age",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
     "audit": "compare the batches that a run trained on with its corpora",
     "drill": "kill a run at random, and prove that its result is the same",
+    "sample": "let the model of a run continue a text",
     "report": "write the charts of a run as one HTML page",
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Location, Sampler
     from roxxel_format import TokenReader
 
+    from roxxel.run import Run
+
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of
 each row. The batch of a trained step is the one that was trained, even if the
@@ -30,7 +32,11 @@ the batch of update K + 1, which metrics.jsonl logs as step K + 1.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument(
-        "--step", type=int, required=True, metavar="K", help="the step, from 0"
+        "--step",
+        type=step_or_last,
+        required=True,
+        metavar="K",
+        help="the step, from 0, or `last` for the last step trained",
     )
     parser.add_argument(
         "--row", type=int, metavar="R", help="only this row of the batch, from 0"
@@ -44,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
     sampler = opened_run.sampler(["tokens", "source"])
     if sampler.withdrawals:
         sampler = opened_run.sampler(["tokens", "loss_mask"])
-    step = options.step
+    step = _last(opened_run) if options.step is None else options.step
     try:
         batch_size, seq_len = sampler.shape(step)
         wanted = range(batch_size) if options.row is None else [options.row]
@@ -93,6 +99,21 @@ def run(options: argparse.Namespace) -> None:
     )
     for shown in rows:
         _say_row(shown, corpora[shown["source"]])
+
+
+def step_or_last(text: str) -> int | None:
+    """Parse a step; None is `last`. argparse shows this name in errors."""
+    return None if text == "last" else int(text)
+
+
+def _last(run: Run) -> int:
+    """Return the last step that a run has trained and saved."""
+    step = run.trained_steps - 1
+    if step < 0:
+        raise RunFolderError(
+            f"{run.path}: no step is trained and saved yet; give --step K"
+        )
+    return step
 
 
 def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:

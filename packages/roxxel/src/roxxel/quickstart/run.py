@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
+import numpy as np
 from roxxel_train import RunFolder
 
 from roxxel.config import ConfigError, make_trainer, open_curriculum
 from roxxel.quickstart.corpus import (
+    SEPARATOR,
     VOCAB_SIZE,
     find_library,
     read_library,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 _PROMPT = "def "
 _SAMPLE_BYTES = 240
 _SAMPLE_COLUMNS = 76
+_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,7 @@ def _say_ending(
     folder: QuickstartFolder, trainer: Trainer, summary: RunSummary, say: Say
 ) -> None:
     from roxxel.models import Llama
-    from roxxel.quickstart.sample import sample_text
+    from roxxel.sampling import printable, sample_tokens
 
     say("")
     if summary.start_step == summary.total_steps:
@@ -226,9 +229,15 @@ def _say_ending(
     say("")
     say("A text by the model (the first word is the prompt):")
     assert isinstance(trainer.model, Llama)  # noqa: S101 - the config names this model
-    sample = sample_text(
-        trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
+    added = sample_tokens(
+        trainer.model,
+        [*_PROMPT.encode()],
+        _SAMPLE_BYTES,
+        seed=trainer.seed,
+        temperature=_TEMPERATURE,
+        stop=SEPARATOR,
     )
+    sample = _PROMPT + printable(added.astype(np.uint8).tobytes())
     for line in sample.expandtabs().splitlines():
         for start in range(0, max(len(line), 1), _SAMPLE_COLUMNS):
             say(f"  | {line[start : start + _SAMPLE_COLUMNS]}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -22,6 +21,7 @@ from roxxel.report._series import (
     thinned,
 )
 from roxxel.report._spikes import Spike, find_spikes
+from roxxel.run_status import starts_of, status_of, total_steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
-_START = re.compile(
-    r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
-)
 _LOSS_OF = "loss/"
 """Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
 
@@ -207,8 +204,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     config = _config(folder)
     best_metric, best_step = _best(checkpoints, config)
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
-    starts = [found for e in entries if (found := _START.match(e.text))]
-    total_steps = _total_steps(starts)
+    starts = starts_of(entries)
+    total_steps = total_steps_of(starts)
     parent = run.parent
     first_step = _first_step(parent)
     before = _tokens_before(parent)
@@ -220,7 +217,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     return RunFacts(
         name=folder.resolve().name,
         location=run.location,
-        status=_status(run, step, total_steps, entries),
+        status=status_of(run, step, total_steps, entries),
         step=step,
         total_steps=total_steps,
         tokens=int(
@@ -271,23 +268,6 @@ def _tokens_before(parent: Parent | None) -> Mapping[str, int] | None:
     if parent is None or not parent.is_branch:
         return {}
     return parent.tokens_by_source or None
-
-
-def _status(
-    run: RunFolder, step: int, total_steps: int | None, entries: list[LogEntry]
-) -> str:
-    if run.is_running:
-        return "running"
-    if total_steps is not None and step >= total_steps:
-        return "complete"
-    if entries and entries[-1].level == "ERROR":
-        return "ended with an error"
-    return "stopped"
-
-
-def _total_steps(starts: list[re.Match[str]]) -> int | None:
-    """Return the steps of the whole run, from the newest start in the log."""
-    return int(starts[-1][starts[-1].lastindex or 0]) if starts else None
 
 
 def _number(row: Mapping[str, Any], field: str) -> float:

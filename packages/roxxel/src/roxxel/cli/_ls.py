@@ -1,0 +1,116 @@
+"""`roxxel ls`: lists runs, and how each of them stands."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_train import RunFolder, RunFolderError
+
+from roxxel.cli._words import say
+from roxxel.run_status import read_status
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from roxxel.run_status import RunStatus
+
+DESCRIPTION = """\
+List runs: status, steps, training loss, held-out loss, tokens a second, and how
+long ago the newest row of the log was written. Name runs, or folders that hold
+runs, up to three levels deep. Without a name, the runs below the working folder
+are listed.
+"""
+
+_DEEPEST = 3
+_UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_COLUMNS = ("run", "status", "step", "loss", "held-out", "tokens/s", "last row")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "folders",
+        nargs="*",
+        default=["."],
+        metavar="FOLDER",
+        help="a run, its URL, or a folder that holds runs (default: this folder)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print a table of runs, the newest row last."""
+    runs = [run for name in options.folders for run in _runs_in(name)]
+    rows = sorted(map(read_status, runs), key=lambda row: row.time or "")
+    if options.json:
+        say(json.dumps([asdict(row) for row in rows]))
+        return
+    cells = [_COLUMNS, *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        name, status, *numbers = line
+        shown = [name.ljust(widths[0]), status.ljust(widths[1])]
+        shown += [c.rjust(w) for c, w in zip(numbers, widths[2:], strict=True)]
+        say("  ".join(shown).rstrip())
+
+
+def _runs_in(name: str) -> Sequence[RunFolder]:
+    """Return the run that a text names, or the runs in the folder that it names.
+
+    Raises:
+        RunFolderError: There is no such folder, or it holds no run.
+    """
+    top = RunFolder(name)
+    if "://" in name or not top.path.is_dir():
+        top.check()
+    runs = [*_found(top, _DEEPEST)]
+    if not runs:
+        raise RunFolderError(
+            f"{name}: neither a run nor a folder of runs; give the save_path of a run, "
+            "or a folder above it"
+        )
+    return runs
+
+
+def _found(folder: RunFolder, deepest: int) -> Iterator[RunFolder]:
+    if folder.holds_run:
+        yield folder
+    elif deepest:
+        with os.scandir(folder.path) as entries:
+            names = sorted(each.name for each in entries if each.is_dir())
+        for name in names:
+            if not name.startswith("."):
+                yield from _found(RunFolder(Path(folder.location, name)), deepest - 1)
+
+
+def _cells(row: RunStatus) -> tuple[str, ...]:
+    total = "" if row.total_steps is None else f" of {row.total_steps:,}"
+    return (
+        row.run,
+        row.status,
+        f"{row.step:,}{total}",
+        _number(row.loss, ".4f"),
+        _number(row.eval_loss, ".4f"),
+        _number(row.tokens_per_s, ",.0f"),
+        _age(row.time),
+    )
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _age(time: str | None) -> str:
+    """Return how long ago a time was, in its largest unit; `-` if it is unreadable."""
+    try:
+        then = datetime.fromisoformat(time or "")
+    except ValueError:
+        return "-"
+    seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
+    size, unit = next((each for each in _UNITS if seconds >= each[0]), (1, "s"))
+    return f"{seconds // size} {unit} ago"

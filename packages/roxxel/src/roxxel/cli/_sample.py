@@ -1,0 +1,87 @@
+"""`roxxel sample`: lets the model of a run continue a text."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+from roxxel_format import Roxxel
+from roxxel_train import RunFolderError
+
+from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._words import at_least_1, say
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Let the model of a run continue a text, to see what it has learned. RUN@STEP
+takes the checkpoint of a step, RUN the newest one. The text ends after --tokens
+tokens, or where the model ends the document. The same arguments print the same
+text.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--prompt", required=True, metavar="TEXT", help="the text to continue"
+    )
+    parser.add_argument(
+        "--tokens",
+        type=at_least_1,
+        default=100,
+        metavar="N",
+        help="add at most N tokens (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        metavar="T",
+        help="0 always takes the likeliest token; 1 draws as the model predicts "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--top-k",
+        type=at_least_1,
+        metavar="K",
+        help="draw only from the K likeliest tokens",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the prompt and its continuation."""
+    options.run, step = split_step(options.run)
+    opened_run = opened(options)
+    corpus = opened_run.corpora()[opened_run.primary]
+    codec = codec_of(opened_run.primary, corpus, options)
+    prompt = codec.encode(options.prompt)
+    if not prompt.size:
+        raise RunFolderError(f"--prompt {options.prompt!r} has no token; give a text")
+    separator = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    model = opened_run.model(step)
+
+    from roxxel.sampling import printable, sample_tokens
+
+    try:
+        added = sample_tokens(
+            model,
+            prompt,
+            options.tokens,
+            seed=options.seed,
+            temperature=options.temperature,
+            top_k=options.top_k,
+            stop=separator[0] if separator and len(separator) == 1 else None,
+        )
+    except ValueError as error:
+        raise RunFolderError(f"{options.run}: {error}") from error
+    # Decoded with the prompt, because some tokenizers drop a space at the beginning.
+    tokens = np.concatenate([prompt, added]).astype(corpus.dtype)
+    text = printable(codec.decode(tokens))
+    if options.json:
+        say(json.dumps({"prompt": options.prompt, "text": text, "tokens": len(added)}))
+        return
+    say(text)

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel.cli import main
+
+from .runs import said
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+def write_run(folder: Path, *rows: Mapping[str, object], log: str = "") -> Path:
+    folder.mkdir(parents=True)
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines)
+    (folder / "system.log").write_text(log)
+    return folder
+
+
+def at(minute: int) -> str:
+    return f"2026-01-01T00:{minute:02}:00.000+00:00"
+
+
+def write_two(folder: Path) -> None:
+    write_run(
+        folder / "runs" / "done",
+        {"kind": "train", "step": 2, "loss": 3.0, "time": at(0)},
+        {"kind": "eval", "step": 4, "eval_loss": 2.25, "time": at(8)},
+        {"kind": "train", "step": 4, "loss": 2.5, "tokens_per_s": 1e4, "time": at(9)},
+        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n",
+    )
+    write_run(
+        folder / "runs" / "old" / "failed",
+        {"kind": "train", "step": 1, "loss": "nan", "time": at(1)},
+        log="2026-01-01T00:00:00Z INFO starts: 1,0 steps\n"
+        "2026-01-01T00:00:01Z ERROR the loss is nan\n",
+    )
+
+
+def test_runs_are_listed_with_the_newest_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_two(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    head, failed, done = said(capsys, "ls").splitlines()
+
+    assert head.split()[:3] == ["run", "status", "step"]
+    assert failed.split()[:5] == ["runs/old/failed", "ended", "with", "an", "error"]
+    assert done.split()[:5] == ["runs/done", "complete", "4", "of", "4"]
+    assert done.split()[5:8] == ["2.5000", "2.2500", "10,000"]
+    assert done.endswith("d ago")
+
+
+def test_runs_are_listed_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_two(tmp_path)
+
+    failed, done = json.loads(said(capsys, "ls", tmp_path, "--json"))
+
+    assert failed["loss"] is None
+    assert failed["status"] == "ended with an error"
+    assert (done["step"], done["total_steps"], done["eval_loss"]) == (4, 4, 2.25)
+    assert done["time"] == at(9)
+
+
+def test_one_run_is_listed_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_two(tmp_path)
+    one, two = tmp_path / "runs" / "done", tmp_path / "runs" / "old"
+
+    assert len(said(capsys, "ls", one).splitlines()) == 2
+    assert len(said(capsys, "ls", one, two).splitlines()) == 3
+
+
+def test_a_long_log_is_read_from_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"kind": "train", "step": 1, "loss": 1.0, "text": "x" * 2**20}
+    write_run(tmp_path / "run", row, {"kind": "train", "step": 2, "loss": 2.0})
+
+    [one] = json.loads(said(capsys, "ls", tmp_path, "--json"))
+
+    assert (one["step"], one["loss"]) == (2, 2.0)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "."])
+def test_a_folder_without_runs_is_one_sentence(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "corpora").mkdir()
+
+    assert main(["ls", str(tmp_path / name)]) == 1
+
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert name in error or str(tmp_path) in error
