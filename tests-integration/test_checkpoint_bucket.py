@@ -1042,12 +1042,12 @@ def test_a_url_of_a_step_in_place_of_its_folder_is_named(run: Run) -> None:
 
 def test_urls_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     cases = {
-        "s3://bucket": "names no folder in a bucket",
-        "s3://user:pw@bucket/run": "s3://bucket/run: the URL has a password",
-        "s3://bucket/run?key=hidden": "s3://bucket/run: the URL has a password",
-        "s3://bucket/run/../other": "names no folder in a bucket",
-        "https://host/run": "cannot be written to this kind of URL",
-        "s3:/bucket/run": "is neither a path nor a URL; write s3://bucket/run as a",
+        "s3://bucket": "s3://bucket/run/checkpoints",
+        "s3://user:pw@bucket/run": "s3://...: the URL has a password",
+        "s3://bucket/run?key=hidden": "the URL has a password, a query",
+        "s3://bucket/run/../other": '".."',
+        "https://host/run": "https://host/run: a web server cannot hold",
+        "s3:/bucket/run": "give s3://bucket/run as text",
     }
     for url, text in cases.items():
         with pytest.raises(ValueError, match=re.escape(text)) as refused:

@@ -620,9 +620,9 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
             "best_metric='los' is not measured .*; name one of grad_norm, loss",
         ),
         ({"save_path": "a\0b"}, "contains a NUL; give another folder"),
-        ({"save_path": "https://b/run"}, "https://b/run: .* this kind of URL; give"),
+        ({"save_path": "https://b/run"}, "https://b/run: a web server cannot"),
         ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
-        ({"init_from": "https://b/run"}, "https://b/run.*: .* this kind of URL; give"),
+        ({"init_from": "https://b/run"}, "https://b/run: a web server cannot"),
         ({"init_from": Path("s3://b/run")}, "init_from='s3:/b/run': is a URL"),
     ],
 )

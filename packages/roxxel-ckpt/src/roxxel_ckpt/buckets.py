@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
 from roxxel_store.client import Bucket
 from roxxel_store.swap import SwapErrors
+from roxxel_store.urls import url_of
 
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
@@ -14,7 +15,9 @@ from roxxel_ckpt.errors import (
     CheckpointWriteError,
 )
 
-SCHEMES = ("s3", "gs", "az")
+if TYPE_CHECKING:
+    import os
+
 SWAP_ERRORS = SwapErrors(
     CheckpointDamagedError, CheckpointTimeoutError, CheckpointWriteError
 )
@@ -29,35 +32,20 @@ def checkpoint_bucket(url: str, timeout_s: float) -> Bucket:
     return Bucket(url, timeout_s / 2, error=CheckpointBucketError, option="timeout")
 
 
-def is_url(text: str) -> bool:
-    """Return whether a text is a URL and not a path."""
-    return "://" in text
+def folder_url(path: str | os.PathLike[str], name: str = "") -> str | None:
+    """Return the URL of a folder in a bucket; None for a path on a disk.
 
-
-def checked_url(url: str) -> str:
-    """Return the URL of a folder of checkpoints, without a slash at its end.
+    Args:
+        path: A path or a URL.
+        name: The argument that holds the path, for messages.
 
     Raises:
-        ValueError: The scheme is unknown, the bucket or the folder is missing, or the
-            URL has a query or a password. The message leaves these out.
+        ValueError: The URL is of a web server, or not valid; see `url_of`.
     """
-    parts = urlsplit(url)
-    shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    if parts.scheme not in SCHEMES:
-        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+    url = url_of(path, name, "s3://bucket/run/checkpoints")
+    if url is not None and url.startswith(("http://", "https://")):
         raise ValueError(
-            f"{shown}: checkpoints cannot be written to this kind of URL; give a path, "
-            f"or a URL that begins with one of {known}"
+            f"{url}: a web server cannot hold checkpoints; give a path, or a URL that "
+            "begins with s3://, gs:// or az://"
         )
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError(
-            f"{shown}: the URL has a password, a query or a fragment; remove it, and "
-            "pass credentials in the environment"
-        )
-    names = parts.path.strip("/").split("/")
-    if not parts.netloc or not {"", ".", ".."}.isdisjoint(names):
-        raise ValueError(
-            f"{shown}: names no folder in a bucket; give a URL such as "
-            "s3://bucket/run/checkpoints"
-        )
-    return f"{parts.scheme}://{parts.netloc}/{'/'.join(names)}"
+    return url

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store.patterns import is_pattern, matches_of
 from roxxel_store.reading import read_file
-from roxxel_store.urls import is_url
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,
@@ -420,7 +419,7 @@ def foreign_format(filepath: Filepath) -> str | None:
     named = absolute(filepath)
     first = named if isinstance(named, str) else (*named, "")[0]
     path = Path(first)
-    if not is_url(first) and _is_megatron(path):  # It looks for an index on the disk.
+    if _is_megatron(path):
         return "megatron"
     if path.suffix in {".bin", ".npy"}:
         return "flat"

@@ -1,7 +1,12 @@
-"""URLs of corpora and inputs in buckets and on web servers."""
+"""URLs of buckets and web servers.
+
+`url_of` decides whether a user gave a path or a URL, and checks the URL. Call it where
+the path enters a package, once.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -15,6 +20,37 @@ DEFAULT_TIMEOUT_S = 60.0
 _BUCKET = re.compile(r"[A-Za-z0-9._-]*")
 _HOST = re.compile(r"([A-Za-z0-9._-]*|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_EXAMPLE = "s3://bucket/wiki_*.rox"
+
+
+def url_of(
+    path: str | os.PathLike[str], name: str = "", example: str = _EXAMPLE
+) -> str | None:
+    """Return the URL that a user gave, checked; None for a path on a disk.
+
+    Args:
+        path: A path or a URL.
+        name: The argument that holds the path, for messages.
+        example: A good URL, for messages.
+
+    Raises:
+        ValueError: As for `checked_url`, or pathlib has made a path of a URL.
+
+    Example:
+        >>> url_of("s3://bucket/wiki/"), url_of("/data/wiki/")
+        ('s3://bucket/wiki', None)
+    """
+    text = os.fspath(path)
+    if is_url(text):
+        return checked_url(text, example)
+    scheme, _, rest = text.partition(":/")
+    if scheme in SCHEMES:
+        given = f"{name}={text!r}" if name else text
+        raise ValueError(
+            f"{given}: is a URL that has lost a slash, as in `pathlib.Path`; give "
+            f"{scheme}://{rest.lstrip('/')} as text"
+        )
+    return None
 
 
 def is_url(text: str) -> bool:
@@ -53,8 +89,10 @@ def check_writable(url: str) -> None:
         )
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, example: str = _EXAMPLE) -> str:
     """Return a URL that names an object, a pattern or a folder.
+
+    `example` is a good URL, for messages.
 
     Raises:
         ValueError: The scheme is unknown, the key is missing, or the URL has a query or
@@ -77,7 +115,8 @@ def checked_url(url: str) -> str:
         )
     if not host or not key.strip("/"):
         raise ValueError(
-            f"{url}: names no object; pass a URL such as s3://bucket/wiki_*.rox"
+            f"{url}: names no object or folder in a bucket; pass a URL such as "
+            f"{example}"
         )
     if not {"", ".", ".."}.isdisjoint(key.rstrip("/").split("/")):
         raise ValueError(

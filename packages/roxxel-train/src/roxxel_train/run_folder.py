@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from roxxel_ckpt import read_description
+from roxxel_ckpt.buckets import folder_url
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
@@ -167,8 +168,8 @@ class RunFolder:
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.location = text = os.fspath(run)
-        is_url = isinstance(run, str) and "://" in text
-        self.path = fetch_run(text) if is_url else expanded(text)
+        url = folder_url(run)
+        self.path = expanded(text) if url is None else fetch_run(url)
 
     def __str__(self) -> str:
         """Return the folder or URL, as given."""

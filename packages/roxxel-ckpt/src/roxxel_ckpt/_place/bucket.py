@@ -33,6 +33,7 @@ from roxxel_store.swap import (
     remove_folder,
     writer_of,
 )
+from roxxel_store.urls import checked_url
 
 from roxxel_ckpt._integrity import find_missing
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
@@ -46,13 +47,7 @@ from roxxel_ckpt._place.folder import (
     try_to_delete,
 )
 from roxxel_ckpt._place.step_files import BucketStep, upload
-from roxxel_ckpt.buckets import (
-    SCHEMES,
-    SWAP_ERRORS,
-    checked_url,
-    checkpoint_bucket,
-    is_url,
-)
+from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket, folder_url
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
@@ -77,7 +72,7 @@ class BucketFolder:
     """The checkpoints of a run in a bucket.
 
     Args:
-        url: A URL that `checked_url` returned.
+        url: A URL that `folder_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, which is removed at the end.
         timeout_s: Time limit in seconds; a request is repeated for about a third of it.
@@ -289,19 +284,13 @@ def open_folder(
         NotADirectoryError: The path is a file.
         ModuleNotFoundError: The client of buckets is not installed.
     """
-    text = os.fspath(location)
-    if is_url(text):
-        url = checked_url(text)
+    url = folder_url(location)
+    if url is not None:
         # Several runs may share `local`.
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
         directory = None if local is None else absolute(Path(local)) / name
         return BucketFolder(url, directory, timeout_s)
-    scheme, _, rest = text.partition(":/")
-    if scheme in SCHEMES:
-        raise ValueError(
-            f"{text}: is neither a path nor a URL; write {scheme}://{rest.lstrip('/')} "
-            "as a string, because pathlib removes one slash of a URL"
-        )
+    text = os.fspath(location)
     if local is not None:
         raise ValueError(
             f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "

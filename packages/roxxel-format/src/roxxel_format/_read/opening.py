@@ -15,7 +15,7 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._read.contents import contents_of, joined, listed_contents
 from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import ShardMap, layouts_of
+from roxxel_format._read.shard import LOCAL, ShardMap, layouts_of
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
@@ -28,6 +28,7 @@ from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from roxxel_format._read.contents import Contents
+    from roxxel_format._read.files import OpenFile
 
 
 def open_corpus(
@@ -43,14 +44,8 @@ def open_corpus(
         BucketError: A bucket refused, failed, or did not answer in time.
     """
     paths = (filepath,) if isinstance(filepath, str) else filepath
-    remote = [path for path in paths if is_url(path)]
     open_path = _open_on_disk
-    if remote:
-        if len(remote) < len(paths):
-            raise ShardError(
-                f"{remote[0]}: a list names URLs or paths on a disk, not both; open "
-                "them as two corpora"
-            )
+    if is_remote(filepath):
         files = RemoteFiles(timeout_s)
         open_path = partial(_open_url, files=files)
         if not isinstance(filepath, str):
@@ -60,6 +55,30 @@ def open_corpus(
         return _checked_version(open_path(filepath, version), version)
     contents = joined(filepath, [open_path(path, None) for path in paths])
     return _checked_version(contents, version)
+
+
+def is_remote(filepath: str | tuple[str, ...]) -> bool:
+    """Return whether a corpus is read from a bucket or a web server, by its paths."""
+    paths = (filepath,) if isinstance(filepath, str) else filepath
+    urls = [path for path in paths if is_url(path)]
+    if urls and len(urls) < len(paths):
+        raise ShardError(
+            f"{urls[0]}: a list names URLs or paths on a disk, not both; open them as "
+            "two corpora"
+        )
+    return bool(urls)
+
+
+def open_shard_file(path: str, timeout_s: float) -> OpenFile:
+    """Open one shard for reading its bytes, on a disk or at a URL.
+
+    Raises:
+        OSError: The file cannot be opened, or the bucket fails.
+    """
+    if not is_remote(path):
+        return LOCAL.open(path)
+    files = RemoteFiles(timeout_s)
+    return files.open(path, files.size_of(path, HEAD_SIZE))
 
 
 def _open_on_disk(filepath: str, version: str | None) -> Contents:

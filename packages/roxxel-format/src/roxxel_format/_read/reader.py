@@ -15,7 +15,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-from roxxel_store.urls import is_url
 
 from roxxel_format._read.cached import cached
 from roxxel_format._read.columns import Column
@@ -27,7 +26,7 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.maps import with_room
-from roxxel_format._read.opening import open_corpus
+from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
@@ -120,12 +119,11 @@ class LazyReader:
             if self.cache_bytes is not None:
                 raise ValueError("cache_bytes is given without cache; pass a folder")
             return
-        paths = (self.filepath,) if isinstance(self.filepath, str) else self.filepath
-        for path in paths:
-            if not is_url(path):
-                raise ValueError(
-                    f"{path}: is on a disk, where a cache has no use; leave cache out"
-                )
+        if not is_remote(self.filepath):
+            raise ValueError(
+                f"{self.filepath}: is on a disk, where a cache has no use; leave cache "
+                "out"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"opened": None, "_locks": {}}

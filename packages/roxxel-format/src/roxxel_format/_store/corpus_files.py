@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from roxxel_store.urls import is_url
+from roxxel_store.urls import url_of
 
 from roxxel_format._store.corpus_name import (
     CorpusName,
@@ -39,14 +39,15 @@ class CorpusFiles:
     """
 
     def __init__(self, filepath: OnePath, *, sharded: bool = False) -> None:
-        path = absolute(filepath)
-        assert isinstance(path, str)  # noqa: S101 - one path gives one path
-        if is_url(path):
-            folder, name = name_in_bucket(path)
+        url = url_of(filepath)
+        if url is not None:
+            folder, name = name_in_bucket(url)
             self._resolved: Callable[[str], str] = str
             self._named = [(folder.rstrip("/"), name)]
             return
         self._resolved = os.path.realpath
+        path = absolute(filepath)
+        assert isinstance(path, str)  # noqa: S101 - one path gives one path
         names = [corpus_name(meant(path, sharded=sharded))]
         if names[0].manifest is None:  # The corpus may be one file, or become several.
             pattern = f"{names[0].prefix}_*{names[0].suffix}"

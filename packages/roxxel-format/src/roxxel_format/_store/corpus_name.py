@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store.files import drafted_name, matches_in, names_in
 from roxxel_store.patterns import is_pattern, matches_of, visible
-from roxxel_store.urls import SCHEMES, check_on_disk, checked_url, is_url
+from roxxel_store.urls import check_on_disk, url_of
 
 from roxxel_format.errors import ShardError
 
@@ -35,7 +35,6 @@ _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
-_BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 # Beginning and end of the text that replaces the star of a pattern in a shard name.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
@@ -417,12 +416,9 @@ def _absolute_path(path: OnePath) -> str:
     text = os.fspath(path)
     if not text:
         raise ValueError('filepath is empty; pass "." for this folder')
-    if is_url(text):
-        return checked_url(text)
-    if _BROKEN_URL.match(text) and not isinstance(path, str):
-        raise ValueError(
-            f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
-        )
+    url = url_of(text)
+    if url is not None:
+        return url
     # `Path` removes the final slash, which marks `t/` as a folder even if none exists.
     # `Path.expanduser` raises an error for a folder of another name that begins with ~.
     path = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111

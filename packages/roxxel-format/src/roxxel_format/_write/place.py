@@ -21,7 +21,7 @@ from roxxel_store.errors import BucketError
 from roxxel_store.files import claim_name
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.swap import swap_object
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, is_url
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import PLAN, DamagedRecordError
@@ -453,8 +453,9 @@ def place_of(
 
     `sharded` is whether a write may make several shards.
     """
-    if isinstance(target, str) and is_url(target):
-        return BucketPlace(target, timeout_s)
+    url = url_of(target) if isinstance(target, str) else None
+    if url is not None:
+        return BucketPlace(url, timeout_s)
     if not isinstance(target, (str, tuple)):
         return FolderPlace(target)
     name = name_to_write(target, sharded=sharded)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from roxxel_store.output import Output
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk, is_url
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
 from roxxel_format._read.blocks import damage_of_shard
-from roxxel_format._read.remote import RemoteFiles
+from roxxel_format._read.opening import open_shard_file
 from roxxel_format._read.shard import LOCAL, open_shard
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format.errors import ChecksumError, ShardError
@@ -143,12 +143,7 @@ class _SourceOfBlocks:
         return data
 
     def _open(self) -> OpenFile:
-        if is_url(self._path):
-            files = RemoteFiles(self._timeout_s)
-            size = files.size_of(self._path, HEAD_SIZE)
-            file: OpenFile = files.open(self._path, size)
-        else:
-            file = LOCAL.open(self._path)
+        file = open_shard_file(self._path, self._timeout_s)
         if file.num_bytes != self._shard.num_bytes:
             raise ShardError(
                 f"{self._path}: has {file.num_bytes} bytes, but {self._shard.path} has "

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from roxxel_format.writing import CorpusFiles
 from roxxel_store.files import matches_in
 from roxxel_store.patterns import in_natural_order, is_pattern, matches_of
-from roxxel_store.urls import is_url
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_prepare._inputs.input_file import InputError
@@ -65,8 +64,9 @@ def find_inputs(
     left_out: list[str] = []
     objects: dict[str, ObjectVersion] = {}
     for path in paths:
-        if is_url(path):
-            folder, listed = found_objects(path)
+        in_bucket = found_objects(path)
+        if in_bucket is not None:
+            folder, listed = in_bucket
             objects |= listed
             each = _Found([*listed], folder)
         else:

@@ -18,6 +18,7 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     read_description,
 )
+from roxxel_ckpt.buckets import folder_url
 from roxxel_format import Roxxel
 
 from roxxel_train._files.mirror import fetch_run
@@ -147,8 +148,8 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         RunMismatchError: A file of the run is damaged or of another version.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    text = os.fspath(path)
-    folder = fetch_run(text) if "://" in text else expanded(text)
+    url = folder_url(path)
+    folder = expanded(path) if url is None else fetch_run(url)
     # Read `data.json` after the checkpoint. Each start writes `data.json` before its
     # first checkpoint, so the file is then not older than the checkpoint.
     trained = data_state(folder)

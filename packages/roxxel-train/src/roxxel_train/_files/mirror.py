@@ -34,13 +34,14 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     fetch_descriptions,
 )
-from roxxel_ckpt.buckets import SWAP_ERRORS, checked_url, checkpoint_bucket
+from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_store.client import for_each
 from roxxel_store.files import matches_in
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
+from roxxel_store.urls import checked_url
 
 from roxxel_train._files.log import METRICS
 from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD

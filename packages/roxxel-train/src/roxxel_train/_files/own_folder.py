@@ -7,12 +7,12 @@ files through `roxxel_train.RunFolder`.
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt.buckets import folder_url
 from roxxel_store.output import replace_file
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered
@@ -30,6 +30,7 @@ from roxxel_train._files.records import (
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Mapping
 
     from roxxel_ckpt.contents import Files
@@ -55,8 +56,9 @@ class OwnFolder:
         self.record: dict[str, Any] | None
         self.checkpoints: Path | str
         self.warning: str | None = None
-        if isinstance(path, str) and "://" in path:
-            self._mirror = mirror = Mirror(os.fspath(path), timeout_s)
+        url = folder_url(path, "save_path")
+        if url is not None:
+            self._mirror = mirror = Mirror(url, timeout_s)
             self.path, self.location = mirror.folder, mirror.url
             self.checkpoints = f"{mirror.url}/{CHECKPOINTS}"
             content = mirror.record()

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-
-
-def is_url(text: str) -> bool:
-    """Return whether a path is a URL, or the result of `Path(URL)`, such as `gs:/x`."""
-    return _URL.match(text) is not None
+from roxxel_store.urls import url_of
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
@@ -37,7 +31,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> Path:
         ValueError: The path is a URL, or contains a NUL.
     """
     text = os.fspath(path)
-    if is_url(text):
+    if url_of(path, name) is not None:
         raise ValueError(
             f"{name}={text!r}: is a URL, which cannot be used here; give a folder, or "
             "save_path= a URL as text"

@@ -9,6 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from roxxel_ckpt.buckets import folder_url
+
 from roxxel_train._files.records import CHECKPOINTS
 
 
@@ -42,7 +44,7 @@ def parse_reference(text: str) -> Reference:
     Raises:
         ValueError: The text names a step twice.
     """
-    is_url = "://" in text
+    is_url = folder_url(text) is not None
     text = text if is_url else os.path.expanduser(text)  # noqa: PTH111 - no error
     head, at, digits = text.rpartition("@")
     step: int | None = None

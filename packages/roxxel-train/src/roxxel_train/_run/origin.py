@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
+from roxxel_ckpt.buckets import folder_url
 
 from roxxel_train._files.identity import known_ids
 from roxxel_train._files.own_folder import run_record
-from roxxel_train._files.paths import is_url
 from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
@@ -51,10 +51,7 @@ class Origin:
     ) -> None:
         text = os.fspath(given)
         self._name = f"{option}={text!r}"
-        if is_url(text) and "://" not in text:
-            raise ValueError(
-                f"{self._name}: is a URL that became a path; give the URL as text"
-            )
+        folder_url(text, option)  # raises if the URL cannot hold a run
         self.option = option
         self.extra: Mapping[str, Any] = {}
         self.warnings: list[str] = []
