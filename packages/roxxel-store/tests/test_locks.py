@@ -6,7 +6,15 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from roxxel_store.locks import held, is_locked, tried, try_lock, unlock
+from roxxel_store.locks import (
+    held,
+    is_locked,
+    lock_folder,
+    tried,
+    try_lock,
+    unlock,
+    unlock_folder,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,3 +73,18 @@ def test_a_lock_file_that_may_not_be_made_names_the_reason(
         held(path),
     ):
         pass
+
+
+def test_a_locked_folder_is_free_once_it_is_unlocked(tmp_path: Path) -> None:
+    first = lock_folder(tmp_path)
+    assert first is not None
+    assert lock_folder(tmp_path) is None
+    unlock_folder(first)
+    again = lock_folder(tmp_path)
+    assert again is not None
+    unlock_folder(again)
+
+
+def test_a_folder_that_does_not_exist_cannot_be_locked(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="none"):
+        lock_folder(tmp_path / "none")

@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roxxel_ckpt._arrays.safetensors import import_safetensors
-    from roxxel_ckpt._place.bucket import fetch_descriptions
-    from roxxel_ckpt._place.description import BestRule, LeafSpec, read_description
+    from roxxel_ckpt._place.description import (
+        BestRule,
+        LeafSpec,
+        best_rule,
+        read_description,
+    )
+    from roxxel_ckpt._place.opening import fetch_descriptions
     from roxxel_ckpt._restore.compare import RestoreReport
-    from roxxel_ckpt._save.retention import best_rule
     from roxxel_ckpt._save.save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
     from roxxel_ckpt.errors import (
@@ -68,8 +72,8 @@ _HOMES = {
     "LeafSpec": "_place.description",
     "RestoreReport": "_restore.compare",
     "SaveRecord": "_save.save",
-    "best_rule": "_save.retention",
-    "fetch_descriptions": "_place.bucket",
+    "best_rule": "_place.description",
+    "fetch_descriptions": "_place.opening",
     "import_safetensors": "_arrays.safetensors",
     "read_description": "_place.description",
 }

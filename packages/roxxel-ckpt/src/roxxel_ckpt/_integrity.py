@@ -97,33 +97,6 @@ def is_sealed(text: bytes) -> bool:
         return False
 
 
-def mode_of(path: Path) -> int | None:
-    """Return type and permissions of a path; None if there is nothing.
-
-    `Path.exists` and `Path.is_dir` hide some errors of the disk, so a step would seem
-    to be absent.
-    """
-    try:
-        return path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def bytes_of(path: Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        OSError: The file cannot be read.
-        ValueError: The file is not a regular file; opening a named pipe would block
-            until a program writes to the pipe.
-    """
-    mode = mode_of(path)
-    if mode is not None and not stat.S_ISREG(mode):
-        raise ValueError(f"{path} is not a regular file")
-    return path.read_bytes()
-
-
 def unsealed(place: object, name: str, read: ReadFile) -> Any:
     """Return the value sealed in a file of a step.
 

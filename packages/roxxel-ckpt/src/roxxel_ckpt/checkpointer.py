@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
 from roxxel_ckpt._arrays.orbax import versions
 from roxxel_ckpt._names import STATE_ROOT
-from roxxel_ckpt._place.bucket import open_folder
 from roxxel_ckpt._place.description import (
     Description,
+    Retention,
     checked_json,
     checked_metrics,
     checked_step,
@@ -22,9 +22,9 @@ from roxxel_ckpt._place.description import (
     descriptions,
     finished,
 )
+from roxxel_ckpt._place.opening import open_folder
 from roxxel_ckpt._restore.compare import Options
 from roxxel_ckpt._restore.restorer import Restorer
-from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.files import read_file
 from roxxel_store.patterns import is_pattern, matches_of
-from roxxel_store.reading import read_file
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,

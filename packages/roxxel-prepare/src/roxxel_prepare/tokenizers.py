@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_format import ShardError
 from roxxel_store import missing_extra
-from roxxel_store.reading import open_file, read_file
+from roxxel_store.files import open_file, read_file
 from roxxel_store.records import parse_object
 
 if TYPE_CHECKING:

@@ -35,6 +35,31 @@ def try_lock(descriptor: int) -> bool | None:
     return True
 
 
+def lock_folder(path: Path) -> int | None:
+    """Lock a folder exclusively, without waiting; return what `unlock_folder` takes.
+
+    Returns None if another process holds the lock. On a file system without locks,
+    every process succeeds.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or it was renamed just now.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if try_lock(descriptor) is False:
+        os.close(descriptor)
+        return None
+    if not _is_same_file(descriptor, path):
+        os.close(descriptor)
+        raise FileNotFoundError(errno.ENOENT, "was renamed or removed", str(path))
+    return descriptor
+
+
+def unlock_folder(descriptor: int) -> None:
+    """Release what `lock_folder` returned."""
+    unlock(descriptor)
+    os.close(descriptor)
+
+
 def unlock(descriptor: int) -> None:
     """Release a lock that a forked child may share, which closing would not release."""
     with contextlib.suppress(OSError):

@@ -14,10 +14,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_store.client import Bucket
-from roxxel_store.files import names_in
+from roxxel_store.files import names_in, read_file
 from roxxel_store.locks import held
 from roxxel_store.output import Output, replace_file
-from roxxel_store.reading import read_file
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import check_writable
 

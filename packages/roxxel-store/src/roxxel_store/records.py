@@ -23,7 +23,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_store.reading import read_file
+from roxxel_store.files import read_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -21,8 +21,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils.epath import gpath
 from orbax.checkpoint import type_handlers
+from roxxel_store.files import mode_of
 
-from roxxel_ckpt._integrity import mode_of
 from roxxel_ckpt._names import STATE
 
 if TYPE_CHECKING:

@@ -11,20 +11,23 @@ several programs save here, the one that begins last wins: the swaps of the othe
 
 Processes need not share a disk. Each process writes its files to a local directory and
 uploads them from there. For a restore, each process downloads the files that its
-devices need.
+devices need, by blocks: the parts of a file that have a CRC-32 of their own. A sealed
+file is JSON that holds its own CRC-32.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import dataclasses
+import logging
 import os
 import re
-import shutil
-from pathlib import Path
-from typing import TYPE_CHECKING
+import zlib
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
 from roxxel_store.client import checked_client, for_each
+from roxxel_store.files import matches_in
 from roxxel_store.swap import (
     MANIFEST,
     Writer,
@@ -33,39 +36,135 @@ from roxxel_store.swap import (
     remove_folder,
     writer_of,
 )
-from roxxel_store.urls import checked_url
 
-from roxxel_ckpt._integrity import find_missing
+from roxxel_ckpt._integrity import LocalFiles, find_missing, is_sealed
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
-from roxxel_ckpt._place.copies import Copies, write_copy
+from roxxel_ckpt._place.copies import Copies, storing
 from roxxel_ckpt._place.description import delivered
-from roxxel_ckpt._place.disk import LocalFolder, absolute
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
     not_set_aside,
     only_set_aside,
-    try_to_delete,
 )
-from roxxel_ckpt._place.step_files import BucketStep, upload
-from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket, folder_url
+from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
     CheckpointWriteError,
+    brief,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
+    from pathlib import Path
     from typing import Any
 
-    from roxxel_ckpt._place.folder import Folder, Step
+    from roxxel_store.client import Bucket
+
+    from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
 # The files of a failed save are removed only if the bucket responds in this time.
 _DISCARD_TIMEOUT_S = 15.0
-_READ_TIMEOUT_S = 60.0
-NAME_A_FOLDER = "name a folder of checkpoints or of a run"
+# A process holds 256 MiB of files that are being uploaded: 16 threads, each with 2
+# parts of 8 MiB.
+_PARTS = 2
+_logger = logging.getLogger("roxxel_ckpt")
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketStep:
+    """The objects of a step, whose names begin with the name of the step.
+
+    Attributes:
+        number: Number of updates done.
+        name: Name of the step in the manifest, which no other save has. The directory
+            of local copies has the same name.
+        location: URL of the step for messages.
+        bucket: The folder of the step.
+        copies: The local directories of this program.
+    """
+
+    number: int
+    name: str
+    location: str
+    bucket: Bucket = dataclasses.field(compare=False)
+    copies: Copies = dataclasses.field(compare=False)
+
+    @property
+    def state(self) -> Literal["finished", "unfinished", "foreign"]:
+        """Finished, because a manifest lists no other steps."""
+        return "finished"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a sealed file; read it twice if it arrives damaged.
+
+        The description is read at every save and by every look at the folder, so this
+        program keeps a copy.
+        """
+        kept = self.copies.descriptions
+        if name == COMMIT_FILE and self.name in kept:
+            return kept[self.name]
+        data = self.bucket.read(f"{self.name}/{name}")
+        if not is_sealed(data):  # it arrived damaged
+            data = self.bucket.read(f"{self.name}/{name}")
+        if name == COMMIT_FILE:
+            kept[self.name] = data
+        return data
+
+    def sizes(self) -> dict[str, int]:
+        """Return the number of bytes of every file, by its path in the step."""
+        return self.bucket.sizes(f"{self.name}/")
+
+    def opened(self) -> LocalFiles:
+        """Return a directory of copies, which may have files of an earlier use."""
+        directory = self.copies.directory() / self.name
+        with storing(directory):
+            if not self.copies.claim(directory):
+                # Another process uploads from this directory, or downloads to it.
+                directory = self.copies.temporary() / self.name
+        return LocalFiles(
+            directory,
+            partial(self._download, directory),
+            lambda keep: self.copies.drop(directory, keep=keep),
+        )
+
+    def _download(self, directory: Path, digests: Mapping[str, FileDigest]) -> None:
+        """Download files by blocks; download a damaged block once more.
+
+        The digests decide later whether the files are sound.
+        """
+
+        def prepare(name: str) -> None:
+            path = directory / name
+            with storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    os.ftruncate(file.fileno(), digests[name].num_bytes)
+
+        def download(block: tuple[str, int, int, int]) -> None:
+            name, start, stop, crc = block
+            path = directory / name
+            try:
+                data = self.bucket.read(f"{self.name}/{name}", (start, stop))
+                if zlib.crc32(data) != crc:
+                    data = self.bucket.read(f"{self.name}/{name}", (start, stop))
+            except FileNotFoundError:
+                path.unlink(missing_ok=True)
+                return
+            with (
+                storing(path),
+                contextlib.suppress(FileNotFoundError),
+                path.open("r+b") as file,
+            ):
+                file.seek(start)
+                file.write(data)
+
+        for_each(prepare, digests)
+        blocks = [(name, *span) for name, d in digests.items() for span in d.spans()]
+        for_each(download, blocks)
 
 
 class BucketFolder:
@@ -215,7 +314,7 @@ class BucketFolder:
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""
-        upload(self._bucket, staging)
+        _upload(self._bucket, staging)
 
     def commit(
         self,
@@ -251,7 +350,11 @@ class BucketFolder:
             return contents.committed(name, files, base=base, drops=drops).to_json()
 
         self._writer.swap(add)
-        try_to_delete(f"{self}: leftovers of earlier saves", self._writer.collect)
+        try:
+            self._writer.collect()
+        except OSError as error:  # the next save tries again
+            what = f"{self}: leftovers of earlier saves"
+            _logger.warning("%s: cannot be deleted (%s)", what, brief(error))
         return newer
 
     def _check_uploaded(self, new: BucketStep, digests: Sequence[int]) -> None:
@@ -272,69 +375,21 @@ class BucketFolder:
         return Contents.of(listed, self._bucket.url_of(MANIFEST))
 
 
-def open_folder(
-    location: str | os.PathLike[str],
-    local: str | os.PathLike[str] | None = None,
-    timeout_s: float = _READ_TIMEOUT_S,
-) -> Folder:
-    """Return the folder of checkpoints that a path or a URL names.
+def _upload(bucket: Bucket, directory: Path) -> None:
+    """Upload all files of a local directory, several at a time."""
+    names = [
+        path.relative_to(directory).as_posix()
+        for path in matches_in(directory, "**/*")
+        if path.is_file()
+    ]
 
-    Raises:
-        ValueError: The URL cannot be used, or `local` is given with a path.
-        NotADirectoryError: The path is a file.
-        ModuleNotFoundError: The client of buckets is not installed.
-    """
-    url = folder_url(location)
-    if url is not None:
-        # Several runs may share `local`.
-        name = hashlib.sha256(url.encode()).hexdigest()[:16]
-        directory = None if local is None else absolute(Path(local)) / name
-        return BucketFolder(url, directory, timeout_s)
-    text = os.fspath(location)
-    if local is not None:
-        raise ValueError(
-            f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
-            f"give checkpoint_path a URL instead of {text}"
-        )
-    folder = LocalFolder(text)
-    if folder.path.is_file():
-        raise NotADirectoryError(f"{text}: is a file; {NAME_A_FOLDER}")
-    return folder
+    def send(name: str) -> None:
+        try:
+            bucket.write_file(f"{directory.name}/{name}", directory / name, _PARTS)
+        except FileNotFoundError:
+            raise CheckpointWriteError(
+                f"{directory / name}: was removed before its upload; let no "
+                "program clean this directory during a save"
+            ) from None
 
-
-def aside_of(folder: Folder) -> Folder:
-    """Return the folder of the steps that were set aside."""
-    return open_folder(f"{folder}/{ABANDONED}")
-
-
-def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]:
-    """Copy the description of every step of a bucket to `<directory>/<step>/`.
-
-    `read_description` reads the copies. Copies of other steps in the directory are
-    removed.
-
-    Args:
-        url: URL of a folder of checkpoints.
-        directory: Local directory, which is created if there is a step.
-
-    Returns:
-        The steps, oldest first.
-
-    Raises:
-        ValueError: The URL cannot be used.
-        CheckpointBucketError: The bucket cannot be read.
-    """
-    # Keep the folder object: its temporary directory is removed with it.
-    folder = BucketFolder(checked_url(url), None, _READ_TIMEOUT_S)
-    steps, target = folder.steps(), Path(directory)
-    for other in target.iterdir() if target.is_dir() else ():
-        if other.name.isdecimal() and int(other.name) not in steps:
-            shutil.rmtree(other)
-
-    def copy(step: Step) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the object is gone
-            data = step.read(COMMIT_FILE)
-            write_copy(target / str(step.number) / COMMIT_FILE, data)
-
-    for_each(copy, steps.values())
-    return list(steps)
+    for_each(send, names)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.files import matches_in
-from roxxel_store.locks import try_lock, unlock
+from roxxel_store.locks import lock_folder, try_lock, unlock_folder
 from roxxel_store.output import replace_file
 from roxxel_store.swap import is_name
 
@@ -76,22 +76,17 @@ class Copies:
             return True
         while True:
             directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(directory, os.O_RDONLY)
-            is_free = try_lock(descriptor)
-            if is_free is False:
-                os.close(descriptor)
-                return False
-            if _is_open(descriptor, directory):
-                self._claimed[directory] = descriptor
-                return True
-            os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = lock_folder(directory)
+                if descriptor is not None:
+                    self._claimed[directory] = descriptor
+                return descriptor is not None
 
     def _release(self, directory: Path) -> None:
         """Release the claim on a directory."""
         descriptor = self._claimed.pop(directory, None)
         if descriptor is not None:
-            unlock(descriptor)
-            os.close(descriptor)
+            unlock_folder(descriptor)
 
     def drop(self, directory: Path, *, keep: bool) -> None:
         """End the use of the copies of a step; remove them unless `keep`.
@@ -143,18 +138,15 @@ def storing(path: Path) -> Generator[None]:
         ) from error
 
 
-def _new_temporary() -> tuple[Path, int | None]:
-    """Create a temporary directory; return the descriptor that locks it, if any."""
+def _new_temporary() -> tuple[Path, int]:
+    """Create a temporary directory; return the descriptor that locks it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        descriptor = None
         # Another program may mistake the directory for an orphan before it is locked.
         with contextlib.suppress(FileNotFoundError):
-            descriptor = os.open(path, os.O_RDONLY)
-            if try_lock(descriptor) is not False and _is_open(descriptor, path):
+            descriptor = lock_folder(path)
+            if descriptor is not None:
                 return path, descriptor
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 def _remove_orphans(parent: Path) -> None:
@@ -175,20 +167,11 @@ def _remove_orphans(parent: Path) -> None:
                 os.close(descriptor)
 
 
-def _remove_temporary(path: Path, descriptor: int | None, process: int) -> None:
+def _remove_temporary(path: Path, descriptor: int, process: int) -> None:
     """Remove a temporary directory, but not in a fork of the process that made it."""
     if process == os.getpid():
         shutil.rmtree(path, ignore_errors=True)
-        if descriptor is not None:
-            unlock(descriptor)
-            os.close(descriptor)
-
-
-def _is_open(descriptor: int, path: Path) -> bool:
-    """Return whether a path still names the directory that is open."""
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
+        unlock_folder(descriptor)
 
 
 def _close_all(claimed: dict[Path, int]) -> None:

@@ -20,23 +20,30 @@ import stat
 import sys
 import time
 import weakref
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_store.files import matches_in, names_in, sync_file, sync_folder, sync_tree
-from roxxel_store.locks import try_lock, unlock
+from roxxel_store.files import (
+    matches_in,
+    mode_of,
+    names_in,
+    read_file,
+    sync_file,
+    sync_folder,
+    sync_tree,
+)
+from roxxel_store.locks import lock_folder, unlock_folder
+from roxxel_store.records import MAX_BYTES
 
-from roxxel_ckpt._integrity import LocalFiles, bytes_of, mode_of
+from roxxel_ckpt._integrity import LocalFiles
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
 from roxxel_ckpt._place.description import delivered, finished
 from roxxel_ckpt._place.folder import (
     cannot_hold_aside,
     not_set_aside,
     only_set_aside,
-    try_to_delete,
 )
-from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
+from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
@@ -83,7 +90,7 @@ class LocalStep:
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""
-        return bytes_of(self.path / name)
+        return read_file(self.path / name, MAX_BYTES)
 
     def sizes(self) -> dict[str, int]:
         """Return the number of bytes of every file, by its path in the step."""
@@ -168,14 +175,28 @@ class LocalFolder:
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step with a directory, whichever program wrote it, in order."""
-        path = self.path
         if only is None:
-            pattern = _ABANDONED_STEP if self._is_aside else _STEP
-            entries = path.iterdir() if _is_directory(path) else ()
-            found = (pattern.fullmatch(entry.name) for entry in entries)
-            only = {int(match[1]) for match in found if match}
-        steps = (LocalStep(number, self._directory(number)) for number in sorted(only))
-        return {step.number: step for step in steps if _is_directory(step.path)}
+            found = self._directories()
+        else:
+            found = {step: self._directory(step) for step in only}
+        return {
+            step: LocalStep(step, found[step])
+            for step in sorted(found)
+            if _is_directory(found[step])
+        }
+
+    def _directories(self) -> dict[int, Path]:
+        """Return what `_directory` returns for every step, by listing the folder."""
+        path, found = self.path, dict[int, tuple[int, str]]()
+        for name in names_in(path) if _is_directory(path) else ():
+            match = (_ABANDONED_STEP if self._is_aside else _STEP).fullmatch(name)
+            if match is None:
+                continue
+            # The last copy of a step that was set aside; else the directory that was
+            # not renamed.
+            rank = int(match[2] or 0) if self._is_aside else not match[2]
+            found[int(match[1])] = max(found.get(int(match[1]), (-1, "")), (rank, name))
+        return {step: path / name for step, (_, name) in found.items()}
 
     def _directory(self, step: int) -> Path:
         """Return the directory of a step, whether or not it exists.
@@ -272,7 +293,10 @@ class LocalFolder:
             self._remove(replaced, step)
         for old in sorted(drops):
             directory = self._numbered_path(old)
-            try_to_delete(str(directory), partial(self._remove, directory, old))
+            try:
+                self._remove(directory, old)
+            except OSError as error:  # the next save tries again
+                _logger.warning("%s: cannot be deleted (%s)", directory, brief(error))
         return newer
 
     def _aside(self) -> LocalFolder:
@@ -385,19 +409,13 @@ class LocalFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Generator[bool]:
-        """Lock the folder against saves of other processes; yield True on success.
-
-        The operating system releases the lock when the process ends, even after a kill.
-        On a file system without locks, every process succeeds.
-        """
-        descriptor = os.open(self.path, os.O_RDONLY)
+        """Lock the folder against saves of other processes; yield True on success."""
+        descriptor = lock_folder(self.path)
         try:
-            held = try_lock(descriptor) is not False
-            yield held
-            if held:
-                unlock(descriptor)
+            yield descriptor is not None
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                unlock_folder(descriptor)
 
     def _cannot_hold(self, error: OSError) -> CheckpointWriteError:
         return CheckpointWriteError(

@@ -6,25 +6,18 @@ The folder is on a disk (`roxxel_ckpt._place.disk`) or in a bucket
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt.errors import (
-    CheckpointNotFoundError,
-    CheckpointWriteError,
-    brief,
-)
+from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from roxxel_ckpt._integrity import LocalFiles
     from roxxel_ckpt.contents import Files
-
-_logger = logging.getLogger("roxxel_ckpt")
 
 
 class Step(Protocol):
@@ -205,11 +198,3 @@ def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
 def how_to_bring_back(folder: Folder) -> str:
     """Return the command that brings back a step of this folder."""
     return f"`roxxel-ckpt bring-back {folder}@STEP` brings one of them back"
-
-
-def try_to_delete(name: str, delete: Callable[[], None]) -> None:
-    """Call `delete`; log a failure, because the next save tries again."""
-    try:
-        delete()
-    except OSError as error:
-        _logger.warning("%s: cannot be deleted (%s)", name, brief(error))

@@ -27,9 +27,9 @@ from roxxel_ckpt._integrity import (
     sealed,
 )
 from roxxel_ckpt._names import ABANDONED, STATE, listed
-from roxxel_ckpt._place.bucket import aside_of
 from roxxel_ckpt._place.description import descriptions
 from roxxel_ckpt._place.folder import how_to_bring_back
+from roxxel_ckpt._place.opening import aside_of
 from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
     CheckpointError,
@@ -42,9 +42,8 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from roxxel_ckpt._place.description import Description, LeafSpec
+    from roxxel_ckpt._place.description import Description, LeafSpec, Retention
     from roxxel_ckpt._place.folder import Folder
-    from roxxel_ckpt._save.retention import Retention
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")

@@ -25,18 +25,18 @@ from roxxel_ckpt._integrity import (
     problem_of,
 )
 from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
-from roxxel_ckpt._place.bucket import aside_of
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
+    Retention,
     described,
     descriptions,
     digests_of,
     leaves_of,
 )
 from roxxel_ckpt._place.folder import how_to_bring_back
+from roxxel_ckpt._place.opening import aside_of
 from roxxel_ckpt._restore.compare import plan_restore
-from roxxel_ckpt._save.retention import Retention
 from roxxel_ckpt.cli._named_steps import (
     holds_none,
     named_aside,

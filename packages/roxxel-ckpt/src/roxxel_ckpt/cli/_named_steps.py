@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt._place.bucket import NAME_A_FOLDER, aside_of, open_folder
 from roxxel_ckpt._place.description import finished
 from roxxel_ckpt._place.disk import LocalFolder
+from roxxel_ckpt._place.opening import NAME_A_FOLDER, aside_of, open_folder
 from roxxel_ckpt.errors import CheckpointNotFoundError
 
 if TYPE_CHECKING:

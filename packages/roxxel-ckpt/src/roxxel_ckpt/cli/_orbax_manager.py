@@ -18,19 +18,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 import tensorstore
-from roxxel_store.files import names_in
-from roxxel_store.records import parse_object
+from roxxel_store.files import names_in, read_file
+from roxxel_store.records import MAX_BYTES, parse_object
 
 from roxxel_ckpt._arrays.orbax import versions
-from roxxel_ckpt._integrity import bytes_of, escaped
-from roxxel_ckpt._place.bucket import open_folder
+from roxxel_ckpt._integrity import escaped
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
+    Retention,
     checked_metrics,
     finished,
 )
-from roxxel_ckpt._save.retention import Retention
+from roxxel_ckpt._place.opening import open_folder
 from roxxel_ckpt._save.save import Save, begin_save
 from roxxel_ckpt.coordination import Channel
 from roxxel_ckpt.errors import (
@@ -280,7 +280,9 @@ def _key_kinds(directory: Path) -> dict[str, str]:
 
 def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
-        return parse_object(bytes_of(directory / name), name, "copy it again")
+        return parse_object(
+            read_file(directory / name, MAX_BYTES), name, "copy it again"
+        )
     except (FileNotFoundError, NotADirectoryError) as error:
         raise CheckpointDamagedError(f"{directory}: {name} is missing") from error
     except (OSError, MemoryError) as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store.files import read_file
 from roxxel_store.patterns import is_pattern
-from roxxel_store.reading import read_file
 
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE

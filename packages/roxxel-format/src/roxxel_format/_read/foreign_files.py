@@ -7,7 +7,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_store.reading import open_file
+from roxxel_store.files import open_file
 
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec import dtypes

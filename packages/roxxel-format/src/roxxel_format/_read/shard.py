@@ -6,7 +6,7 @@ import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from roxxel_store.reading import open_file
+from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
 from roxxel_format._read.maps import MappedFile

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.files import matches_in
+from roxxel_store.files import matches_in, read_file
 from roxxel_store.patterns import visible
-from roxxel_store.reading import read_file
 
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole

@@ -15,10 +15,15 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.files import draft_path, drafted_name, names_in, sync_folder
+from roxxel_store.files import (
+    draft_path,
+    drafted_name,
+    names_in,
+    read_file,
+    sync_folder,
+)
 from roxxel_store.locks import is_locked
 from roxxel_store.output import replace_file
-from roxxel_store.reading import read_file
 from roxxel_store.records import RecordError, parse_value
 
 from roxxel_format._read.shard import layouts_of, open_shard

@@ -1,0 +1,41 @@
+"""Tests of what is taken for a URL."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import pytest
+from roxxel_store.urls import url_of
+
+
+@pytest.mark.parametrize("path", ["wiki_*.rox", "/data/a?b", Path("s3") / "x", "a:b/c"])
+def test_a_path_on_a_disk_is_no_url(path: str | Path) -> None:
+    assert url_of(path) is None
+
+
+def test_a_url_loses_the_slash_at_its_end() -> None:
+    assert url_of("s3://bucket/run/") == "s3://bucket/run"
+
+
+@pytest.mark.parametrize("path", ["gs:/bucket/run", PurePosixPath("gs://bucket/run")])
+def test_a_url_that_lost_a_slash_is_refused(path: str | PurePosixPath) -> None:
+    with pytest.raises(ValueError, match=r"^init_from='gs:/bucket/run'.*gs://bucket/r"):
+        url_of(path, "init_from")
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("s3://bucket", "s3://bucket/wiki"),
+        ("s3://bucket/a/../b", "s3://bucket/a/../b"),
+        ("ftp://host/a", "s3://"),
+        ("s3://user:secret@bucket/a", "credentials in the environment"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_with_the_way_out(
+    url: str, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named) as refused:
+        url_of(url)
+
+    assert "secret" not in str(refused.value)
