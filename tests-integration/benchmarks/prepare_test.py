@@ -22,3 +22,20 @@ def test_preparation() -> None:
     rows = re.findall(r"^(\w+) .* (\d+)$", done.stdout, re.MULTILINE)
     assert [way for way, _ in rows] == ["bare", "roxxel", "tokenizers", "loop"]
     assert len({num_tokens for _, num_tokens in rows}) == 1
+
+
+def test_tokenizers_of_each_kind() -> None:
+    script = Path(__file__).with_name("tokenizer_fuzz.py")
+    options = "--documents", "60", "--step", "30000", "--vocab-size", "300"
+
+    done = subprocess.run(
+        [sys.executable, str(script), *options],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    rows = re.findall(
+        r"^([\w-]+): .* 60 documents .*: same ids", done.stdout, re.MULTILINE
+    )
+    assert rows == ["gpt-2", "llama-3", "qwen-2", "llama-2"]

@@ -44,6 +44,10 @@ class FastTokenizer:
     Args:
         reference: A `tokenizers.Tokenizer`, which decides what is right.
 
+    Attributes:
+        num_by_reference: Texts of batches that the reference encoded, because one of
+            their characters differs.
+
     Raises:
         ModuleNotFoundError: `fastokens` is not installed.
         ValueError: `fastokens` cannot encode this kind of tokenizer.
@@ -53,7 +57,7 @@ class FastTokenizer:
         self._library: Any = importlib.import_module("fastokens")
         self._reference = reference
         self._encoder = self._made()
-        self._num_encoded = self._num_characters = 0
+        self._num_encoded = self._num_characters = self.num_by_reference = 0
         self._wrong: str | None = None
         self._known = np.full(_NUM_CODE_POINTS, _UNKNOWN, np.uint8)
         # No encoder takes halves of pairs; `tokenizers` names them in its error.
@@ -126,6 +130,7 @@ class FastTokenizer:
                 self._wrong = texts[number]
                 raise ValueError(f"{self.encoder}, gives other ids")
         self._num_encoded += len(texts)
+        self.num_by_reference += len(others)
         return found
 
     def _made(self) -> Any:
