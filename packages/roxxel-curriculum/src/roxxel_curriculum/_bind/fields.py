@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from roxxel_format import TokenReader
 
@@ -27,8 +28,11 @@ FIELDS: tuple[Field, ...] = (
 
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     """Return the fields of a batch without repetitions."""
-    if isinstance(fields, str):
-        raise TypeError(f"fields must be a list of names, got {fields!r}")
+    if isinstance(fields, str | Mapping):
+        raise TypeError(
+            f"fields must be a list of names, got {fields!r}; give such as "
+            '("tokens", "loss_mask")'
+        )
     checked = tuple(dict.fromkeys(fields))
     for field in checked:
         if field not in FIELDS:
