@@ -106,6 +106,7 @@ def test_a_flipped_token_names_the_steps(
     first, *others = said.out.splitlines()
     step = re.search(rf"; steps? (\d+).*: {re.escape(str(shard))}: block ", first)
     assert step is not None
+    assert len(first) < len(str(shard)) + 160
     assert others  # the block is read in several intervals, and described in the first
     assert all(line.endswith(f": the damage of step {step[1]}") for line in others)
     assert any(re.search(r"[ ,]23[,:]", line) for line in (first, *others))

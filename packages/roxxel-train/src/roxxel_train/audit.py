@@ -201,10 +201,11 @@ def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
 
 
 def _read(sampler: Sampler, step: int) -> int | str:
-    """Return the digest of a batch, or the error of a damaged block."""
+    """Return the digest of a batch, or what is damaged, without the remedy."""
     try:
         batch: Any = sampler.batch(step)
     except ShardError as error:
-        return str(error)
+        # Each remedy names its own tokens; those of an audit are the same for all.
+        return str(error).partition("; ")[0]
     is_dict = isinstance(batch, dict)
     return batch_digest(cast("Any", batch)["tokens"] if is_dict else batch)
