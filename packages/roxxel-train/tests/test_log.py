@@ -111,7 +111,7 @@ def test_torn_row_is_dropped_at_opening_and_later_ones_by_a_cut(tmp_path: Path) 
         file.write('{"step": 30, "lo')
 
     with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(10) == 1
+        assert log.cut_metrics(10) == (0, 1)
         log.metrics({"step": 20, "again": True})
 
     assert [row["step"] for row in rows(tmp_path)] == [1, 10, 20]
@@ -122,7 +122,7 @@ def test_cut_leaves_lines_that_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
     with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(2) == 1
+        assert log.cut_metrics(2) == (0, 1)
 
     kept = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert kept == lines[:-1]
@@ -133,8 +133,8 @@ def test_evaluation_that_is_owed_is_cut_and_comes_again(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
 
     with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(4) == 0
-        assert log.cut_metrics(4, evaluated=False) == 1
+        assert log.cut_metrics(4) == (0, 0)
+        assert log.cut_metrics(4, evaluated=False) == (0, 1)
 
     assert [row["kind"] for row in rows(tmp_path)] == ["train"]
 
@@ -193,14 +193,14 @@ def test_a_branch_that_is_brought_back_has_its_own_rows_alone(tmp_path: Path) ->
 
     with Logger(tmp_path, terminal=False) as log:
         a5 = train(log, "a", range(1, 6))
-        log.cut_metrics(3, keep=True)
+        log.cut_metrics(3, keep_to=[a5[1]])
         b4 = train(log, "b", range(4, 5))
-        log.cut_metrics(1, keep=True)
+        log.cut_metrics(1, keep_to=[b4[1]])
         c6 = train(log, "c", range(2, 7))
 
         known = {a5: "a1 a2 a3 a4 a5", b4: "a1 a2 a3 b4", c6: "a1 c2 c3 c4 c5 c6"}
         for last in (a5, c6, b4, a5, a5):
-            log.cut_metrics(last[0], keep=True)
+            log.cut_metrics(last[0], keep_to=None)
             log.bring_back(last)
             log.flush()
             assert held() == known[last].split()
@@ -211,6 +211,22 @@ def test_a_branch_that_is_brought_back_has_its_own_rows_alone(tmp_path: Path) ->
     assert sorted(names) == ["a2", "a3", "a4", "a5", "b4", "c2", "c3", "c4", "c5", "c6"]
 
 
+def test_rows_that_lead_to_no_checkpoint_are_not_kept(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        for step in range(1, 4):
+            log.metrics({"step": step})
+        saved = log.last_row()
+        assert saved is not None
+        log.metrics({"step": 4})
+        assert log.cut_metrics(1, keep_to=[saved[1]]) == (2, 1)
+        log.metrics({"step": 2, "mine": 1})
+        assert log.cut_metrics(1, keep_to=[saved[1]]) == (0, 1)
+
+    aside = (tmp_path / "metrics.aside.jsonl").read_text()
+    assert "mine" not in aside
+    assert [json.loads(line).get("step") for line in aside.splitlines()] == [None, 2, 3]
+
+
 def test_rows_are_kept_again_after_a_kill_while_they_were_kept(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         for step in range(1, 5):
@@ -218,13 +234,13 @@ def test_rows_are_kept_again_after_a_kill_while_they_were_kept(tmp_path: Path) -
         last = log.last_row()
         log.flush()
         before = (tmp_path / "metrics.jsonl").read_bytes()
-        log.cut_metrics(1, keep=True)
+        log.cut_metrics(1, keep_to=None)
     aside = tmp_path / "metrics.aside.jsonl"
     aside.write_bytes(aside.read_bytes()[:-20])
     (tmp_path / "metrics.jsonl").write_bytes(before)
 
     with Logger(tmp_path, terminal=False) as log:
-        log.cut_metrics(1, keep=True)
+        log.cut_metrics(1, keep_to=None)
         assert last is not None
         assert log.bring_back(last) == (0, 3)
 

@@ -24,7 +24,7 @@ from roxxel_store.locks import try_lock, unlock
 from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
 _Result = TypeVar("_Result")
@@ -150,22 +150,32 @@ class LogFiles:
         """Append to `metrics.jsonl`."""
         self._worker.put(self._write_row, row)
 
-    def cut(self, step: int, *, evaluated: bool, keep: bool) -> int:
-        """Drop the metrics rows after `step`; return the number of dropped rows.
+    def cut(
+        self, step: int, *, evaluated: bool, keep_to: Collection[int] | None
+    ) -> tuple[int, int]:
+        """Drop the metrics rows after `step`; return how many were kept and lost.
 
         Steps never decrease from row to row, and an evaluation is the last row of its
         step, so the remaining rows are a prefix of the file. If `evaluated`, the
-        evaluation of `step` remains.
+        evaluation of `step` remains. For `keep_to`, see `Logger.cut_metrics`.
         """
 
-        def cut() -> int:
+        def cut() -> tuple[int, int]:
             lines = _lines(self._rows_path)
             later = (
                 number
                 for number, line in enumerate(lines)
                 if _position(line) > (step, evaluated)
             )
-            return self._truncate(lines, next(later, len(lines)), keep=keep)
+            number = next(later, len(lines))
+            ends = [
+                end
+                for end, line in enumerate(lines[number:], number + 1)
+                if keep_to is None or zlib.crc32(line) in keep_to
+            ]
+            end = max(ends, default=number)
+            self._truncate(lines, number, end)
+            return end - number, len(lines) - end
 
         return self._worker.call(cut)
 
@@ -195,7 +205,8 @@ class LogFiles:
                 if _position(lines[number])[0] > last.step:
                     break
                 number += 1  # rows of the same step, which a program added itself
-            dropped = self._truncate(lines, number, keep=True)
+            dropped = len(lines) - number
+            self._truncate(lines, number, len(lines))
             self._rows.write_lines(
                 [line.decode("utf-8", "backslashreplace") for line in added]
             )
@@ -204,20 +215,17 @@ class LogFiles:
 
         return self._worker.call(change)
 
-    def _truncate(self, lines: Sequence[bytes], number: int, *, keep: bool) -> int:
-        """Leave the first `number` of all lines; return how many were dropped.
+    def _truncate(self, lines: Sequence[bytes], number: int, end: int) -> None:
+        """Leave the first `number` of all lines.
 
-        With `keep`, the others are kept in `metrics.aside.jsonl`.
+        The others up to line `end` are kept in `metrics.aside.jsonl`.
         """
-        dropped = lines[number:]
-        if keep:
-            after = zlib.crc32(lines[number - 1]) if number else 0
-            _keep(self._aside_path, after, dropped)
-        if dropped:
+        after = zlib.crc32(lines[number - 1]) if number else 0
+        _keep(self._aside_path, after, lines[number:end])
+        if number < len(lines):
             _cut(self._rows_path, sum(map(len, lines[:number])))
         self._last_row = _last_row(self._rows_path)
         self._rows.begin_sync()
-        return len(dropped)
 
     @property
     def failure(self) -> Exception | None:

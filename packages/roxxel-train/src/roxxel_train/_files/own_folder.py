@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt import CheckpointError, read_description
 from roxxel_ckpt.buckets import folder_url
 from roxxel_store.output import replace_file
 
@@ -132,17 +133,29 @@ class OwnFolder:
             self.warning = copied(content)
         self.record = content
 
-    def has_step_after(self, step: int) -> bool:
-        """Return whether a newer checkpoint is in the folder, or was set aside.
+    def last_rows_after(self, step: int) -> set[int] | None:
+        """Return the CRC-32 of the last metrics row of every newer checkpoint.
 
-        In a bucket the files of every checkpoint are kept beside it.
+        They include the checkpoints that were set aside. The result is None if one of
+        them does not say its last row. In a bucket the files of every checkpoint are
+        kept beside it, so the result is empty.
         """
+        found: set[int] = set()
         if not isinstance(self.checkpoints, Path):
-            return False
+            return found
         folders = (self.checkpoints, self.checkpoints / "abandoned")
-        names = [each.name for one in folders if one.is_dir() for each in one.iterdir()]
-        numbers = (name.partition(".")[0] for name in names)
-        return any(number.isdecimal() and int(number) > step for number in numbers)
+        for each in (each for one in folders if one.is_dir() for each in one.iterdir()):
+            number = each.name.partition(".")[0]
+            if not number.isdecimal() or int(number) <= step:
+                continue
+            try:
+                last = (read_description(each).extra or {}).get("last_row")
+            except CheckpointError:
+                last = None
+            if last is None:
+                return None
+            found.add(last[1])
+        return found
 
     def write_data(self, record: Mapping[str, Any]) -> None:
         """Write `data.json`, at every start, after all checks of the start."""

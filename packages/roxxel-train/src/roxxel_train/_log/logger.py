@@ -29,7 +29,7 @@ from roxxel_train._log.terminal import Terminal
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -224,8 +224,12 @@ class Logger:
             self._screen.progress(step, total_steps, loss)
 
     def cut_metrics(
-        self, step: int, *, evaluated: bool = True, keep: bool = False
-    ) -> int:
+        self,
+        step: int,
+        *,
+        evaluated: bool = True,
+        keep_to: Collection[int] | None = (),
+    ) -> tuple[int, int]:
         """Drop the metrics rows after `step`, and call `cut(step)` of the sinks.
 
         A run that resumes from an earlier checkpoint writes the dropped rows again.
@@ -234,10 +238,12 @@ class Logger:
             step: Updates done.
             evaluated: Keep the evaluation row of `step`. If False, the run evaluates
                 again.
-            keep: Append the dropped rows to `metrics.aside.jsonl`.
+            keep_to: CRC-32s of rows with which other checkpoints end. The dropped rows
+                up to the last of them move to `metrics.aside.jsonl`; those after it
+                lead to no checkpoint, so they are lost. With None, all rows move.
 
         Returns:
-            Number of rows dropped from `metrics.jsonl`.
+            How many rows were moved there, and how many were lost.
 
         Raises:
             OSError: The file cannot be read or truncated.
@@ -245,8 +251,8 @@ class Logger:
         for sink in self._sinks:
             sink.worker.put(sink.method, "cut", step)
         if self._files is None:
-            return 0
-        return self._files.cut(step, evaluated=evaluated, keep=keep)
+            return 0, 0
+        return self._files.cut(step, evaluated=evaluated, keep_to=keep_to)
 
     def bring_back(self, last: tuple[int, int]) -> tuple[int, int]:
         """Let `metrics.jsonl` end with a row, from the rows that `cut_metrics` kept.

@@ -203,14 +203,17 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
     return "; ".join([line, *texts])
 
 
-def dropped_rows(number: int, step: int, *, are_kept: bool) -> str:
-    """Return the line about rows that were dropped when a run resumed from `step`."""
-    if are_kept:
-        return (
-            f"{number} rows of metrics after step {step} moved to metrics.aside.jsonl, "
-            "because the run does not use a newer checkpoint; if `roxxel-ckpt "
-            "bring-back` brings that one back, the next start brings back its rows"
-        )
+def kept_rows(number: int, step: int) -> str:
+    """Return the line about rows of newer checkpoints than `step`, which stay."""
+    return (
+        f"{number} rows of metrics after step {step} moved to metrics.aside.jsonl, "
+        "because the run does not use a newer checkpoint; if `roxxel-ckpt "
+        "bring-back` brings that one back, the next start brings back its rows"
+    )
+
+
+def rewritten_rows(number: int, step: int) -> str:
+    """Return the line about rows after `step` that no checkpoint needs."""
     return (
         f"{number} rows of metrics after step {step} were dropped; "
         "the run writes them again"

@@ -313,16 +313,18 @@ class Session:
         """Let the metrics end with those of `start`; return lines about the changes."""
         state, log = self.state, self.log
         evaluated = not state.is_evaluation_due
-        keep = state.folder is not None and state.folder.has_step_after(start)
-        dropped = log.cut_metrics(start, evaluated=evaluated, keep=keep)
+        keep_to = () if state.folder is None else state.folder.last_rows_after(start)
+        kept, lost = log.cut_metrics(start, evaluated=evaluated, keep_to=keep_to)
         added = log.add_rows(state.unwritten_rows)
         replaced = 0
         if state.last_row is not None:
             replaced, brought = log.bring_back(state.last_row)
             added += brought
         lines: list[str] = []
-        if dropped:
-            lines.append(events.dropped_rows(dropped, start, are_kept=keep))
+        if kept:
+            lines.append(events.kept_rows(kept, start))
+        if lost:
+            lines.append(events.rewritten_rows(lost, start))
         if replaced:
             lines.append(events.replaced_rows(replaced, start))
         if added:
