@@ -72,12 +72,37 @@ def test_chains_of_imports_are_short(package: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "job", ["import obstore", "fcntl.flock", "os.replace, Path.replace"]
+    "job",
+    [
+        "import obstore",
+        "fcntl.flock",
+        "os.replace, Path.replace",
+        "except KeyboardInterrupt, BrokenPipeError",
+    ],
 )
-def test_a_job_of_storage_has_one_module(job: str) -> None:
+def test_a_job_of_storage_and_of_commands_has_one_module(job: str) -> None:
     (place,) = counts.places(job)
 
     assert place.startswith("roxxel-store/")
+
+
+@pytest.mark.parametrize(("job", "most"), [("json.loads", 4), ("is_url(", 3)])
+def test_few_modules_do_a_job_that_others_share(job: str, most: int) -> None:
+    assert len(counts.places(job)) <= most, counts.places(job)
+
+
+@pytest.mark.parametrize("concept", counts.CONCEPTS)
+def test_a_fact_has_one_home(concept: str) -> None:
+    assert len(counts.homes(counts.CONCEPTS[concept])) == 1
+
+
+def test_preparation_uses_public_names_of_the_format_and_few() -> None:
+    names = counts.names_from("roxxel-prepare", "roxxel_format")
+    private = [module for module, _ in names if "._" in module]
+    of_a_write = [name for module, name in names if module.endswith(".writing")]
+
+    assert private == []
+    assert len(of_a_write) <= 12, of_a_write
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=named)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from . import paths
 
 MOST = {
-    "a document written": 12,
+    "a document written": 4,
+    "a write": 30,
     "a batch": 11,
-    "a save": 13,
-    "a restore": 12,
-    "a save in a bucket": 18,
+    "a save": 12,
+    "a restore": 13,
+    "a save in a bucket": 15,
     "a restore in a bucket": 17,
 }
 """Modules of each path, at most."""

@@ -2,14 +2,16 @@
 
     python tests-integration/tools/counts.py
 
-prints one row for each job: how many modules do it, and which. A job with one place can
-be changed there, so `tests-integration/test_house.py` holds the numbers that were
-reached. The program reads the sources and imports none of them.
+prints one row for each job: how many modules do it, and which; then where each concept
+of the house is defined, and the lines of each package. A job with one place can be
+changed there, so `tests-integration/test_house.py` holds the numbers that were reached.
+The program reads the sources and imports none of them.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,12 +70,40 @@ def asks_for_urls(path: Path) -> int:
     return sum(_named(call).endswith("is_url") for call in _calls(path))
 
 
+def ends_a_command(path: Path) -> int:
+    """Return how often a module catches what ends a command: Ctrl-C, a closed pipe."""
+    return sum(
+        node.type is not None
+        and re.search("KeyboardInterrupt|BrokenPipeError", ast.unparse(node.type))
+        is not None
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ExceptHandler)
+    )
+
+
+CONCEPTS = {
+    "a bucket's client": "Bucket",
+    "a folder of files, on a disk or in a bucket": "FilePlace",
+    "compare and swap of one small object": "swap_object",
+    "a file that is whole or absent": "Output",
+    "a JSON record": "RecordKind",
+    "the end of a command": "run_command",
+    "one write of a corpus": "CorpusWrite",
+    "who is held out": "Side",
+    "what is left out of the loss": "Masking",
+    "which checkpoints are kept": "Retention",
+    "the settings of a run": "TrainConfig",
+    "the files of a run, read": "RunFolder",
+}
+"""The one class or function for each fact of the house."""
+
 JOBS: dict[str, Callable[[Path], int]] = {
     "import obstore": imports_obstore,
     "fcntl.flock": locks,
     "os.replace, Path.replace": renames_files,
     "json.loads": reads_json,
     "is_url(": asks_for_urls,
+    "except KeyboardInterrupt, BrokenPipeError": ends_a_command,
 }
 
 
@@ -86,14 +116,43 @@ def places(job: str) -> dict[str, int]:
     return {name: number for name, number in counted.items() if number}
 
 
+def homes(name: str) -> list[str]:
+    """Return the modules that define a class or a function at their top."""
+    return [
+        path.relative_to(ROOT / "packages").as_posix()
+        for path in SOURCES
+        for node in ast.parse(path.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
+    ]
+
+
+def names_from(package: str, imported: str) -> set[tuple[str, str]]:
+    """Return what a package imports from another: pairs of a module and a name."""
+    return {
+        (node.module, each.name)
+        for path in SOURCES
+        if path.relative_to(ROOT / "packages").parts[0] == package
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and node.module is not None
+        and node.module.partition(".")[0] == imported
+        for each in node.names
+    }
+
+
 def main() -> None:
-    """Print the counts of jobs, and the lines of each package."""
+    """Print the counts of jobs, the homes of concepts, and the lines of packages."""
     for job in JOBS:
         found = places(job)
         total = sum(found.values())
         print(f"{job}: {len(found)} modules, {total} times")
         for name, number in found.items():
             print(f"    {name}: {number}")
+    for concept, name in CONCEPTS.items():
+        print(f"{concept}: {name} in {', '.join(homes(name))}")
+    names = sorted(f"{m}.{n}" for m, n in names_from("roxxel-prepare", "roxxel_format"))
+    print(f"names that roxxel-prepare imports from roxxel-format: {len(names)}")
+    print(f"    {', '.join(names)}")
     lines: dict[str, int] = {}
     for path in SOURCES:
         package = path.relative_to(ROOT / "packages").parts[0]
