@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,20 @@ def documents(folder: Path, name: str, content: bytes, *options: str) -> list[by
     return [each.tobytes() for each in Roxxel(folder / "c.rox").documents]
 
 
+@pytest.fixture(params=["zlib", "isal"])
+def gzip_library(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Choose what reads gzip: isal is in the extra `fast`."""
+    if request.param == "zlib":
+        monkeypatch.setitem(sys.modules, "isal", None)
+        monkeypatch.delitem(sys.modules, "isal.isal_zlib", raising=False)
+
+
+with_both = pytest.mark.usefixtures("gzip_library")
+
+
+@with_both
 @pytest.mark.parametrize("form", ["text", "lines", "jsonl"])
 @pytest.mark.parametrize("position", [1, 9, 15, 500, -9, -8, -1])
 def test_a_cut_gzip_file_names_the_member_that_it_ends_in(
@@ -84,6 +99,7 @@ def test_a_cut_gzip_file_names_the_member_that_it_ends_in(
     )
 
 
+@with_both
 def test_a_cut_in_the_second_member_of_a_gzip_file_is_found(
     error_of: Callable[..., str],
 ) -> None:
@@ -94,6 +110,7 @@ def test_a_cut_in_the_second_member_of_a_gzip_file_is_found(
     assert f"inside the gzip member that begins at byte {len(first)};" in error
 
 
+@with_both
 def test_concatenated_gzip_members_are_one_text(tmp_path: Path) -> None:
     content = gzip.compress(b'"one"\n"t') + gzip.compress(b"") + gzip.compress(b'wo"\n')
 
@@ -109,11 +126,13 @@ def test_an_empty_gzip_file_is_an_error(error_of: Callable[..., str]) -> None:
     )
 
 
+@with_both
 def test_a_gzip_member_of_an_empty_text_is_an_empty_document(tmp_path: Path) -> None:
     assert documents(tmp_path, "a.txt.gz", gzip.compress(b"")) == [b""]
 
 
-@pytest.mark.parametrize("garbage", [b"garbage", bytes(512)])
+@with_both
+@pytest.mark.parametrize("garbage", [b"more bytes than a header", bytes(512)])
 def test_garbage_after_the_last_gzip_member_is_an_error(
     garbage: bytes, error_of: Callable[..., str]
 ) -> None:
@@ -121,12 +140,12 @@ def test_garbage_after_the_last_gzip_member_is_an_error(
 
     error = error_of("a.jsonl.gz", whole + garbage)
 
-    assert error == (
-        f": bytes {len(whole)} to {len(whole) + len(garbage)} are not a complete gzip "
-        "member (incorrect header check); copy the file again or make it again"
-    )
+    where = f": bytes {len(whole)} to {len(whole) + len(garbage)} are not a complete"
+    assert error.startswith(f"{where} gzip member (")
+    assert error.endswith("); copy the file again or make it again")
 
 
+@with_both
 def test_a_damaged_gzip_file_says_between_which_bytes(
     error_of: Callable[..., str],
 ) -> None:
@@ -135,14 +154,14 @@ def test_a_damaged_gzip_file_says_between_which_bytes(
 
     error = error_of("a.jsonl.gz", bytes(whole))
 
-    assert error == (
-        f": bytes 0 to {len(whole)} are not a complete gzip member (incorrect data "
-        "check); copy the file again or make it again"
+    assert error.startswith(
+        f": bytes 0 to {len(whole)} are not a complete gzip member ("
     )
+    assert error.endswith("); copy the file again or make it again")
 
 
 def test_a_text_that_is_called_gz_is_an_error(error_of: Callable[..., str]) -> None:
-    assert "(incorrect header check)" in error_of("a.txt.gz", b"plain text")
+    assert "are not a complete gzip member (" in error_of("a.txt.gz", b"plain text")
 
 
 def test_a_last_line_needs_no_newline(tmp_path: Path) -> None:

@@ -113,16 +113,25 @@ def naming_damage(message: Callable[[str], str]) -> Generator[None]:
         raise InputError(message(reason(error))) from error
 
 
+def _zlib() -> Any:
+    """Return the zlib of isal, of the extra `fast`, which is twice as fast, or zlib."""
+    try:
+        return importlib.import_module("isal.isal_zlib")
+    except ModuleNotFoundError:
+        return zlib
+
+
 def compression_of(path: str) -> Compression | None:
     """Return the compressed format that a name implies; None if the file is plain."""
     name = path.lower()
     if name.endswith(".gz"):
         # 16 added to the window size makes zlib require a gzip header.
+        found = _zlib()
         return Compression(
             "gzip",
             "gzip member",
-            lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
-            zlib.error,
+            lambda: found.decompressobj(16 + zlib.MAX_WBITS),
+            found.error,
         )
     if name.endswith(".zst"):
         zstandard = library("zstandard", "zstd", path)
