@@ -32,7 +32,7 @@ hidden = 32
 num_layers = 2
 num_heads = 4
 num_kv_heads = 2
-warmup_steps = 0
+warmup = 0
 {model_args}
 
 [trainer]

@@ -53,7 +53,7 @@ hidden = 32
 num_layers = 1
 context = 64
 peak_rate = 0.01
-warmup_steps = 2
+warmup = 2
 
 [trainer]
 log_every = 1

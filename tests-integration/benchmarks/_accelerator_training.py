@@ -104,13 +104,13 @@ def setup(
     """Return the setup of a stage; a dry job gets a tiny model instead."""
     if job.dry:
         tiny = {"vocab_size": 256, "width": 32, "hidden": 64, "num_layers": 1}
-        sizes = {**tiny, "peak_rate": 1e-2, "warmup_steps": 10, **more}
+        sizes = {**tiny, "peak_rate": 1e-2, "warmup": 10, **more}
         return Setup("tiny", 8, 32, sizes)
     if jax.default_backend() == "cpu":
         raise RuntimeError("JAX found no accelerator; --dry runs on a CPU")
     right = job.found.get("attention", {}).get("right", ["cudnn"])
     paths = {"attention": "cudnn" if "cudnn" in right else "xla"}
-    sizes = {**paths, "peak_rate": 6e-4, "warmup_steps": 20, "context": 2048, **more}
+    sizes = {**paths, "peak_rate": 6e-4, "warmup": 20, "context": 2048, **more}
     known = job.found.get("throughput", {}).get("batch_size", BATCHES[-1])
     return Setup(preset, batch_size or known, 1024, sizes)
 

@@ -337,13 +337,13 @@ def test_a_config_that_cannot_be_built_is_an_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"preset": "huge"}, "preset 'huge' is unknown; the presets are tiny, small"),
+        ({"preset": "huge"}, "preset 'huge' is unknown; choose one of tiny, small"),
         (
             {"preset": "tiny", "widht": 8},
-            "'widht' is neither an argument of .*nearest are width, .*model.md",
+            "'widht' is unknown; choose one of .*peak_rate.*did you mean 'width'",
         ),
-        ({"preset": "tiny", "warmup_steps": 10}, "warmup_steps=10 must be"),
-        ({"preset": ["tiny"]}, "preset .* is unknown; the presets are tiny, small"),
+        ({"preset": "tiny", "warmup": 10}, "warmup=10 must be"),
+        ({"preset": ["tiny"]}, "preset .* is unknown; choose one of tiny, small"),
         ({"seed": 1.5}, "seed must be an integer, got 1.5"),
         ({"preset": "tiny", "peak_rate": -1e-3}, "peak_rate must be at least 0, got"),
         ({"preset": "tiny", "weight_decay": "0.1"}, "weight_decay must be a number,"),
@@ -381,7 +381,7 @@ def test_axes_of_the_config_annotate_every_matrix() -> None:
 
 def test_the_recipe_decays_matrices_alone() -> None:
     model, optimizer, _ = llama(
-        total_steps=10, preset="tiny", width=8, hidden=8, num_layers=1, warmup_steps=0
+        total_steps=10, preset="tiny", width=8, hidden=8, num_layers=1, warmup=0
     )
     grads = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
     before = model.model.embed_tokens.weight[...]

@@ -21,7 +21,7 @@ from roxxel_train.run_folder import shown_name
 from roxxel.config import (
     RunConfig,
     load_config,
-    make_model,
+    make_pair,
     newest_config,
     open_foreign_source,
 )
@@ -204,6 +204,9 @@ class Run:
     def model(self, step: int | None = None, model: Any = None) -> Any:
         """Return the model with the weights of a checkpoint.
 
+        If the optimizer of the run averages the weights, these are the average: the
+        weights that the run evaluates.
+
         Args:
             step: Step of the checkpoint; None for the newest sound checkpoint.
             model: A Flax NNX model to read the weights into. None makes the model that
@@ -215,6 +218,7 @@ class Run:
             CheckpointError: The checkpoint is missing or damaged, or does not fit.
             ConfigError: The function of the config cannot make the model.
         """
+        optimizer: Any = None
         if model is None:
             config = self.config
             if config is None or config.model is None:
@@ -222,16 +226,23 @@ class Run:
                     f"{self.path}: a Python program started this run, so its folder "
                     "does not name the model; pass model="
                 )
-            model = make_model(config, self.files.data().state)
+            model, made = make_pair(config, self.files.data().state)
+            averaged = getattr(made, "averaged", None)
+            if averaged is not None and averaged(model) is not None:
+                optimizer = made
 
         from roxxel_ckpt import Checkpointer
 
         path = f"{self.path}/checkpoints"
-        with Checkpointer(path, model, read_only=True) as checkpointer:
+        with Checkpointer(path, model, optimizer, read_only=True) as checkpointer:
             if not checkpointer.restore(step):
                 raise RunFolderError(
                     f"{self.path}: holds no checkpoint; train the run until it saves"
                 )
+        if optimizer is not None:
+            from flax import nnx
+
+            nnx.update(model, optimizer.averaged(model))
         return model
 
     def _readers(self, data: RunData) -> dict[str, TokenReader]:

@@ -17,7 +17,7 @@ from roxxel_train._run.held_out import EVAL_LOSS
 from roxxel_train._step.compiled import CompiledAhead, check_weight
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
 from roxxel_train._step.placement import batch_shapes
-from roxxel_train._step.step import ModelState
+from roxxel_train._step.step import ModelState, show_average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -137,7 +137,8 @@ class HeldOut:
     empty name; otherwise each value is named after its set, as in `eval_loss/web`.
 
     The compiled program evaluates a copy of the model in evaluation mode. The trained
-    model stays in training mode. Changes that the loss function makes to the copy, such
+    model stays in training mode. If the optimizer averages the weights, the copy has
+    the average. Changes that the loss function makes to the copy, such
     as advancing random streams, are discarded.
     """
 
@@ -154,7 +155,8 @@ class HeldOut:
             raise ValueError("eval_curriculum needs loss_fn; give loss_fn too")
 
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
-            model, _ = nnx.merge(graphdef, state)
+            model, optimizer = nnx.merge(graphdef, state)
+            show_average(model, optimizer)
             model.eval()
             loss, aux, _ = unpack_loss(loss_fn(model, batch))
             num_tokens = jax.tree.leaves(batch)[0].size

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
+from math import isclose
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +145,21 @@ def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | No
     return (
         f"the fields of a batch were {old} and are now {new}, so the loss may be "
         "another one from here on"
+    )
+
+
+def changed_rate(before: float | None, now: float | None, step: int) -> str | None:
+    """Return a line about another learning rate than before the start, or None.
+
+    Both are rates of the update after `step`: the one that the settings at the restored
+    checkpoint give, and the one that the settings of this start give.
+    """
+    if before is None or now is None or isclose(before, now, rel_tol=1e-6):
+        return None
+    return (
+        f"step {step}: the learning rate of the next update is {now:.4g}; with the "
+        f"settings of the checkpoint it would be {before:.4g}. The schedule changed, "
+        "or follows the new end of the run"
     )
 
 

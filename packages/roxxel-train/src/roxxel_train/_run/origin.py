@@ -20,6 +20,7 @@ from roxxel_train._files.own_folder import run_record
 from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
+from roxxel_train._step.step import restart
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class Origin:
         self.extra: Mapping[str, Any] = {}
         self.warnings: list[str] = []
         self._model = model
+        self._optimizer = optimizer
         path, step = _located(parse_reference(text), model)
         self._checkpointer = Checkpointer(
             path,
@@ -120,6 +122,7 @@ class Origin:
                 streams = nnx.to_pure_dict(nnx.state(self._model, nnx.RngState))
                 self._checkpointer.restore(self.step)
                 nnx.update(self._model, streams)
+                restart(self._model, self._optimizer)
         self.extra = self._checkpointer.extra or {}
         if self._skipped is not None:
             self.warnings.append(

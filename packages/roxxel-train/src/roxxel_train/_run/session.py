@@ -291,6 +291,7 @@ class Session:
             self.evaluator.metric_warning(),
             events.unread_masks(state.curriculum, sampler.fields),
             events.changed_fields(state.past_fields, sampler.fields),
+            events.changed_rate(state.past_rate, state.next_rate, start),
             self._lost_rows(start),
         )
         for warning in filter(None, warnings):

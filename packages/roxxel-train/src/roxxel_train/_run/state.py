@@ -62,6 +62,7 @@ class RunState:
             not be written when it was saved.
         past_fields: Fields of a batch when the restored checkpoint was saved; None if
             unknown.
+        past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
@@ -102,6 +103,7 @@ class RunState:
         self._checkpoint_every = config.checkpoint_every
         self.last_row: tuple[int, int] | None = None
         self.past_fields: Sequence[str] | None = None
+        self.past_rate: float | None = None
         self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
@@ -156,6 +158,12 @@ class RunState:
     def is_unsaved_branch(self) -> bool:
         """Whether the run is at the start of a branch, and has no checkpoint yet."""
         return self._saved_step < self.step == self.first_step
+
+    @property
+    def next_rate(self) -> float | None:
+        """Learning rate of the next update; None if the optimizer does not tell it."""
+        rate_at = getattr(self.optimizer, "rate_at", None)
+        return None if rate_at is None else float(rate_at(self.step))
 
     def load_origin(self) -> None:
         """Load the checkpoint from which a new run starts, if any."""
@@ -298,6 +306,7 @@ class RunState:
                 "data": self.sampler.state(self.step),
                 "held_out": self.held_out.record,
                 "fields": [*self.sampler.fields],
+                "next_rate": self.next_rate,
                 "run": (self._record or {}).get("id"),
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
@@ -371,6 +380,7 @@ class RunState:
         self.losses = LossMeans.from_json(extra)
         self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
         self.is_evaluation_due = not extra["evaluated"]
+        self.past_rate = extra.get("next_rate")
 
     def _find_past(
         self, config: TrainConfig

@@ -77,6 +77,25 @@ def put(model: nnx.Module, optimizer: nnx.Optimizer[Any], tree: Tree) -> None:
     nnx.update((model, optimizer), tree)
 
 
+def show_average(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
+    """Put the optimizer's averaged parameters into the model, if it has any."""
+    averaged = getattr(optimizer, "averaged", None)
+    parameters = None if averaged is None else averaged(model)
+    if parameters is not None:
+        nnx.update(model, parameters)
+
+
+def restart(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
+    """Give an optimizer the state that it begins with, for the model as it is now.
+
+    Some states begin as copies of the parameters, such as an average of the weights.
+    """
+    parameters = nnx.as_pure(nnx.state(model, optimizer.wrt))
+    shardings = jax.tree.map(lambda x: x.sharding, nnx.as_pure(optimizer.opt_state))
+    state = jax.jit(optimizer.tx.init, out_shardings=shardings)(parameters)
+    nnx.update(optimizer.opt_state, nnx.state(state))
+
+
 def is_sound(tree: Tree) -> bool:
     """Return whether every array is alive; a failed update may have deleted some."""
     return not any(x.is_deleted() for x in jax.tree.leaves(tree))

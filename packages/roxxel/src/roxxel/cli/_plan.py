@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +27,7 @@ from roxxel.config import (
     newest_config,
     open_curriculum,
 )
+from roxxel.learning_rate import RECIPE, rate_of
 
 if TYPE_CHECKING:
     import argparse
@@ -79,8 +81,15 @@ def run(options: argparse.Namespace) -> None:
     plan = planned(config, state)
     held_out = compare_held_out(config, open_curriculum(config))
     if is_diff:
-        diff = planned(other, other_state).diff(plan)
-        _show(diff, {"step": diff.step, "changes": list(diff.changes)}, options)
+        before = planned(other, other_state)
+        diff = before.diff(plan)
+        done = max((each or {}).get("step", 0) for each in (state, other_state))
+        rates = _changed_rates(done, (other, before), (config, plan))
+        changes = {"step": diff.step, "changes": list(diff.changes), **rates}
+        _show(diff, changes, options)
+        if rates and not options.json:
+            old, new = rates["learning_rates"]
+            print(f"learning rate after {done:,} steps: {old:.4g} -> {new:.4g}")
     else:
         sets = {name: asdict(each) for name, each in held_out.items()}
         _show(plan, {**plan.to_dict(), "held_out": sets}, options)
@@ -95,6 +104,24 @@ def run(options: argparse.Namespace) -> None:
         _draw(plan, options.plot)
         if not options.json:
             print(f"\nwrote {options.plot}")
+
+
+def _changed_rates(done: int, *planned: tuple[RunConfig, Plan]) -> dict[str, Any]:
+    """Return the learning rates of the next update, if two configs give different ones.
+
+    Only the recipe of `roxxel.models` declares its schedule in the config.
+    """
+    found: list[float] = []
+    for config, plan in planned:
+        if config.model != RECIPE:
+            return {}
+        try:
+            rate = rate_of({"total_steps": plan.total_steps, **config.model_args})
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"{config.file}: {error}") from error
+        found.append(float(rate.at(done)))
+    same = math.isclose(*found, rel_tol=1e-6)
+    return {} if same else {"learning_rates": found}
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:

@@ -65,7 +65,12 @@ from roxxel.config._open import (
 from roxxel.config._parse import load_config, parse_config
 from roxxel.config._schedule import load_schedule, parse_schedule, schedule_from
 from roxxel.config._text import config_at, config_text, keep_config, newest_config
-from roxxel.config._trainer import make_model, make_trainer, with_total_steps
+from roxxel.config._trainer import (
+    make_model,
+    make_pair,
+    make_trainer,
+    with_total_steps,
+)
 
 __all__ = [
     "ConfigError",
@@ -81,6 +86,7 @@ __all__ = [
     "load_config",
     "load_schedule",
     "make_model",
+    "make_pair",
     "make_trainer",
     "newest_config",
     "open_curriculum",

@@ -96,7 +96,14 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
 
 
 def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
-    """Return a new model of a config: the first result of the model's function.
+    """Return a new model of a config; arguments and errors as `make_pair` has them."""
+    return make_pair(config, state)[0]
+
+
+def make_pair(
+    config: RunConfig, state: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """Return a new model and its optimizer, as the model's function makes them.
 
     Args:
         config: The config.
@@ -110,7 +117,7 @@ def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any
     """
     with _importable(config.folder), _as_config_error(config):
         made = _Made(config, lambda: state or _planned_state(config))
-        return made.model_and_optimizer()[0]
+        return made.model_and_optimizer()
 
 
 def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:

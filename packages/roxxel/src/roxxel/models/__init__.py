@@ -10,12 +10,14 @@ from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._layers import rotate
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
-from roxxel.models._recipe import PRESETS, llama, make_optimizer
+from roxxel.models._optimizer import RecipeOptimizer, make_optimizer
+from roxxel.models._recipe import PRESETS, llama
 
 __all__ = [
     "PRESETS",
     "Llama",
     "LlamaConfig",
+    "RecipeOptimizer",
     "RopeScaling",
     "llama",
     "make_optimizer",

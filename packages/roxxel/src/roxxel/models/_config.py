@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from roxxel_store.arguments import as_integer
 
-from roxxel.models._checks import check_number
+from roxxel._checks import check_number
 
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]

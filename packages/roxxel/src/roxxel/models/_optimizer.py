@@ -1,0 +1,331 @@
+"""The optimizer of a recipe: clipping, an update by name, a schedule, an average."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import fields
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from optax import contrib
+
+from roxxel._checks import check_number
+from roxxel.learning_rate import LearningRate, check_choice, rate_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_OTHER_USES = {"dpsgd", "lbfgs", "noisy_sgd", "schedule_free", "sophia"}
+"""Functions of optax that need more than gradients, parameters and a loss."""
+
+_TABLES = ("embed_tokens", "lm_head")
+"""Matrices with a row for each token."""
+
+DECAYS = ("matrices", "hidden", "all")
+"""Which parameters the weight decay shrinks."""
+
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "adamw": {"b2": 0.95},
+    "nadamw": {"b2": 0.95},
+    "schedule_free_adamw": {"b2": 0.95},
+    # Updates of the size of AdamW's, so rate and decay of AdamW fit (Liu et al., Muon
+    # is Scalable for LLM Training, 2025).
+    "muon": {"b2": 0.95, "consistent_rms": 0.2},
+}
+_WEIGHT_DECAY = 0.1
+
+
+class RecipeOptimizer(nnx.Optimizer[Any]):
+    """The optimizer of a recipe, for any model.
+
+    The trainer evaluates the `averaged` parameters, and logs `rate_at` where a start
+    changes it.
+
+    Args:
+        model: The model whose parameters it updates.
+        total_steps: Step at which the learning rate is final.
+        **recipe: Further arguments of `make_optimizer`.
+
+    >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    >>> optimizer = RecipeOptimizer(model, 100, optimizer="lion", peak_rate=1e-4)
+    >>> f"{optimizer.rate_at(8):.1e}"
+    '1.0e-04'
+    """
+
+    def __init__(self, model: nnx.Module, total_steps: int, **recipe: Any) -> None:
+        tx = make_optimizer(total_steps, **recipe)
+        super().__init__(model, tx, wrt=nnx.Param)
+        self.learning_rate = rate_of({**recipe, "total_steps": total_steps})
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of the update that follows `step` updates."""
+        return float(self.learning_rate.at(step))
+
+    def averaged(self, model: nnx.Module) -> Any:
+        """Return the averaged parameters of a model; None if the recipe has none.
+
+        The average is that of `ema`, or the sequence that schedule-free optimizers
+        evaluate.
+        """
+        states = jax.tree.leaves(nnx.as_pure(self.opt_state), is_leaf=_is_average)
+        found = [each for each in states if _is_average(each)]
+        if not found:
+            return None
+        if isinstance(found[0], WeightAverage):
+            return found[0].average
+        parameters = nnx.as_pure(nnx.state(model, self.wrt))
+        return contrib.schedule_free_eval_params(found[0], parameters)
+
+
+class WeightAverage(NamedTuple):
+    """State of `average_weights`."""
+
+    num_updates: jax.Array
+    average: Any
+
+
+def optimizer_names() -> list[str]:
+    """Return the optimizers of optax that a recipe may name."""
+    names: list[str] = []
+    for module in (optax, contrib):
+        for name, function in vars(module).items():
+            if not isinstance(function, FunctionType | functools.partial):
+                continue
+            if name.startswith(("_", "scale_by_")) or name in _OTHER_USES:
+                continue
+            if "learning_rate" in inspect.signature(function).parameters:
+                names.append(name)
+    return sorted(names)
+
+
+def make_optimizer(
+    total_steps: int,
+    *,
+    optimizer: str = "adamw",
+    optimizer_args: Mapping[str, Any] | None = None,
+    b1: float | None = None,
+    b2: float | None = None,
+    weight_decay: float | None = None,
+    decays: str = "matrices",
+    clip: float = 1.0,
+    ema: float = 0.0,
+    **schedule: Any,
+) -> optax.GradientTransformation:
+    """Return the transformation of gradients that a recipe describes.
+
+    Args:
+        total_steps: Step at which the learning rate is final.
+        optimizer: A name of `optimizer_names()`. `"muon"` updates hidden matrices by
+            Muon (Jordan, 2024), and the token tables and all vectors by AdamW.
+        optimizer_args: Further arguments of the function in optax.
+        b1: Decay of the first moment. None means 0.9 for AdamW, or optax's default.
+        b2: Decay of the second moment. None means 0.95 for AdamW, NAdamW, Muon and
+            schedule-free AdamW, and optax's default for other optimizers.
+        weight_decay: None means 0.1 if the optimizer decays weights by a mask.
+        decays: `"matrices"` decays all parameters with two dimensions, `"hidden"` all
+            of them but the token tables, and `"all"` every parameter.
+        clip: Largest norm of the gradients; larger gradients are scaled. 0 clips
+            nothing.
+        ema: Decay of an average of the weights, such as 0.999, without the bias to its
+            beginning. 0 keeps no average.
+        **schedule: Fields of `LearningRate`.
+
+    Raises:
+        TypeError: A value has another type.
+        ValueError: A name is unknown, or a value is out of range.
+    """
+    check_choice("optimizer", optimizer, optimizer_names())
+    check_choice("decays", decays, DECAYS)
+    check_number("clip", clip)
+    check_number("ema", ema)
+    if ema >= 1:
+        raise ValueError(f"ema must be at least 0 and below 1, got {ema}")
+    if ema and optimizer.startswith("schedule_free"):
+        raise ValueError(
+            f"optimizer={optimizer!r} averages the weights itself; leave ema={ema} out"
+        )
+    rate = LearningRate(total_steps, **schedule)
+    given = {"b1": b1, "b2": b2, "weight_decay": weight_decay}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name, value in chosen.items():
+        check_number(name, value, most=jnp.inf if name == "weight_decay" else 1)
+    update = _update(optimizer, dict(optimizer_args or {}), chosen, decays)
+    # inject_hyperparams keeps the learning rate where the trainer's log reads it. All
+    # other arguments stay out of the state, so that a resumed run can change them.
+    scheduled = optax.inject_hyperparams(update)(
+        learning_rate=lambda step: rate.at(step, jnp)
+    )
+    parts = [optax.clip_by_global_norm(clip)] if clip else []
+    averages = [average_weights(ema)] if ema else []
+    return optax.chain(*parts, scheduled, *averages)
+
+
+def recipe_keys() -> list[str]:
+    """Return the names of the arguments of `make_optimizer` and of its schedule."""
+    own = [*inspect.signature(make_optimizer).parameters][:-1]
+    return list(dict.fromkeys([*own, *(each.name for each in fields(LearningRate))]))
+
+
+def average_weights(decay: float) -> optax.GradientTransformation:
+    """Return a transformation that keeps an exponential average of the new weights.
+
+    After t updates, the weights of update i have the share `decay ** (t - i)`, divided
+    by the sum of the shares (Kingma and Ba, Adam, 2015, section 3).
+    """
+
+    def init(params: Any) -> WeightAverage:
+        copied = jax.tree.map(jnp.copy, params)
+        return WeightAverage(jnp.zeros((), jnp.int32), copied)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        count = state.num_updates + 1
+        share = (1 - decay) / (1 - decay ** count.astype(jnp.float32))
+        new = optax.apply_updates(params, updates)
+        average = jax.tree.map(
+            lambda old, x: (old + share * (x - old)).astype(old.dtype),
+            state.average,
+            new,
+        )
+        return updates, WeightAverage(count, average)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _is_average(state: Any) -> bool:
+    return isinstance(state, WeightAverage | contrib.ScheduleFreeState)
+
+
+def _parameters(optimizer: str) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(_function(optimizer)).parameters
+
+
+def _function(optimizer: str) -> Callable[..., Any]:
+    return getattr(optax, optimizer, None) or getattr(contrib, optimizer)
+
+
+def _update(
+    optimizer: str, more: dict[str, Any], chosen: dict[str, Any], decays: str
+) -> Callable[..., optax.GradientTransformation]:
+    """Return the update of a recipe as a function of the learning rate alone."""
+    parameters = _parameters(optimizer)
+    _check_arguments(optimizer, more, parameters)
+    mask = _masks(decays)
+    if optimizer in _COMPOSED:
+        decay = chosen.pop("weight_decay", _WEIGHT_DECAY)
+        compose = _COMPOSED[optimizer]
+        arguments = {**_DEFAULTS[optimizer], **chosen, **more}
+
+        def composed(learning_rate: Any) -> optax.GradientTransformation:
+            return compose(learning_rate, decay, mask, **arguments)
+
+        return composed
+    arguments = {**_DEFAULTS.get(optimizer, {}), **chosen, **more}
+    masked_by = next((x for x in parameters if x in {"mask", "weight_decay_mask"}), "")
+    if "weight_decay" in parameters and masked_by:
+        arguments.setdefault("weight_decay", _WEIGHT_DECAY)
+        arguments[masked_by] = mask
+    for name, value in chosen.items():
+        if name not in parameters:
+            raise ValueError(
+                f"{name}={value} is given, but optax's {optimizer} has no such "
+                f"argument; leave {name} out, or choose another optimizer"
+            )
+        if name == "weight_decay" and not masked_by and decays != "all":
+            raise ValueError(
+                f"weight_decay={value} is given, but optax's {optimizer} decays "
+                'every parameter; write decays = "all" too, or leave weight_decay out'
+            )
+    function = _function(optimizer)
+
+    def named(learning_rate: Any) -> optax.GradientTransformation:
+        return function(learning_rate=learning_rate, **arguments)
+
+    return named
+
+
+def _check_arguments(
+    optimizer: str, more: dict[str, Any], parameters: Mapping[str, Any]
+) -> None:
+    """Check the names of `optimizer_args`."""
+    of_recipe = {"learning_rate", "b1", "b2", "weight_decay", "mask"}
+    of_recipe |= {"weight_decay_mask", "muon_weight_dimension_numbers"}
+    of_recipe |= {name for name in parameters if name.startswith("adam_")}
+    known = [name for name in parameters if name not in of_recipe]
+    for name, value in more.items():
+        if name in {"b1", "b2", "weight_decay"}:
+            raise ValueError(
+                f"optimizer_args has {name!r}, which is a key of its own; write "
+                f"{name} = {value} under [model_args]"
+            )
+        check_choice(f"the argument of optax's {optimizer}", name, known)
+
+
+def _muon(
+    learning_rate: Any,
+    weight_decay: float,
+    mask: Any,
+    *,
+    b1: float = 0.9,
+    b2: float,
+    **more: Any,
+) -> optax.GradientTransformation:
+    """Return Muon for hidden matrices, and AdamW for tables and vectors."""
+    muon = contrib.muon(
+        learning_rate,
+        weight_decay=weight_decay,
+        weight_decay_mask=mask,
+        # Our matrices have the shape (outputs, inputs).
+        muon_weight_dimension_numbers=contrib.MuonDimensionNumbers(1, 0),
+        **more,
+    )
+    adamw = optax.adamw(
+        learning_rate, b1=b1, b2=b2, weight_decay=weight_decay, mask=mask
+    )
+
+    def labels(params: Any) -> Any:
+        is_hidden = _masks("hidden")(params)
+        return jax.tree.map(lambda x: "muon" if x else "adamw", is_hidden)
+
+    return optax.partition({"muon": muon, "adamw": adamw}, labels)
+
+
+def _schedule_free_adamw(
+    learning_rate: Any,
+    weight_decay: float,
+    mask: Any,
+    *,
+    b1: float = 0.9,
+    b2: float,
+    eps: float = 1e-8,
+    **more: Any,
+) -> optax.GradientTransformation:
+    """Return optax's `schedule_free_adamw` with a mask for the weight decay."""
+    base = optax.chain(
+        optax.scale_by_rms(b2, eps, eps_in_sqrt=False, bias_correction=True),
+        optax.add_decayed_weights(weight_decay, mask),
+        optax.scale_by_learning_rate(learning_rate),
+    )
+    return contrib.schedule_free(base, learning_rate, b1=b1, **more)
+
+
+_COMPOSED: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "muon": _muon,
+    "schedule_free_adamw": _schedule_free_adamw,
+}
+
+
+def _masks(decays: str) -> Callable[[Any], Any]:
+    """Return a function that says which parameters decay."""
+
+    def of(path: Any, x: Any) -> bool:
+        is_table = any(name in jax.tree_util.keystr(path) for name in _TABLES)
+        if decays == "all":
+            return True
+        return x.ndim > 1 and not (decays == "hidden" and is_table)
+
+    return lambda params: jax.tree_util.tree_map_with_path(of, params)
