@@ -6,7 +6,7 @@ from . import paths
 
 MOST = {
     "a document written": 4,
-    "a write": 30,
+    "a write": 28,
     "a batch": 11,
     "a save": 12,
     "a restore": 13,

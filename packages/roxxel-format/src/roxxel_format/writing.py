@@ -7,11 +7,11 @@ commit lists them. To write documents from an iterator, call `Roxxel.write` inst
 from __future__ import annotations
 
 from roxxel_format._spec.layout import is_shard_head
+from roxxel_format._spec.tables import NewShards
 from roxxel_format._store.corpus_files import CorpusFiles
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.fields import Fields
 from roxxel_format._write.job import WriteJob
-from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.options import Exist, Separator, WriteOptions
 from roxxel_format._write.place import Place
 from roxxel_format._write.recipe import Recipe

@@ -19,8 +19,7 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._store.corpus_name import SUFFIX, manifests_in, name_to_write
-from roxxel_format._store.locks import writing
-from roxxel_format._write.commit import Committed, commit, manifest_of
+from roxxel_format._write.commit import Committed, commit, manifest_of, writing
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

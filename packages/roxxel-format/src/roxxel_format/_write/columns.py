@@ -17,7 +17,6 @@ from roxxel_format._spec.dtypes import TEXTS
 from roxxel_format._spec.manifest import is_column_name
 from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._spec.texts import TextPacker
-from roxxel_format._store.locks import writing
 from roxxel_format._write.casting import (
     Caster,
     InexactError,
@@ -29,6 +28,7 @@ from roxxel_format._write.commit import (
     commit,
     find_committed,
     read_committed,
+    writing,
 )
 from roxxel_format._write.place import FolderPlace
 from roxxel_format.errors import ShardError

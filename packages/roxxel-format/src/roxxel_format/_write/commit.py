@@ -1,5 +1,7 @@
 """Read and replace the manifest of a corpus, and remove files that it does not list.
 
+Writers of a corpus exclude each other by locks on files beside the manifest.
+
 A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the commit
 lock while it compares and replaces the manifest. If two writes began from the same
 manifest, the first commits, and `commit` returns False to the second.
@@ -22,7 +24,7 @@ from roxxel_store.files import (
     read_file,
     sync_folder,
 )
-from roxxel_store.locks import is_locked
+from roxxel_store.locks import held, is_locked
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordError, parse_value
 
@@ -37,7 +39,6 @@ from roxxel_format._spec.manifest import (
 from roxxel_format._spec.records import PLAN
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.corpus_name import SUFFIX, own_names, shards_of
-from roxxel_format._store.locks import alone, committing
 from roxxel_format.errors import (
     ManifestError,
     NotAShardError,
@@ -47,6 +48,7 @@ from roxxel_format.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -352,3 +354,25 @@ def _read(path: Path) -> bytes | None:
         return read_file(path, MAX_MANIFEST_SIZE, ShardError)
     except FileNotFoundError:
         return None
+
+
+def committing(name: CorpusName) -> AbstractContextManager[None]:
+    """Wait for and hold the lock that protects the manifest."""
+    return held(name.commit_lock)
+
+
+def writing(name: CorpusName) -> AbstractContextManager[None]:
+    """Wait for `clean`, and hold the lock that prevents it from removing new shards."""
+    return held(name.write_lock, is_shared=True)
+
+
+def alone(name: CorpusName) -> AbstractContextManager[None]:
+    """Wait for `clean`, and hold the lock that excludes all writes of a corpus.
+
+    The lock file of a corpus of one file is its draft. Raises BlockingIOError if
+    another write is in progress.
+    """
+    busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
+    if name.manifest is None:
+        return held(draft_path(name.single), busy=busy)
+    return held(name.write_lock, busy=busy, wait_for_exclusive=True)

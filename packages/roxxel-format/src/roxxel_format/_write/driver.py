@@ -17,19 +17,18 @@ from typing import TYPE_CHECKING, Any, Self
 from roxxel_store.files import draft_path, drafted_name
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
+from roxxel_format._spec.tables import NewShards
 from roxxel_format._store.corpus_name import absolute
-from roxxel_format._store.locks import alone
 from roxxel_format._write.checks import (
     check_arguments,
     check_data,
     check_kept,
     say_kept,
 )
-from roxxel_format._write.commit import read_committed
+from roxxel_format._write.commit import alone
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.job import WriteJob, write_shards
-from roxxel_format._write.new_shards import NewShards
-from roxxel_format._write.place import FolderPlace, place_of
+from roxxel_format._write.place import place_of
 from roxxel_format._write.recipe import Recipe
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
@@ -251,11 +250,7 @@ class CorpusWrite:
     def _check_alone(self) -> None:
         """Raise BlockingIOError if a first write of the corpus is in progress."""
         place, exist = self.place, self.recipe.exist
-        if exist == "append" or not isinstance(place, FolderPlace):
-            return
-        if read_committed(place.name, replaces=exist == "replace").is_begun:
-            with alone(place.name):
-                pass
+        if exist != "append" and place.was_interrupted(replaces=exist == "replace"):
             sys.stderr.write(
                 f"{place.name.folder}: an earlier write was interrupted; repeating or "
                 "continuing it\n"

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store.files import claim_name
 
+from roxxel_format._spec.tables import NewShards
 from roxxel_format._write.intake import Intake, intake_of, load_tokenizer
 from roxxel_format._write.new_columns import NewColumns
-from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
 if TYPE_CHECKING:

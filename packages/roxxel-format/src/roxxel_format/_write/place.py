@@ -25,17 +25,17 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import PLAN, DamagedRecordError
-from roxxel_format._spec.tables import ShardTable
+from roxxel_format._spec.tables import NewShards, ShardTable
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     manifest_urls,
     name_in_bucket,
     name_to_write,
 )
-from roxxel_format._store.locks import writing
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
+    alone,
     columns_first,
     commit,
     existing_manifest,
@@ -48,8 +48,8 @@ from roxxel_format._write.commit import (
     remove_leftovers,
     unfinished_job,
     withdraw,
+    writing,
 )
-from roxxel_format._write.new_shards import NewShards
 from roxxel_format._write.options import WriteSummary
 from roxxel_format.errors import ManifestError, ShardError
 
@@ -131,6 +131,13 @@ class Place(ABC):
     @abstractmethod
     def existing(self) -> Manifest | None:
         """Return the manifest, or None if no corpus exists; changes nothing."""
+
+    @abstractmethod
+    def was_interrupted(self, *, replaces: bool) -> bool:
+        """Return whether a first write has begun and not committed.
+
+        Raises BlockingIOError if that write is in progress.
+        """
 
     @abstractmethod
     def begin(self, *, replaces: bool) -> Committed:
@@ -261,6 +268,13 @@ class FolderPlace(Place):
         """Return the manifest, or None if no corpus exists; needs no lock."""
         return existing_manifest(self.name)
 
+    def was_interrupted(self, *, replaces: bool) -> bool:
+        """Return whether a first write has begun and not committed."""
+        if not read_committed(self.name, replaces=replaces).is_begun:
+            return False
+        with alone(self.name):
+            return True
+
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from; commits one if there is none."""
         self._found = find_committed(self.name, replaces=replaces)
@@ -347,6 +361,11 @@ class BucketPlace(Place):
         """Return the manifest, or None if no corpus exists."""
         data = self.read(self._manifest_name)
         return None if data is None else parse_manifest(data, self.manifest)
+
+    def was_interrupted(self, *, replaces: bool) -> bool:
+        """Return False: in a bucket, a write commits nothing before its end."""
+        del replaces
+        return False
 
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""

@@ -18,7 +18,7 @@ from roxxel_format._write.series import NoDocumentsError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_format._write.new_shards import NewShards
+    from roxxel_format._spec.tables import NewShards
     from roxxel_format._write.options import Exist, WriteSummary
     from roxxel_format._write.place import Place
 
