@@ -63,6 +63,33 @@ def test_a_corpus_equals_one_written_on_a_disk(tmp_path: Path) -> None:
     assert remote.verify().ok
 
 
+def test_a_corpus_in_a_bucket_is_split_into_two_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = Roxxel(URL)
+    whole.write(documents(0), separator=0)
+    outputs = [f"s3://data/{name}/web_*.rox" for name in ("kept", "held")]
+
+    assert main(["split", URL, *outputs, "--share", "0.2"]) == 0
+
+    kept, held = map(Roxxel, outputs)
+    assert kept.num_documents + held.num_documents == whole.num_documents
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_split_into_the_folder_of_its_source_names_the_source(
+    bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(URL).write(documents(0), separator=0)
+    before = names(bucket)
+
+    assert main(["split", URL, URL, "s3://data/held/*.rox", "--share", "0.2"]) == 1
+
+    assert f"{URL}, the source of the split" in capsys.readouterr().err
+    assert names(bucket) == before
+
+
 def test_a_corpus_that_lacks_a_shard_is_not_kept(bucket: Bucket) -> None:
     Roxxel(URL).write(documents(0), separator=0, max_shard_bytes=40_000)
     lost = max(bucket.folder.rglob("*.rox"))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from roxxel_store.urls import url_of
 
 from roxxel_format._store.corpus_name import (
-    CorpusName,
     absolute,
     corpus_name,
     meant,
@@ -40,6 +39,7 @@ class CorpusFiles:
 
     def __init__(self, filepath: OnePath, *, sharded: bool = False) -> None:
         url = url_of(filepath)
+        self._is_in_bucket = url is not None
         if url is not None:
             folder, name = name_in_bucket(url)
             self._resolved: Callable[[str], str] = str
@@ -55,9 +55,10 @@ class CorpusFiles:
         self._named = [(self._resolved(str(name.folder)), name) for name in names]
 
     @property
-    def name(self) -> CorpusName:
-        """The names of the files."""
-        return self._named[0][1]
+    def filepath(self) -> str:
+        """The path or URL to write to, whatever other writes make of a folder."""
+        folder, name = self._named[0]
+        return f"{folder}/{name.pattern}" if self._is_in_bucket else name.pattern
 
     def has(self, file: str) -> bool:
         """Return whether a file, by its path or URL, may belong to the corpus."""
@@ -71,4 +72,9 @@ class CorpusFiles:
 
     def shares_with(self, other: CorpusFiles) -> bool:
         """Return whether a write of one corpus could delete files of the other."""
-        return share_files(self.name, other.name)
+        (folder, name), (of, named) = self._named[0], other._named[0]
+        if self._is_in_bucket or other._is_in_bucket:
+            # The names of a corpus in a bucket are relative to its folder.
+            is_one = self._is_in_bucket and other._is_in_bucket and folder == of
+            return is_one and share_files(name, named)
+        return share_files(name, named)

@@ -60,7 +60,7 @@ def split(options: argparse.Namespace) -> int:
         identity = f"{corpus.fingerprint} {share} {options.salt!r}"
         summaries = [
             CorpusWrite(
-                each.name.pattern,
+                each.filepath,
                 WriteOptions(
                     separator=separator.tobytes() or None,
                     block_size=corpus.block_size,
@@ -100,20 +100,21 @@ def _check_apart(
     """Check that no write to an output can change the source or the other output."""
     paths = corpus.filepath
     paths = (paths,) if isinstance(paths, str) else paths
-    # A split reads the shards and the manifests of the source.
-    read = [CorpusFiles(shard) for shard in corpus.paths]
-    for path in paths:
+    # A split reads the shards and the manifests of the source. `CorpusFiles` knows no
+    # single file in a bucket, so `has` looks for the shards too.
+    read: list[CorpusFiles] = []
+    for path in (*corpus.paths, *paths):
         with contextlib.suppress(ValueError):  # No corpus can be written to this path.
             read.append(CorpusFiles(path))
     source = f"{', '.join(paths)}, the source of the split"
-    pairs = [
-        (output, mine, other, source)
-        for output, mine in zip(outputs, files, strict=True)
-        for other in read
-    ]
-    kept = f"{outputs[0]}, the corpus of the kept documents"
-    for output, mine, other, what in [*pairs, (outputs[1], *files, kept)]:
-        if mine.shares_with(other):
-            raise ValueError(
-                f"{output}: a write could delete files of {what}; use another path"
-            )
+    for output, mine in zip(outputs, files, strict=True):
+        if any(map(mine.has, corpus.paths)) or any(map(mine.shares_with, read)):
+            raise _shared(output, source)
+    if files[1].shares_with(files[0]):
+        raise _shared(outputs[1], f"{outputs[0]}, the corpus of the kept documents")
+
+
+def _shared(output: str, what: str) -> ValueError:
+    return ValueError(
+        f"{output}: a write could delete files of {what}; use another path"
+    )
