@@ -78,6 +78,7 @@ PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 # or the other tests make the same calls of JAX.
 ONCE = (
     "benchmarks",
+    "bridges",
     "test_boundaries.py",
     "test_command_train.py",
     "test_document_claims.py",
@@ -260,6 +261,18 @@ def long(session: nox.Session) -> None:
     sync(session, "--all-packages", "--group", "integration")
     options = (NO_PAGES, "-m", "long", *PARALLEL, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
+
+
+@nox.session(requires=["boundaries"])
+def bridges(session: nox.Session) -> None:
+    """Read steps in loops of PyTorch, in an environment without JAX.
+
+    It downloads PyTorch, which has several gigabytes, so `.ci/run` leaves it out.
+    """
+    members = sources(*with_members("roxxel-curriculum"))
+    frameworks = ("torch>=2.6", "accelerate>=1", "transformers>=5")
+    session.install(*members, *frameworks, "pytest>=9")
+    session.run("pytest", INTEGRATION / "bridges", *session.posargs)
 
 
 @nox.session(name="integration-tpu", requires=["boundaries"])

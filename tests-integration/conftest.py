@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,9 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+# Loops of PyTorch have a session of their own, `bridges`.
+collect_ignore = [] if find_spec("torch") else ["bridges"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 

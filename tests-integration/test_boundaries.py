@@ -63,6 +63,8 @@ UNDECLARED = {
     "roxxel-ckpt": {"numpy", "etils", "tensorstore"},
     # Loads a tokenizer by its name, if it is installed.
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
+    # Its users have it: no index has a small one for every machine.
+    "roxxel-curriculum": {"torch"},
     "roxxel-train": {"kubernetes"},
     "roxxel": {"rich"},
 }

@@ -58,7 +58,12 @@ EXAMPLES = sorted(
     if ">>> " in path.read_text() and not is_of_extra(path)
 )
 
-RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
+ELSEWHERE = "<!-- runs in the session bridges"
+RUN = [
+    page
+    for page in pages()
+    if {"python", "sh"} & set(blocks(page)) and ELSEWHERE not in page.read_text()
+]
 
 
 def run_page(

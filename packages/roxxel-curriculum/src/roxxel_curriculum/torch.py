@@ -1,0 +1,144 @@
+"""Batches of a curriculum for a training loop in PyTorch. Needs `torch`, and no JAX.
+
+An item is a step, so the loader neither shuffles, nor groups, nor divides items::
+
+    for step, batch in enumerate(step_loader(sampler, start, num_workers=2), start):
+        loss = train_step(batch)
+
+To resume, pass the number of steps done as `start`. Worker processes, prefetching and
+pinned memory are those of `torch.utils.data.DataLoader`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import numpy as np
+
+from roxxel_curriculum.share import Share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roxxel_curriculum.sampler import Sampler
+
+__all__ = ["Steps", "step_loader"]
+
+try:
+    _torch: Any = importlib.import_module("torch")
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "roxxel_curriculum.torch needs PyTorch; install torch for your devices",
+        name="torch",
+    ) from error
+
+
+class Steps:
+    """The batches of a run as a map-style dataset: the item of a step is its batch.
+
+    It has no length, and so refuses the samplers that would change the order:
+    `DistributedSampler` would give the ranks different steps, and `shuffle=True` would
+    train them in another order. Use `step_loader`, or pass a range of steps as the
+    sampler and `batch_size=None`.
+
+    Args:
+        sampler: The sampler of the run, the same on all ranks.
+        rank: Which process this is, from 0.
+        world_size: Number of processes. Each gets its own rows of each batch.
+        transform: Applied to each batch in its worker. A batch is a tensor, or a dict
+            of tensors by field.
+
+    Raises:
+        CurriculumError: A phase has a batch size that `world_size` does not divide.
+        ValueError: `rank` is not less than `world_size`.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        rank: int = 0,
+        world_size: int = 1,
+        transform: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._share = Share(sampler, rank, world_size)
+        self._transform = transform
+
+    def __getitem__(self, step: int) -> Any:
+        """Return this rank's rows of a step.
+
+        Raises:
+            IndexError: The step is outside the run.
+        """
+        batch = _as_tensors(self._share.batch(step))
+        return batch if self._transform is None else self._transform(batch)
+
+    def __len__(self) -> NoReturn:
+        """Refuse to be sampled.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "an item is the batch of a step, so neither DistributedSampler nor "
+            "shuffle=True may choose items; use "
+            "roxxel_curriculum.torch.step_loader(sampler, start), with rank= and "
+            "world_size= for the rows of a rank"
+        )
+
+
+def _as_tensors(batch: Any) -> Any:
+    """Return arrays as tensors, integers as int64: PyTorch's losses take no others."""
+    if isinstance(batch, dict):
+        fields = cast("dict[str, Any]", batch)
+        return {name: _as_tensors(array) for name, array in fields.items()}
+    is_integer = batch.dtype.kind in "iu"
+    return _torch.from_numpy(batch.astype(np.int64) if is_integer else batch)
+
+
+def step_loader(
+    sampler: Sampler,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    **options: Any,
+) -> Any:
+    """Return a loader of the batches of steps `[start, stop)`, in order.
+
+    Args:
+        sampler: The sampler of the run, the same on all ranks.
+        start: First step: the number of steps done.
+        stop: One past the last step; by default the end of the run.
+        rank: Which process this is, from 0; by default that of `torch.distributed`, or
+            0 where it is not initialized.
+        world_size: Number of processes; by default as `rank`.
+        transform: As for `Steps`.
+        **options: Arguments of `torch.utils.data.DataLoader`, such as `num_workers`,
+            `pin_memory` and `prefetch_factor`.
+
+    Returns:
+        A `torch.utils.data.DataLoader` with one item a step.
+
+    Raises:
+        CurriculumError: A phase has a batch size that `world_size` does not divide.
+        ValueError: `[start, stop)` is not a range of steps of the run.
+    """
+    distributed: Any = _torch.distributed
+    is_connected = distributed.is_available() and distributed.is_initialized()
+    here: tuple[int, int] = (0, 1)
+    if is_connected:
+        here = distributed.get_rank(), distributed.get_world_size()
+    stop = sampler.total_steps if stop is None else stop
+    if not 0 <= start <= stop <= sampler.total_steps:
+        raise ValueError(
+            f"[{start}, {stop}) is not a range of steps of the run, which has "
+            f"{sampler.total_steps}"
+        )
+    index = here[0] if rank is None else rank
+    count = here[1] if world_size is None else world_size
+    steps = Steps(sampler, index, count, transform)
+    loader: Any = _torch.utils.data.DataLoader
+    return loader(steps, batch_size=None, sampler=range(start, stop), **options)
