@@ -186,7 +186,6 @@ def test_the_page_runs_as_it_is_shown(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 80: loss" in done.stdout
 
 
 def test_no_jax_is_needed() -> None:
