@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from . import format_open, format_open_many, format_read, format_write
+from . import (
+    format_open,
+    format_open_many,
+    format_packing,
+    format_read,
+    format_write,
+)
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="looks at pages and memory as Linux shows them"
@@ -25,6 +31,13 @@ def test_writing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     format_write.run(tmp_path, mib=1, rounds=1, dtype="int64")
 
     assert "ratio" in capsys.readouterr().out
+
+
+def test_packing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    format_packing.pack(2000)
+    format_packing.write(tmp_path, 200)
+
+    assert capsys.readouterr().out.count("documents/s") == 3
 
 
 @on_linux

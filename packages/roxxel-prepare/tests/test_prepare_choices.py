@@ -159,7 +159,7 @@ def test_a_split_that_leaves_a_side_empty_is_an_error(
     ) in capsys.readouterr().err
     appended = "--split", "held=0.5", "--exist", "append"
     assert run("write", tmp_path / "c_*.rox", inputs, *appended) == 1
-    assert "a split cannot append to two corpora" in capsys.readouterr().err
+    assert "a split cannot append to several corpora" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [inputs]
 
 

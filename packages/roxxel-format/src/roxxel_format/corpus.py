@@ -17,6 +17,7 @@ from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
+from roxxel_format._spec.tables import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
 from roxxel_format._write.adopt import adopt
@@ -142,6 +143,26 @@ class Roxxel:
     def num_documents(self) -> int:
         """Number of documents; a document that was split over shards counts once."""
         return self._open().contents.num_documents
+
+    @property
+    def unit(self) -> int | None:
+        """Number of tokens in a bin; None unless the documents are packed.
+
+        Windows of whole bins hold whole documents; see `write` with `pack`.
+        """
+        return unit_of(self._open().contents.bins)
+
+    @property
+    def num_padding(self) -> int:
+        """Number of tokens that are padding; 0 unless the documents are packed."""
+        bins = self._open().contents.bins
+        return 0 if bins is None else bins.num_padding
+
+    @property
+    def num_cut(self) -> int:
+        """Number of documents longer than a bin; 0 unless the documents are packed."""
+        bins = self._open().contents.bins
+        return 0 if bins is None else bins.num_cut
 
     @property
     def num_shards(self) -> int:
@@ -347,7 +368,8 @@ class Roxxel:
         Returns:
             Rows `(document, first token, one past the last token)`, in order and
             clipped to `[start, stop)`; int64, shape `(n, 3)`. A separator belongs to
-            the document before it. A document without tokens has no row.
+            the document before it. A document without tokens has no row. Padding of a
+            packed corpus has the document -1.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -438,6 +460,7 @@ class Roxxel:
         tokenizer: object | None = None,
         tokenizer_backend: TokenizerBackend = "auto",
         special_tokens: bool = False,
+        pack: int | None = None,
         field: str | None = None,
         prompt: str | None = None,
         completion: str | None = None,
@@ -481,6 +504,13 @@ class Roxxel:
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            pack: Number of tokens in a bin: the sequence length of the training, or a
+                divisor of it. Documents are put whole, with their separators, into bins
+                of exactly this many tokens; only a longer document is cut, into whole
+                bins and a rest. A bin ends in padding, tokens 0 that are no document.
+                Choose it if no sequence shall cut a document. All documents are held in
+                memory; `roxxel-prepare write --pack` holds those of one unit. Not for a
+                corpus of one file. Default: documents stay in their order.
             field: Name of the field of documents, with `document_id`. Default: `text`.
             prompt: Name of the field of prompts. A document is the tokens of its
                 prompt, then those of its completion; both are encoded separately. The
@@ -496,9 +526,9 @@ class Roxxel:
                 `data`; otherwise it raises FileExistsError. `"replace"` commits only
                 the new shards, then deletes the old shards; other files stay, even if
                 they are named like shards. `"append"` commits the new shards after the
-                old ones, as a new version; dtype, tokenizer and separator must be the
-                same. `"error"` raises FileExistsError. The shards of an interrupted
-                write are not a corpus.
+                old ones, as a new version; dtype, tokenizer, separator and `pack` must
+                be the same. `"error"` raises FileExistsError. The shards of an
+                interrupted write are not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
@@ -526,6 +556,7 @@ class Roxxel:
             special_tokens,
             metadata,
             fields=named_fields(field, prompt, completion, document_id),
+            pack=pack,
         )
         try:
             lazy = self._lazy

@@ -12,6 +12,9 @@ class defines them:
   checksums of its blocks.
 - `shard_digests -> Sequence[str]`: digest of the content of each shard. A curriculum
   finds with them that a held-out corpus shares shards with a training corpus.
+- `unit -> int | None`: the number of tokens in a bin, if the documents are packed into
+  bins. A curriculum then reads windows of whole bins. `document_spans` gives padding
+  the document -1, and `num_padding -> int` counts its tokens.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
   damaged block that a `ChecksumError` reports. A sampler's error about the block then
   has the option that leaves these tokens out.

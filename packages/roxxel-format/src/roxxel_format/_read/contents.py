@@ -17,8 +17,13 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._read.shard import LOCAL, Opening, ShardMap, check_same_type
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import Manifest, parse_manifest
-from roxxel_format._spec.tables import ColumnTable, ShardTable
+from roxxel_format._spec.manifest import Manifest, bins_of, parse_manifest
+from roxxel_format._spec.tables import (
+    BinTable,
+    ColumnTable,
+    ShardTable,
+    unit_of,
+)
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -61,7 +66,18 @@ class Contents:
     @cached_property
     def first_own(self) -> tuple[int, ...]:
         """Number of documents that begin before each shard; last, the total number."""
-        return tuple(accumulate(self.shards.own_documents(), initial=0))
+        counts = self.shards.own_documents(unit_of(self.bins))
+        return tuple(accumulate(counts, initial=0))
+
+    @cached_property
+    def bins(self) -> BinTable | None:
+        """The bins of a packed corpus; the metadata has them without a manifest."""
+        if self.manifest is None:
+            numbers = range(len(self.paths))
+            every = (self.open_shard(number).metadata() for number in numbers)
+            return bins_of(zip(self.paths, every, strict=True))
+        bins = self.manifest.bins
+        return None if bins is None else bins.of(range(len(self.paths)))
 
     @property
     def num_tokens(self) -> int:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roxxel_format._read.views import is_padding
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -57,7 +59,10 @@ class Lengths:
             low = int(lengths.min())
             least = low if least is None else min(low, least)
             greatest = max(greatest, int(lengths.max()))
-        mean = contents.num_tokens / max(1, contents.num_documents)
+        num_tokens = contents.num_tokens
+        if contents.bins is not None:
+            num_tokens -= contents.bins.num_padding
+        mean = num_tokens / max(1, contents.num_documents)
         used = int(np.flatnonzero(counts).max(initial=0)) + 1
         return cls(
             least or 0,
@@ -108,7 +113,10 @@ def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
 
 
 def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield arrays of document lengths; a document in several shards counts once."""
+    """Yield arrays of document lengths; a document in several shards counts once.
+
+    Padding has no length.
+    """
     open_length = 0
     joined = [*contents.joined, False]
     for number in range(len(contents.paths)):
@@ -116,6 +124,8 @@ def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
         if not ends.size:
             continue
         lengths = np.diff(ends, prepend=0)
+        if contents.bins is not None:
+            lengths = lengths[~is_padding(ends, contents.bins.unit)]
         if joined[number]:
             lengths[0] += open_length
         open_length = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -28,7 +28,7 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
-from roxxel_format._read.views import span_rows
+from roxxel_format._read.views import bin_rows, is_padding, span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
+    from roxxel_format._read.shard import ShardMap
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
@@ -151,6 +152,8 @@ class CorpusReader:
         self._columns: dict[str, Column] = {}
         # The results of `_limits_of`, by dtype.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
+        # The packed shards whose documents are known to end with their bins.
+        self._with_bins: set[str] = set()
 
     def release(self) -> None:
         """Release all maps; the next read opens them again."""
@@ -238,6 +241,8 @@ class CorpusReader:
         number = bisect_right(contents.first_own, document) - 1
         local = document - contents.first_own[number] + contents.joined[number]
         shard, first = self._line.file(number), contents.bounds[number]
+        if contents.bins is not None:
+            local = self._packed_entry(shard, local)
         ends = shard.ends(max(0, local - 1), local + 1, checked=self._checked)
         start = first + (int(ends[0]) if local else 0)
         stop = first + int(ends[-1])
@@ -250,6 +255,34 @@ class CorpusReader:
         is_cut_off = layout.last_continues and local == layout.num_documents - 1
         return start, stop, 0 if is_cut_off else layout.head.separator_length
 
+    def _packed_entry(self, shard: ShardMap, document: int) -> int:
+        """Return the index of a document's end among all ends of a packed shard."""
+        unit, ends = self._unit_of(shard), shard.document_ends
+
+        def before(at: int) -> int:
+            """Return the documents before an end, without paddings."""
+            return at - (int(ends[at - 1]) if at else 0) // unit
+
+        at = bisect_left(range(len(ends)), document, key=before)
+        # Padding counts as many documents before it as the document that follows it.
+        return at + int(is_padding(ends[at : at + 1], unit, int(ends[at + 1]))[0])
+
+    def _unit_of(self, shard: ShardMap) -> int:
+        """Return the unit of a packed corpus; raise if the shard lacks its bins."""
+        bins = self.contents.bins
+        assert bins is not None  # noqa: S101 - only for packed corpora
+        if shard.path not in self._with_bins:
+            ends = shard.document_ends
+            borders = np.arange(bins.unit, shard.layout.num_tokens + 1, bins.unit)
+            at = np.searchsorted(ends, borders)
+            if not bool((ends[at] == borders).all()):
+                raise ShardError(
+                    f"{shard.path}: its documents do not end with its bins of "
+                    f"{bins.unit} tokens; fetch or write this shard again"
+                )
+            self._with_bins.add(shard.path)
+        return bins.unit
+
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
@@ -257,6 +290,8 @@ class CorpusReader:
 
     def _document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         contents = self.contents
+        if contents.bins is not None:
+            return self._packed_spans(start, stop)
         parts: list[npt.NDArray[np.int64]] = []
         for number, at, until in self._line.parts(start, stop):
             low, ends = self._line.file(number).ends_around(
@@ -272,6 +307,24 @@ class CorpusReader:
             if len(rows):
                 parts.append(rows)
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
+
+    def _packed_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return `_document_spans` of a packed corpus: no document is in two shards."""
+        contents = self.contents
+        parts = [np.empty((0, 3), np.int64)]
+        for number, at, until in self._line.parts(start, stop):
+            shard = self._line.file(number)
+            unit = self._unit_of(shard)
+            low, ends = shard.ends_around(at, until, checked=self._checked)
+            high = low + ends.size
+            after = min(high + 1, shard.layout.num_documents)
+            following = shard.ends(high, after, checked=self._checked)
+            ends = np.append(ends, following if following.size else [-1])
+            rows = bin_rows(low, ends, at, until, unit)
+            rows[rows[:, 0] >= 0, 0] += contents.first_own[number]
+            rows[:, 1:] += contents.bounds[number]
+            parts.append(rows)
+        return np.concatenate(parts)
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False

@@ -151,6 +151,32 @@ def _are_equal(document: Tokens, value: object) -> bool:
     return np.array_equal(document, other)
 
 
+def is_padding(
+    ends: npt.NDArray[np.int64], unit: int, following: int = -1
+) -> npt.NDArray[np.bool_]:
+    """Return which ends of documents are those of paddings: the last ends of the bins.
+
+    `following` is the end after the last of `ends`, if the shard has one.
+    """
+    return (ends % unit == 0) & (np.append(ends[1:], following) != ends)
+
+
+def bin_rows(
+    first: int, ends: npt.NDArray[np.int64], start: int, stop: int, unit: int
+) -> npt.NDArray[np.int64]:
+    """Return `span_rows` of a packed shard, with the document -1 for padding.
+
+    `ends` has one end more than for `span_rows`: the end that follows them, or -1 at
+    the end of the shard. All numbers count in the shard.
+    """
+    rows = span_rows(first, ends[:-1], start, stop)
+    padding = is_padding(ends[:-1], unit, int(ends[-1]))[rows[:, 0] - first]
+    # Before a document, each whole bin has one padding.
+    rows[:, 0] -= rows[:, 1] // unit
+    rows[padding, 0] = -1
+    return rows
+
+
 def span_rows(
     first: int, ends: npt.NDArray[np.int64], start: int, stop: int
 ) -> npt.NDArray[np.int64]:

@@ -24,14 +24,17 @@ from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
 from roxxel_format._spec.tables import (
     FIRST_IS_CONTINUED,
     LAST_CONTINUES,
+    MIN_UNIT,
     SHARD_COLUMNS,
+    BinTable,
     ColumnTable,
     ShardTable,
+    unit_text,
 )
-from roxxel_format.errors import ManifestError
+from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_MANIFEST_SIZE = 1 << 28
 """Maximum size of a manifest; a manifest of 100 000 shards has 19 million bytes."""
@@ -75,7 +78,8 @@ class Manifest:
     afterwards, `block_size` is the block size of the first shard. `separator` ends each
     document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
     caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
-    columns of all versions: a version has the files of its own shards.
+    columns of all versions: a version has the files of its own shards. `bins` is None
+    unless the documents are packed.
     """
 
     dtype_name: str | None = None
@@ -86,6 +90,7 @@ class Manifest:
     shards: ShardTable = field(default_factory=ShardTable)
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     versions: tuple[Version, ...] = ()
+    bins: BinTable | None = None
 
     @property
     def fingerprint(self) -> str | None:
@@ -129,6 +134,7 @@ class Manifest:
             "separator": list(self.separator),
             "tokenizer": self.tokenizer,
             **({} if self.kind is None else {"kind": self.kind}),
+            **({} if self.bins is None else _bin_members(self.bins)),
             "versions": [
                 {
                     "num_shards": version.num_shards,
@@ -165,6 +171,39 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         ) from None
 
 
+def bins_of(shards: Iterable[tuple[str, Mapping[str, Any]]]) -> BinTable | None:
+    """Return the bins that the metadata of shards records; None if none is packed.
+
+    `shards` are the path and the metadata of each.
+
+    Raises:
+        ShardError: The shards differ in their unit.
+    """
+    found: list[BinTable | None] = []
+    first = ""
+    for path, metadata in shards:
+        bins = None
+        if "unit" in metadata:
+            counts = [metadata.get(name) for name in ("unit", "padding", "cut")]
+            unit, padding, cut = (c if type(c) is int else -1 for c in counts)
+            if unit < MIN_UNIT or padding < 0 or cut < 0:
+                raise ShardError(
+                    f"{path}: records bins of {counts[0]!r:.50} tokens, padding "
+                    f"{counts[1]!r:.50} and cut documents {counts[2]!r:.50}; write "
+                    "this shard again"
+                )
+            bins = BinTable(unit, [padding], [cut])
+        found.append(bins)
+        first = first or path
+        if unit_text(bins) != unit_text(found[0]):
+            raise ShardError(
+                f"{path}: holds {unit_text(bins)}, but {first} holds "
+                f"{unit_text(found[0])}; open them as two corpora"
+            )
+    packed = [each for each in found if each is not None]
+    return sum(packed[1:], packed[0]) if packed else None
+
+
 class _BadFieldError(Exception):
     """A field of a manifest is invalid; the message names the field and the fault."""
 
@@ -195,6 +234,7 @@ def _parsed(table: dict[str, Any]) -> Manifest:
             for name, column in _object(table.get("columns")).items()
         },
         versions=versions,
+        bins=_bins(table, shards),
     )
     _check_names(manifest)
     return manifest
@@ -235,6 +275,32 @@ def _check_sizes(shards: ShardTable, item_size: int) -> None:
                 f"{num_tokens} tokens in {num_documents} documents and {num_bytes} "
                 "bytes"
             )
+
+
+def _bins(table: dict[str, Any], shards: ShardTable) -> BinTable | None:
+    """Return the bins of a packed corpus, of which each shard holds whole ones."""
+    if "unit" not in table:
+        return None
+    _check_integers([table["unit"]], "unit", MIN_UNIT)
+    found = BinTable(
+        table["unit"],
+        _list(table.get("padding"), "padding"),
+        _list(table.get("cut"), "cut"),
+    )
+    lengths = {len(found.padding), len(found.cut), len(shards)}
+    _check(len(lengths) == 1, f"padding of {sorted(lengths)} shards")
+    _check_integers(found.padding, "padding", 0)
+    _check_integers(found.cut, "cut", 0)
+    sizes = zip(shards.num_tokens, shards.num_documents, strict=True)
+    counts = zip(sizes, found.padding, shards.flags, strict=True)
+    for (num_tokens, num_documents), padding, flags in counts:
+        num_bins, left_over = divmod(num_tokens, found.unit)
+        if left_over or num_documents < num_bins or padding > num_tokens or flags:
+            raise _BadFieldError(
+                f"{num_tokens} tokens in {num_documents} documents, {padding} of them "
+                f"padding, in bins of {found.unit}"
+            )
+    return found
 
 
 def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
@@ -339,6 +405,10 @@ def _separator(value: Any) -> tuple[int | float, ...]:
         is_item = is_item or (type(item) is float and math.isfinite(item))
         _check(is_item or type(item) is bool, f"separator {item!r:.100}")
     return tuple(items)
+
+
+def _bin_members(bins: BinTable) -> dict[str, Any]:
+    return {"unit": bins.unit, "padding": list(bins.padding), "cut": list(bins.cut)}
 
 
 def _column_members(column: ColumnTable) -> dict[str, Any]:

@@ -14,6 +14,9 @@ LAST_CONTINUES = 2
 """Flags of a shard. 1: its first document began in an earlier shard. 2: its last
 document continues in the next shard."""
 
+MIN_UNIT = 2
+"""Least number of tokens in a bin."""
+
 _FINGERPRINT_SIZE = 16
 
 
@@ -41,10 +44,17 @@ class ShardTable:
     def __len__(self) -> int:
         return len(self.names)
 
-    def own_documents(self) -> list[int]:
-        """Return for each shard the number of documents that begin in the shard."""
+    def own_documents(self, unit: int | None) -> list[int]:
+        """Return for each shard the number of documents that begin in the shard.
+
+        In bins of `unit` tokens, the padding of each counts as one more document.
+        """
         pairs = zip(self.num_documents, self.joined(), strict=True)
-        return [count - is_joined for count, is_joined in pairs]
+        counts = [count - is_joined for count, is_joined in pairs]
+        if unit is None:
+            return counts
+        pairs = zip(counts, self.num_tokens, strict=True)
+        return [count - num_tokens // unit for count, num_tokens in pairs]
 
     def joined(self) -> list[bool]:
         """Return for each shard whether its first document began in an earlier one."""
@@ -99,6 +109,51 @@ SHARD_COLUMNS = {
     "digests": "digests",
 }
 """Attributes of `ShardTable` in order, and their keys in the manifest's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinTable:
+    """The bins of a packed corpus: `unit` tokens in each, and two counts by shard.
+
+    `padding` are the tokens of padding in each shard. `cut` are the documents longer
+    than a bin whose first part is in the shard.
+    """
+
+    unit: int
+    padding: Sequence[int] = ()
+    cut: Sequence[int] = ()
+
+    @property
+    def num_padding(self) -> int:
+        """Tokens of padding in all shards."""
+        return sum(self.padding)
+
+    @property
+    def num_cut(self) -> int:
+        """Documents longer than a bin in all shards."""
+        return sum(self.cut)
+
+    def __add__(self, other: BinTable) -> BinTable:
+        """Return the bins of these shards, followed by those of more shards."""
+        padding, cut = [*self.padding, *other.padding], [*self.cut, *other.cut]
+        return BinTable(self.unit, padding, cut)
+
+    def of(self, shards: Sequence[int]) -> BinTable:
+        """Return the bins of some shards."""
+        padding = [self.padding[number] for number in shards]
+        return BinTable(self.unit, padding, [self.cut[number] for number in shards])
+
+
+def unit_text(bins: BinTable | None) -> str:
+    """Say how the documents of a corpus are arranged, for a message."""
+    if bins is None:
+        return "documents that are not packed"
+    return f"documents in bins of {bins.unit} tokens"
+
+
+def unit_of(bins: BinTable | None) -> int | None:
+    """Return the tokens of a bin; None unless the documents are packed."""
+    return None if bins is None else bins.unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +234,7 @@ class NewShards:
         kind: `"text"` or `"tokens"`.
         num_dropped: Characters that the tokenizer left out.
         sync_s: Seconds spent flushing to the disk.
+        bins: The bins of the shards; None unless the documents are packed.
 
     Example:
         >>> len(NewShards()), NewShards.joined([NewShards()]).sizes
@@ -191,6 +247,7 @@ class NewShards:
     kind: str | None = None
     num_dropped: int = 0
     sync_s: float = 0.0
+    bins: BinTable | None = None
 
     def __len__(self) -> int:
         """Return the number of shards."""
@@ -204,7 +261,7 @@ class NewShards:
     @property
     def num_documents(self) -> int:
         """Number of documents; a document in two shards counts once."""
-        return sum(self.shards.own_documents())
+        return sum(self.shards.own_documents(unit_of(self.bins)))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -230,6 +287,7 @@ class NewShards:
             done[0].kind,
             sum(part.num_dropped for part in done),
             sum(part.sync_s for part in done),
+            _joined_bins([part.bins for part in done]),
         )
 
     @classmethod
@@ -239,4 +297,12 @@ class NewShards:
         shards = ShardTable(**table["shards"])
         others: dict[str, Any] = {**table}
         del others["shards"], others["columns"]
+        if others.get("bins") is not None:
+            others["bins"] = BinTable(**others["bins"])
         return cls(shards, columns, **others)
+
+
+def _joined_bins(parts: list[BinTable | None]) -> BinTable | None:
+    """Join the bins of groups of shards, which are all packed or all not."""
+    bins = [part for part in parts if part is not None]
+    return sum(bins[1:], bins[0]) if bins else None

@@ -155,6 +155,7 @@ def _check_alike(paths: list[Path]) -> None:
         facts = {
             "block size": shard.layout.head.block_size,
             "separator": metadata.get("separator"),
+            "unit": metadata.get("unit"),
             "tokenizer": metadata.get("tokenizer"),
         }
         first = first or facts

@@ -52,6 +52,12 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
             f"{next(iter(options.fields.columns))!r}; write the corpus to a pattern "
             f'such as "{name.prefix}_*.rox", or to a folder'
         )
+    if name.manifest is None and options.pack is not None:
+        raise ValueError(
+            f"{name.single}: is one file, but pack={options.pack} (--pack) makes a "
+            "corpus whose manifest says how its documents are packed; write to a "
+            f'pattern such as "{name.prefix}_*.rox", or to a folder'
+        )
     if name.manifest is None and options.may_make_several(exist):
         raise ValueError(
             f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
@@ -103,7 +109,7 @@ def say_kept(
 
 def _other_data(data: object, kept: WriteSummary, options: WriteOptions) -> str | None:
     """Describe how documents in memory differ from those that were kept."""
-    if not isinstance(data, Sequence):
+    if not isinstance(data, Sequence) or options.pack is not None:
         return None
     documents = cast("Sequence[object]", data)
     if len(documents) != kept.num_documents:

@@ -15,7 +15,7 @@ from roxxel_store.output import Output
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.dtypes import TEXTS
 from roxxel_format._spec.manifest import is_column_name
-from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._spec.tables import ColumnTable, unit_of
 from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.casting import (
     Caster,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
 ColumnExist = Literal["error", "replace", "append"]
@@ -85,7 +84,7 @@ def write_column(
             dtype = _dtype_to_append(name, column, old, per, dtype)
         else:
             old = None
-        files = _Files(name, column, per, before.shards, old)
+        files = _Files(name, column, per, before, old)
         try:
             table = files.write_all(*_arrays(values, dtype))
             while not commit(name, found, found.manifest.with_column(column, table)):
@@ -107,9 +106,10 @@ class _Files:
         name: CorpusName,
         column: str,
         per: str,
-        shards: ShardTable,
+        manifest: Manifest,
         old: ColumnTable | None,
     ) -> None:
+        shards = manifest.shards
         self._what = f"{name.pattern}: column {column!r} per {per}"
         self._per = per
         wider = "use a wider dtype"
@@ -117,7 +117,9 @@ class _Files:
         self._old = old or ColumnTable(per, "", (), (), ()).followed_by(len(shards))
         # Indices of the shards that get a file.
         self._numbers = [n for n, each in enumerate(self._old.names) if each is None]
-        counts = shards.num_tokens if per == "token" else shards.own_documents()
+        counts = shards.num_tokens
+        if per == "document":
+            counts = shards.own_documents(unit_of(manifest.bins))
         self._counts = [counts[number] for number in self._numbers]
         unique = secrets.token_hex(4)
         self._paths = [

@@ -34,6 +34,7 @@ from roxxel_format._spec.manifest import (
     MAX_MANIFEST_SIZE,
     Manifest,
     Version,
+    bins_of,
     parse_manifest,
 )
 from roxxel_format._spec.records import PLAN
@@ -321,7 +322,8 @@ def _check_no_shards(name: CorpusName) -> None:
 def manifest_of(paths: Sequence[Path], arguments: Mapping[str, Any]) -> Manifest:
     """Make a manifest of one version; read its entries from the ends of the shards."""
     layouts = layouts_of([str(path) for path in paths])
-    metadata = open_shard(str(paths[0])).metadata()
+    every = [open_shard(str(path)).metadata() for path in paths]
+    metadata = every[0]
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head
     (fingerprint,) = table.fingerprints([len(table)])
@@ -332,6 +334,7 @@ def manifest_of(paths: Sequence[Path], arguments: Mapping[str, Any]) -> Manifest
         tokenizer=as_table(metadata.get("tokenizer")) or None,
         shards=table,
         versions=(Version(len(table), fingerprint, arguments),),
+        bins=bins_of(zip(map(str, paths), every, strict=True)),
     )
 
 

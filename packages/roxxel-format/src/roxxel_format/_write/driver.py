@@ -99,6 +99,7 @@ class CorpusWrite:
             options.block_size,
             options.fields.columns,
             self._intake.dtype,
+            unit=options.pack,
         )
         self._resources = ExitStack()
         self._is_committed = False
@@ -171,7 +172,7 @@ class CorpusWrite:
         options, recipe = self.options, self.recipe
         intake = replace(self._intake, dtype=recipe.dtype, kind=recipe.kind)
         rows = intake.rows(documents, options.fields)
-        if not any(options.has(row.tokens, intake.dtype) for row in rows):
+        if not any(intake.chooses(row.tokens, options) for row in rows):
             raise NoDocumentsError(self.what)
         self.recipe = recipe.decided(intake.dtype, intake.kind)
 

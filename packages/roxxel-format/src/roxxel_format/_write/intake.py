@@ -191,6 +191,13 @@ class Intake:
         """The record of the tokenizer in a corpus."""
         return None if self.tokenizer is None else self.tokenizer.to_dict()
 
+    def chooses(self, tokens: Tokens, options: WriteOptions) -> bool:
+        """Return whether a write has a document; call this after the first document."""
+        if options.chooses is None:
+            return True
+        ending = separator_items(options.separator, str(self.dtype))
+        return options.has(tokens, self.dtype, len(ending))
+
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         """Yield the items of each document after `dtype` is known.
 

@@ -207,4 +207,5 @@ def write_shards(
         intake.kind,
         series.num_dropped,
         series.sync_s,
+        series.bins,
     )

@@ -81,6 +81,12 @@ class NewColumns:
         for file in self._files.values():
             file.add(row, start, stop, num_separators)
 
+    def add_padding(self, num_tokens: int) -> None:
+        """Add the padding of a bin, which is no document."""
+        for column, file in self._files.items():
+            if self._columns[column][0] == "token":
+                file.add_items(bytes(num_tokens))
+
     def close(self) -> None:
         """Rename the files of a shard that is complete."""
         for column, file in self._files.items():
@@ -122,7 +128,11 @@ class _ColumnFile(ABC):
 
     def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
         """Add tokens `[start, stop)` of a document and the separators after them."""
-        self._buffer += self.data_of(row, start, stop, num_separators)
+        self.add_items(self.data_of(row, start, stop, num_separators))
+
+    def add_items(self, data: bytes) -> None:
+        """Add the bytes of items."""
+        self._buffer += data
         if len(self._buffer) >= _BUFFER_BYTES:
             self._flush()
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 from roxxel_store.arguments import as_integer
 
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
+from roxxel_format._spec.tables import MIN_UNIT
 from roxxel_format._write.fields import Fields
 from roxxel_format.naming import printable
 
@@ -58,6 +59,7 @@ class WriteArguments(TypedDict, total=False):
     separator: float | bytes | str | Separator | None
     block_size: int
     max_shard_bytes: int | None
+    pack: int | None
     dtype: npt.DTypeLike | None
     vocab_size: int | None
     tokenizer: object | None
@@ -75,7 +77,7 @@ class WriteOptions:
         also: Further arguments that determine the documents, as JSON. The corpus
             records them, and `exist="keep"` compares them.
         chooses: Returns whether a document with an origin is written, from its tokens
-            without the separator. None writes all.
+            without the separator, and their number with it. None writes all.
 
     Example:
         >>> WriteOptions(dtype=np.uint16, max_shard_bytes=1 << 20).dtype_name
@@ -93,7 +95,8 @@ class WriteOptions:
     metadata: Mapping[str, Any] | None = None
     fields: Fields = field(default_factory=Fields)
     also: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    chooses: Callable[[Tokens], bool] | None = None
+    chooses: Callable[[Tokens, int], bool] | None = None
+    pack: int | None = None
 
     def __post_init__(self) -> None:
         known = get_args(TokenizerBackend)
@@ -108,19 +111,21 @@ class WriteOptions:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, as_integer(name, value))
+        if self.pack is not None:
+            object.__setattr__(self, "pack", as_integer("pack", self.pack, MIN_UNIT))
 
     @property
     def dtype_name(self) -> str | None:
         """Name of the item type."""
         return None if self.dtype is None else str(self.dtype)
 
-    def has(self, tokens: Tokens, dtype: str | None) -> bool:
+    def has(self, tokens: Tokens, dtype: str | None, num_separators: int) -> bool:
         """Return whether a document is written; `dtype` is that of the corpus."""
         if self.chooses is None or tokens.ndim != 1:
             return True
         if dtype is not None and tokens.dtype.kind not in "biu":
             tokens = tokens.astype(stored_dtype(dtype))  # As a reader finds it.
-        return self.chooses(tokens)
+        return self.chooses(tokens, tokens.size + num_separators)
 
     @property
     def separator_value(self) -> float | bytes | None:
@@ -150,6 +155,8 @@ class WriteOptions:
         # Omitted if False, so that records of earlier releases compare equal.
         if self.special_tokens:
             recorded["special_tokens"] = True
+        if self.pack is not None:
+            recorded["pack"] = self.pack
         return {**recorded, **self.fields.recorded, **self.also}
 
 
@@ -185,6 +192,9 @@ class WriteSummary:
             vocabulary has neither them nor a token for unknown characters.
         left_out: The files of the given folders and patterns that are no data, such as
             `README.md`.
+        unit: Tokens of a bin; None unless the documents are packed.
+        num_padding: Tokens that are padding of bins.
+        num_cut: Documents longer than a bin, which were cut.
 
     Example:
         >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
@@ -203,6 +213,9 @@ class WriteSummary:
     sync_s: float
     num_dropped: int = 0
     left_out: tuple[str, ...] = ()
+    unit: int | None = None
+    num_padding: int = 0
+    num_cut: int = 0
 
     @property
     def num_shards(self) -> int:
@@ -221,8 +234,20 @@ class WriteSummary:
             f"{verb} {self.num_tokens:,} token{'s' * (self.num_tokens != 1)} "
             f"({self.dtype}) in {self.num_documents:,} "
             f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
-            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes{dropped}"
+            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes"
+            f"{self._packed_note()}{dropped}"
             f"{self.left_out_note(self.left_out)}"
+        )
+
+    def _packed_note(self) -> str:
+        """Return what the summary says about bins."""
+        if self.unit is None:
+            return ""
+        share = 100 * self.num_padding / max(1, self.num_tokens)
+        return (
+            f"; packed into {self.num_tokens // self.unit:,} bins of {self.unit:,} "
+            f"tokens ({share:.3f} % padding); {self.num_cut:,} longer "
+            f"document{'s' * (self.num_cut != 1)} cut"
         )
 
     @staticmethod

@@ -25,7 +25,7 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.records import PLAN, DamagedRecordError
-from roxxel_format._spec.tables import NewShards, ShardTable
+from roxxel_format._spec.tables import NewShards, ShardTable, unit_of
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     manifest_urls,
@@ -184,13 +184,17 @@ class Place(ABC):
 
     def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
         """Return the shards that a manifest lists: all, or those of one job."""
-        rows = [
-            manifest.shards.row(at)
+        chosen = [
+            at
             for at, name in enumerate(manifest.shards.names)
             if job in {None, self.name.job_of(name)}
         ]
-        columns = map(list, zip(*rows, strict=True))
-        return NewShards(ShardTable(*columns), dtype=manifest.dtype_name)
+        columns = map(list, zip(*map(manifest.shards.row, chosen), strict=True))
+        return NewShards(
+            ShardTable(*columns),
+            dtype=manifest.dtype_name,
+            bins=None if manifest.bins is None else manifest.bins.of(chosen),
+        )
 
     def summary(
         self, new: NewShards, started: float, *, kept: bool = False
@@ -208,6 +212,9 @@ class Place(ABC):
             duration_s=time.perf_counter() - started,
             sync_s=new.sync_s,
             num_dropped=new.num_dropped,
+            unit=unit_of(new.bins),
+            num_padding=0 if new.bins is None else new.bins.num_padding,
+            num_cut=0 if new.bins is None else new.bins.num_cut,
         )
 
     def check_present(self, sizes: Mapping[str, int]) -> None:

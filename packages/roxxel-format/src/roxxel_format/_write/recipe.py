@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._spec.tables import BinTable, ColumnTable, unit_text
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.series import NoDocumentsError
 
@@ -36,6 +36,7 @@ class Recipe:
         columns: The columns by name: per token or document, and item type.
         dtype: Name of the item type; None until a document decides.
         kind: `"text"` or `"tokens"`; None until a document decides.
+        unit: Tokens of a bin; None unless the documents are packed.
 
     Example:
         >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
@@ -50,6 +51,7 @@ class Recipe:
     columns: Mapping[str, tuple[str, str]]
     dtype: str | None = None
     kind: str | None = None
+    unit: int | None = None
 
     @property
     def appends(self) -> bool:
@@ -106,6 +108,12 @@ class Recipe:
                 f"{what}: its documents end with {_ending(manifest.separator)}, "
                 f"the new ones with {_ending(separator)}; append with the same "
                 "separator, or write another corpus"
+            )
+        bins = None if self.unit is None else BinTable(self.unit)
+        if unit_text(bins) != unit_text(manifest.bins):
+            raise ValueError(
+                f"{what}: holds {unit_text(manifest.bins)}, so {unit_text(bins)} "
+                "cannot be appended; append with the same pack, or write another corpus"
             )
         return self.decided(stored, kind)
 
@@ -173,6 +181,7 @@ class Recipe:
                 separator=separator_items(self.separator, self.dtype),
                 tokenizer=self.tokenizer,
                 kind=self.kind,
+                bins=None if self.unit is None else BinTable(self.unit),
             )
         twice = set(manifest.shards.names) & set(new.shards.names)
         if twice:
@@ -188,6 +197,7 @@ class Recipe:
             shards=everything,
             columns=_extended_columns(manifest, new.columns, len(new)),
             versions=(*manifest.versions, version),
+            bins=_extended_bins(manifest.bins, new.bins),
         )
 
 
@@ -204,6 +214,11 @@ def _extended_columns(
         none = ColumnTable(table.per, table.dtype, (), (), ())
         columns.setdefault(name, none.followed_by(num_old) + table)
     return columns
+
+
+def _extended_bins(old: BinTable | None, new: BinTable | None) -> BinTable | None:
+    """Join the bins of a manifest and of new shards, both packed or both not."""
+    return old if old is None or new is None else old + new
 
 
 def _ending(separator: Sequence[int | float]) -> str:

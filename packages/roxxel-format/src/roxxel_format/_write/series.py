@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from roxxel_format._spec.dtypes import stored_dtype
 from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.tables import BinTable
 from roxxel_format._version import __version__
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
+from roxxel_format._write.fields import EncodedRow, Row
 from roxxel_format._write.intake import separator_items
+from roxxel_format._write.packing import packed
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
     from roxxel_format._spec.tables import ShardTable
-    from roxxel_format._write.fields import EncodedRow, Origin
+    from roxxel_format._write.fields import Origin
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.options import WriteOptions
+    from roxxel_format._write.packing import Part
 
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 
@@ -36,7 +44,7 @@ class ShardSeries:
     None, `ShardWriter` creates one. `paths` includes the shard that is being renamed.
     `on_closed` gets the path of each finished shard. If there are `columns`, the data
     are rows, and the series also writes the columns of each shard. `num_documents`
-    counts a document in two shards once.
+    counts a document in two shards once. `bins` is None unless documents are packed.
     """
 
     def __init__(
@@ -64,6 +72,9 @@ class ShardSeries:
         self.paths: list[Path] = []
         self.num_documents = 0
         self.sync_s = 0.0
+        unit = options.pack
+        self.bins = None if unit is None else BinTable(unit)
+        self._num_padding = self._num_cut = 0
 
     @property
     def table(self) -> ShardTable:
@@ -85,7 +96,9 @@ class ShardSeries:
             arrange: Returns the documents to write in another order.
         """
         try:
-            if self._columns is not None:
+            if self.bins is not None:
+                self._add_bins(self._rows(data, ending, arrange), self.bins.unit)
+            elif self._columns is not None:
                 for row in self._chosen(data, arrange):
                     self._add(row.tokens, row)
                     self.num_documents += 1
@@ -101,6 +114,69 @@ class ShardSeries:
             self._close_shard()
         except (DocumentError, DocumentTypeError) as error:
             raise error.of(self._origin_of(error.document)) from error
+
+    def _rows(
+        self,
+        data: Iterable[object],
+        ending: Callable[[], Mapping[str, object]] | None,
+        arrange: Arrange | None,
+    ) -> Iterator[EncodedRow]:
+        """Yield the documents to write, whether or not the data are rows."""
+        if self._columns is not None or ending is not None:
+            return self._chosen(data, arrange)
+        arrays = self._intake.arrays(_iterator(data))
+        return (EncodedRow(each, 0, Row(None)) for each in arrays)
+
+    def _add_bins(self, rows: Iterator[EncodedRow], unit: int) -> None:
+        first = next(rows, None)
+        if first is None:
+            return
+        name = str(self._intake.dtype)  # known from the first document on
+        padding = np.zeros(unit, stored_dtype(name))
+        bins = packed(
+            chain([first], rows),
+            unit,
+            name,
+            separator_items(self._options.separator, name),
+            self._options.vocab_size,
+        )
+        for parts in bins:
+            self._add_bin(self._writer_of_bin(unit, len(parts)), parts, padding)
+
+    def _writer_of_bin(self, unit: int, num_parts: int) -> ShardWriter:
+        """Return the writer of the shard that has room for one more bin."""
+        limit = self._options.max_shard_bytes
+        writer = self._writer = self._writer or self._new_shard()
+        if limit is None or writer.size_with(unit) + 8 * num_parts <= limit:
+            return writer
+        if writer.num_documents:
+            self._close_shard()
+            writer = self._writer = self._new_shard()
+        needed = writer.size_with(unit) + 8 * num_parts
+        if needed > limit:
+            raise ValueError(
+                f"max_shard_bytes={limit} leaves no room for a bin of pack={unit} "
+                f"tokens; use at least {needed}"
+            )
+        return writer
+
+    def _add_bin(
+        self, writer: ShardWriter, parts: Sequence[Part], padding: Tokens
+    ) -> None:
+        """Write the documents of a bin, then its padding, which may be empty."""
+        room = padding.size
+        for part in parts:
+            tokens = part.row.tokens
+            writer.append(tokens)
+            if self._columns is not None:
+                self._columns.add(part.row, 0, tokens.size, 0)
+            room -= tokens.size
+            self._num_cut += part.is_cut
+            self.num_documents += 1
+        writer.append(padding[:room])
+        if self._columns is not None:
+            self._columns.add_padding(room)
+        self._num_padding += room
 
     def _add_all(self, arrays: Iterator[Tokens]) -> None:
         # Both loops share one generator, because a second `iter(data)` may start over.
@@ -121,7 +197,7 @@ class ShardSeries:
         rows: Iterable[EncodedRow] = (
             row
             for row in self._intake.rows(_iterator(data), self._options.fields)
-            if self._options.has(row.tokens, self._intake.dtype)
+            if self._intake.chooses(row.tokens, self._options)
         )
         for row in rows if arrange is None else arrange([*rows]):
             self._num_dropped += row.num_dropped
@@ -229,6 +305,8 @@ class ShardSeries:
         metadata = {**(self._options.metadata or {}), **self._metadata}
         metadata["created_by"] = f"roxxel-format {__version__}"
         metadata["separator"] = list(separator)
+        if self.bins is not None:
+            separator = ()  # Packed documents hold their separators.
         if self._intake.recorded_tokenizer is not None:
             metadata["tokenizer"] = self._intake.recorded_tokenizer
         path, draft = self._new_path()
@@ -250,6 +328,11 @@ class ShardSeries:
         assert writer is not None  # noqa: S101 - called with a shard open
         # Record the path first: an interrupt may stop `close` after the rename.
         self.paths.append(writer.path)
+        if self.bins is not None:
+            counts = {"padding": self._num_padding, "cut": self._num_cut}
+            writer.metadata |= {"unit": self.bins.unit, **counts}
+            self.bins += BinTable(self.bins.unit, *([each] for each in counts.values()))
+            self._num_padding = self._num_cut = 0
         self._layouts.append(writer.close())
         self.sync_s += writer.sync_s
         self._writer = None

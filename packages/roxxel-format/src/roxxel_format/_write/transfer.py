@@ -221,6 +221,7 @@ def _new_manifest(contents: Contents) -> Manifest:
         tokenizer=as_table(metadata.get("tokenizer")) or None,
         shards=contents.shards,
         versions=(version,),
+        bins=contents.bins,
     )
 
 

@@ -50,6 +50,7 @@ def info(options: argparse.Namespace) -> int:
             "shards": corpus.num_shards,
             "tokens": corpus.num_tokens,
             "documents": corpus.num_documents,
+            **_bin_facts(corpus),
             "dtype": corpus.dtype_name,
             "token_range": corpus.token_range_seen,
             "block_size": corpus.block_size,
@@ -87,9 +88,22 @@ def info(options: argparse.Namespace) -> int:
         print(f"{'tokens':>24} {'documents':>12}")
         for line in lengths.lines():
             print(line)
-    for line in _input_lines(inputs, facts["tokens"]):
+    num_tokens = facts["tokens"] - facts.get("padding", 0)
+    for line in _input_lines(inputs, num_tokens):
         print(line)
     return 0
+
+
+def _bin_facts(corpus: Roxxel) -> dict[str, int]:
+    """Return what is known of the bins of a packed corpus."""
+    if corpus.unit is None:
+        return {}
+    return {
+        "bins": corpus.num_tokens // corpus.unit,
+        "unit": corpus.unit,
+        "cut": corpus.num_cut,
+        "padding": corpus.num_padding,
+    }
 
 
 def _shown(value: Any) -> str:

@@ -1,12 +1,16 @@
-"""Hold documents out of a corpus by their content."""
+"""Divide documents over several corpora, by their content or their length."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.arguments import as_integer
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
@@ -37,6 +41,64 @@ class Side:
     def recorded(self) -> list[Any]:
         """Return the side for JSON."""
         return [self.name, self.share, self.is_held_out]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One of the corpora of a command.
+
+    `side` is its side of a split. With `lengths`, it has the documents of the least to
+    the greatest number of tokens, with their separators, packed into bins of `pack`.
+    """
+
+    path: str
+    side: Side | None = None
+    lengths: tuple[int, int | None] | None = None
+    pack: int | None = None
+
+
+def outputs_of(
+    filepath: str, split: tuple[str, float] | None, buckets: Sequence[int] | None
+) -> list[Target]:
+    """Return the corpora of a command in the order in which they are written.
+
+    Held-out documents come first, so that no corpus exists without them.
+
+    Args:
+        filepath: Path of the corpus.
+        split: Name and share of the held-out documents.
+        buckets: The tokens of a bin for each range of lengths, ascending.
+    """
+    found = [Target(filepath)]
+    if buckets is not None:
+        tops = [*buckets[:-1], None]
+        least = [0, *(each + 1 for each in buckets[:-1])]
+        found = [
+            Target(held_out_path(filepath, str(pack)), None, (low, high), pack)
+            for low, high, pack in zip(least, tops, buckets, strict=True)
+        ]
+    if split is None:
+        return found
+    return [
+        replace(
+            each,
+            path=held_out_path(each.path, split[0]) if is_held_out else each.path,
+            side=Side(*split, is_held_out=is_held_out),
+        )
+        for each in found
+        for is_held_out in (True, False)
+    ]
+
+
+def checked_buckets(lengths: Sequence[int]) -> list[int]:
+    """Return the lengths of `bucket_by_length`; raise unless they ascend from 2."""
+    found = [as_integer("bucket_by_length", each, 2) for each in lengths]
+    if not found or found != sorted({*found}):
+        raise ValueError(
+            f"bucket_by_length={found} must be lengths that ascend, such as "
+            "[513, 1025, 4097]"
+        )
+    return found
 
 
 def held_out_path(filepath: str, name: str) -> str:

@@ -8,13 +8,14 @@ all three give the same bytes. The commit makes the shards a corpus.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from roxxel_format.writing import Fields, WriteOptions
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._inputs.old_shards import with_old_separator
-from roxxel_prepare._plan.side import Side, held_out_path
+from roxxel_prepare._plan.side import checked_buckets, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.preparation import Choice, prepare
@@ -47,6 +48,7 @@ def write_files(
     part: tuple[int, int] | None = None,
     unit_bytes: int = UNIT_BYTES,
     split: tuple[str, float] | None = None,
+    bucket_by_length: Sequence[int] | None = None,
     shuffle: int | None = None,
     skip_bad: bool = False,
     progress: Callable[[Progress], None] | None = None,
@@ -86,19 +88,24 @@ def write_files(
         unit_bytes: Minimum size of the inputs of a unit.
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
             of their tokens, in a second corpus: `wiki_name_*.rox` beside `wiki_*.rox`.
+        bucket_by_length: Ascending lengths, such as `[513, 1025, 4097]`: write a packed
+            corpus for each, `wiki_513_*.rox` and so on of `wiki_*.rox`. A document is
+            in the first whose bins are long enough for it and its separator, else in
+            the last. In place of `pack`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave out damaged documents. If damage makes the rest of a file
             unreadable, leave out the rest.
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
-        **arguments: `separator`, `block_size`, `max_shard_bytes`, `dtype`,
+        **arguments: `separator`, `block_size`, `max_shard_bytes`, `pack`, `dtype`,
             `vocab_size`, `tokenizer`, `special_tokens` and `metadata`, as for
-            `Roxxel.write`. The end of a unit also ends a shard. Each process loads the
-            tokenizer, so pass its path or name.
+            `Roxxel.write`. The end of a unit also ends a shard. `pack` packs each unit
+            by itself. Each process loads the tokenizer, so pass its path or name.
 
     Returns:
         A summary of the corpus, or of the part. With `split`, a list of two: first the
-        summary of the held-out documents.
+        summary of the held-out documents. With `bucket_by_length`, this for each
+        length.
 
     Raises:
         BucketError: An object cannot be read, or was replaced.
@@ -128,44 +135,48 @@ def write_files(
             f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
             "prompt and a completion; pass the names of one kind"
         )
-    outputs = [os.fspath(filepath)]
-    if split is not None:
-        # Held-out documents come first, so that no corpus exists without them.
-        outputs.insert(0, held_out_path(outputs[0], split[0]))
-    files = find_inputs([str(each) for each in inputs], format, field, outputs=outputs)
+    if bucket_by_length is not None:
+        bucket_by_length = checked_buckets(bucket_by_length)
+        if arguments.get("pack") is not None:
+            raise ValueError(
+                f"pack={arguments.get('pack')} and bucket_by_length="
+                f"{bucket_by_length}: each length is packed by itself; pass only one"
+            )
+    outputs = outputs_of(os.fspath(filepath), split, bucket_by_length)
+    paths = [each.path for each in outputs]
+    files = find_inputs([str(each) for each in inputs], format, field, outputs=paths)
     given = {"field": field, "prompt": prompt, "completion": completion}
     check_fields(files, given | {"id": document_id})
     options = WriteOptions(
         fields=Fields(files.field, prompt, completion, document_id, path),
         **arguments,
     )
-    options, line_of = with_old_separator(outputs[-1], options, exist, files)
-    sides: list[Side | None] = [None]
-    if split is not None:
+    options, line_of = with_old_separator(paths[-1], options, exist, files)
+    if len(outputs) > 1:
+        what = "a split" if split is not None else "bucket_by_length"
         if files.stream is not None:
             raise ValueError(
-                f"{files.stream}: cannot be read twice, as a split needs; pass files"
+                f"{files.stream}: cannot be read twice, as {what} needs; pass files"
             )
         if exist == "append":
             raise ValueError(
-                f"{filepath}: a split cannot append to two corpora as one; write new "
-                "corpora, or append without --split"
+                f"{filepath}: {what} cannot append to several corpora as one; write "
+                "new corpora, or append to each of them"
             )
-        sides = [Side(*split, is_held_out=True), Side(*split, is_held_out=False)]
     return [
         prepare(
-            corpus,
+            each.path,
             files,
-            options,
+            replace(options, pack=each.pack) if each.lengths else options,
             exist,
-            Choice(side, shuffle, skip_bad),
+            Choice(each.side, shuffle, skip_bad, each.lengths),
             runner=runner,
             part=part,
             unit_bytes=unit_bytes,
             line_of=line_of,
             progress=progress,
         )
-        for corpus, side in zip(outputs, sides, strict=True)
+        for each in outputs
     ]
 
 

@@ -38,6 +38,7 @@ from roxxel_prepare._run.unit_writer import UnitWriter
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     from roxxel_format import WriteSummary
     from roxxel_format.writing import Exist, WriteOptions
 
@@ -51,14 +52,30 @@ if TYPE_CHECKING:
 class Choice:
     """Which documents a preparation writes, and in which order.
 
-    `side` selects the documents of one corpus of a split. `shuffle` is the seed that
-    orders the units, and the documents in each unit. `skip_bad` is whether damaged
-    inputs are skipped.
+    `side` selects the documents of one corpus of a split. `lengths` selects those of
+    the least to the greatest number of tokens, with their separators; None is no limit.
+    `shuffle` is the seed that orders the units, and the documents in each unit.
+    `skip_bad` is whether damaged inputs are skipped.
     """
 
     side: Side | None = None
     shuffle: int | None = None
     skip_bad: bool = False
+    lengths: tuple[int, int | None] | None = None
+
+    def has(self, tokens: npt.NDArray[Any], length: int) -> bool:
+        """Return whether a document is chosen; `length` counts its separator too."""
+        if self.lengths is not None:
+            least, greatest = self.lengths
+            if length < least or (greatest is not None and length > greatest):
+                return False
+        return self.side is None or self.side.has(tokens)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other corpus of the same command comes before."""
+        begins = self.lengths is None or not self.lengths[0]
+        return begins and (self.side is None or self.side.is_held_out)
 
     def recorded(self, inputs: Inputs) -> dict[str, Any]:
         """Return the arguments for JSON."""
@@ -66,6 +83,7 @@ class Choice:
             "split": None if self.side is None else self.side.recorded(),
             "shuffle": self.shuffle,
             SKIP_BAD: self.skip_bad or None,
+            "lengths": None if self.lengths is None else [*self.lengths],
             "inputs": inputs.recorded,
         }
         return {name: value for name, value in values.items() if value is not None}
@@ -119,14 +137,14 @@ def prepare(
         options,
         metadata={"source": inputs.source, **(options.metadata or {})},
         also=choice.recorded(inputs),
-        chooses=None if side is None else side.has,
+        chooses=choice.has if choice.side or choice.lengths else None,
     )
     write = CorpusWrite(
         filepath,
         options,
         exist,
-        # Both corpora of a split end their documents alike.
-        says_ending=side is None or side.is_held_out,
+        # All corpora of a command end their documents alike.
+        says_ending=choice.is_first,
     )
     workers = getattr(runner, "workers", 2 if runner else 1)
     if write.is_one_file and (workers > 1 or part):
@@ -178,6 +196,13 @@ def prepare(
             raise ValueError(
                 f"{write.what}: no document of the inputs would be {what} with --split "
                 f"{side.name}={side.share}; choose another share"
+            ) from error
+        if choice.lengths is not None:
+            least, greatest = choice.lengths
+            raise ValueError(
+                f"{write.what}: no document of the inputs has {least} to "
+                f"{greatest or 'more'} tokens; leave its length {options.pack} out of "
+                "--bucket-by-length"
             ) from error
         raise InputError(
             f"{inputs.paths[0]}: holds no documents"

@@ -14,7 +14,7 @@ from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
-from roxxel_prepare._plan.side import held_out_path
+from roxxel_prepare._plan.side import outputs_of
 from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.files import write_files
@@ -71,17 +71,20 @@ def _write(options: argparse.Namespace) -> int:
         part=options.part,
         unit_bytes=options.unit_bytes,
         split=options.split,
+        bucket_by_length=options.bucket_by_length,
         shuffle=options.shuffle,
         skip_bad=options.skip_bad,
         progress=status_line(),
         **cast("WriteArguments", given),
     )
-    corpora = [options.corpus]
-    if options.split is not None:
-        corpora.insert(0, held_out_path(options.corpus, options.split[0]))
+    outputs = outputs_of(options.corpus, options.split, options.bucket_by_length)
+    corpora = [each.path for each in outputs]
     _print_summaries(dict(zip(corpora, written, strict=True)))
     if options.part is not None:
-        print(f"  roxxel-prepare commit {shlex.quote(options.corpus)}")
+        # The commit of a corpus also commits what was held out of it.
+        for each in outputs:
+            if each.side is None or not each.side.is_held_out:
+                print(f"  roxxel-prepare commit {shlex.quote(each.path)}")
     return 0
 
 

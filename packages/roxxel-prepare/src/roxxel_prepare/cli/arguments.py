@@ -129,6 +129,22 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="bytes that one checksum covers, a power of two; default: 4096",
     )
     _add_max_shard_bytes(write)
+    packing = write.add_mutually_exclusive_group()
+    packing.add_argument(
+        "--pack",
+        type=int,
+        metavar="T",
+        help="put documents whole into bins of T tokens, so that sequences of T tokens "
+        "cut none but those that are longer; default: documents stay in their order",
+    )
+    packing.add_argument(
+        "--bucket-by-length",
+        type=values.lengths,
+        metavar="T,T,...",
+        help="write a packed corpus for each of these lengths: 513,4097 writes "
+        "wiki_513_*.rox of wiki_*.rox with the documents of up to 513 tokens, and "
+        "wiki_4097_*.rox with all longer ones",
+    )
     write.add_argument(
         "--tokenizer",
         metavar="PATH",

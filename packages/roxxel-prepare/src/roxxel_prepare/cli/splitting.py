@@ -37,6 +37,7 @@ def split(options: argparse.Namespace) -> int:
     with Roxxel(options.corpus) as corpus:
         _check_apart(corpus, outputs, files)
         _check_columns(corpus, options)
+        _check_dense(corpus, options)
         if len(salt) > _MAX_SALT:
             raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
 
@@ -91,6 +92,16 @@ def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
             f"{options.corpus}: has columns ({', '.join(columns)}), which a split "
             "does not copy; hold documents out with `roxxel-prepare write --split`, or "
             "add --drop-columns"
+        )
+
+
+def _check_dense(corpus: Roxxel, options: argparse.Namespace) -> None:
+    """Raise if the corpus is packed: its documents may be parts of documents."""
+    if corpus.unit is not None:
+        raise ValueError(
+            f"{options.corpus}: is packed in bins of {corpus.unit} tokens, and a split "
+            "would hold out parts of documents; hold documents out with "
+            "`roxxel-prepare write --split` beside --pack"
         )
 
 

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from roxxel_prepare._plan.side import checked_buckets
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,6 +25,17 @@ def part(text: str) -> tuple[int, int]:
         return int(first), int(count)
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
+def lengths(text: str) -> list[int]:
+    """Parse lengths `513,1025,4097`, which ascend."""
+    found = [int(each) for each in text.split(",") if each.strip().isdecimal()]
+    with contextlib.suppress(ValueError):
+        if len(found) == text.count(",") + 1:
+            return checked_buckets(found)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a list of lengths that ascend, such as 513,1025,4097"
     )
 
 

@@ -98,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
         places = chain(first, places)
         corpus = corpora[found.source]
         documents = corpus.document_spans(found.start, found.stop)
-        numbers = [int(number) for number in documents[:, 0]]
+        numbers = [int(number) for number in documents[:, 0] if number >= 0]
         masked = {
             number: steps
             for number in numbers
