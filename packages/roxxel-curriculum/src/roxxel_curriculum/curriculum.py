@@ -28,7 +28,7 @@ from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from roxxel_format import TokenReader
 
@@ -237,10 +237,11 @@ class Curriculum:
             fields: Names of the fields of a batch, each of shape `(B, T)`. If
                 `"tokens"` is the only field, a batch is an array, otherwise a dict of
                 arrays. All fields but the tokens are int32: `"segment_ids"` counts the
-                documents of a row from 1, `"positions"` counts tokens from the start of
-                their document in the row, and `"source"` is an index into
-                `source_names`. `"loss_mask"` is 1 on tokens to learn. It is 0 on
-                withdrawn tokens, and where a column `loss_mask` of a corpus is 0.
+                documents of a row from 1 and is 0 on padding, `"positions"` counts
+                tokens from the start of their document in the row, and `"source"` is an
+                index into `source_names`. `"loss_mask"` is 1 on tokens to learn. It is
+                0 on withdrawn tokens, on padding of a packed corpus, and where a column
+                `loss_mask` of a corpus is 0.
                 The state of the run has the digest of such a column. The loss of
                 predicting token j of a row counts `loss_mask[:, j]` times, so a loss
                 over `tokens[:, 1:]` uses `loss_mask[:, 1:]`.
@@ -252,23 +253,21 @@ class Curriculum:
             StateMismatch: The state and this curriculum differ in data, seed or past
                 phases.
             CurriculumError: The sources cannot meet the schedule, `check` is `"blocks"`
-                and a source has no checksums, or something is withdrawn and `fields`
-                lacks `"loss_mask"`.
+                and a source has no checksums, or something is withdrawn or padding
+                and `fields` lacks `"loss_mask"`.
             TypeError: Both `seed` and `state` are None.
             ValueError: A field or `check` is unknown.
         """
         seed, solution = self._bound(seed, state)
         sampler = Sampler(solution, seed, fields, check, state)
-        withdrawn = sorted(self._declaration.without)
-        if withdrawn and "loss_mask" not in sampler.fields:
-            amount = self._declaration.without[withdrawn[0]].amount
-            names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
-            raise CurriculumError(
-                f"{amount} of source {withdrawn[0]!r} must not be learned, but a "
-                "batch of the fields "
-                f"{', '.join(map(repr, sampler.fields))} does not say which tokens "
-                f"to leave out; give fields=({names})"
-            )
+        if "loss_mask" not in sampler.fields:
+            for what in _left_out(self._declaration, solution):
+                names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
+                raise CurriculumError(
+                    f"{what}, but a batch of the fields "
+                    f"{', '.join(map(repr, sampler.fields))} does not say which tokens "
+                    f"to leave out; give fields=({names})"
+                )
         return sampler
 
     def compare_held_out(self, held_out: Curriculum, name: str = "") -> tuple[str, ...]:
@@ -319,3 +318,15 @@ class Curriculum:
         if self._refusal is not None:
             raise CurriculumError(self._refusal)
         return given, self._solution
+
+
+def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:
+    """Say what the loss must leave out, and only the field `loss_mask` shows."""
+    for name, withdrawn in sorted(declaration.without.items()):
+        yield f"{withdrawn.amount} of source {name!r} must not be learned"
+    for source in solution.declaration.sources:
+        if source.num_padding:
+            yield (
+                f"{source.num_padding} tokens of source {source.name!r} are padding of "
+                f"its bins of {source.unit}"
+            )

@@ -216,8 +216,9 @@ class Sampler:
             )
         index = int(windows.source[row])
         start, stop = int(windows.start[row]), int(windows.stop[row])
-        documents = self._readers[index].document_spans(start, stop)[:, 0].tolist()
-        return Location(self.source_names[index], start, stop, tuple(documents))
+        documents = self._readers[index].document_spans(start, stop)[:, 0]
+        known = documents[documents >= 0]  # -1 is padding
+        return Location(self.source_names[index], start, stop, tuple(known.tolist()))
 
     def where(
         self, source: str, start: int, stop: int, until: int | None = None

@@ -76,6 +76,7 @@ def state_of(
                 "dtype": np.dtype(source.reader.dtype).name,
                 "tokenizer": source.reader.tokenizer,
                 "spans": solution.spans[source.name].num_spans,
+                **({"unit": source.unit} if source.unit > 1 else {}),
                 "policy": {"epochs": source.policy.epochs, "then": source.policy.then},
                 **(
                     {"loss_mask": columns[source.name]}

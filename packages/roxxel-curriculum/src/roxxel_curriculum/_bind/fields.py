@@ -142,7 +142,8 @@ def _segments(
     """Return `segment_ids` and `positions` of some rows, int32.
 
     Both count from the start of the row's whole window. If a document starts before the
-    window, position 0 is the first token of the window.
+    window, position 0 is the first token of the window. Padding, the document -1, has
+    segment 0.
     """
     segments = np.empty(shape, np.int32)
     positions = np.empty(shape, np.int32)
@@ -160,6 +161,7 @@ def _segments(
                 f"of the tokens [{start + first_column}, {stop}); the reader must "
                 "assign every token to one document"
             )
-        segments[row] = np.repeat(np.arange(1, len(spans) + 1), sizes)
+        is_document = spans[:, 0] >= 0
+        segments[row] = np.repeat(np.cumsum(is_document) * is_document, sizes)
         positions[row] = columns - np.repeat(first, sizes)
     return segments, positions

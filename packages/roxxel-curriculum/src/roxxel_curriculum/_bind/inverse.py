@@ -157,7 +157,10 @@ def _samples_of_epoch(
         round_depth = depth + before * stride
         parts = [
             np.array([part], np.uint64)
-            for part in (key, epoch, round_depth, stream.seq_len)
+            for part in (
+                *(key, epoch),
+                *(round_depth // spans.unit, stream.seq_len // spans.unit),
+            )
         ]
         order = Permutation(spans.num_spans * per_span, int(mix_keys(*parts)[0]))
         ranks = order.inverse(windows)

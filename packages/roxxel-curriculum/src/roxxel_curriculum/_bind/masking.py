@@ -1,8 +1,8 @@
 """What the loss leaves out of the rows of a step, and how these rows are read.
 
 A token is left out if its document is withdrawn, if a withdrawn range of tokens holds
-it, or if the column `loss_mask` of its corpus is 0. Withdrawn ranges are not read: they
-may be damaged, and a batch must not depend on damaged bytes.
+it, if it is padding, or if the column `loss_mask` of its corpus is 0. Withdrawn ranges
+are not read: they may be damaged, and a batch must not depend on damaged bytes.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Masking:
         self._readers = readers
         self._has_withdrawals = bool(solution.withdrawals)
         self._withdrawn = WithdrawnByStep(solution.withdrawals, names)
+        sources = enumerate(solution.declaration.sources)
+        self._padded = {index for index, source in sources if source.num_padding}
 
     def read(
         self,
@@ -125,12 +127,13 @@ class Masking:
             if rows.size:
                 mask[rows] = column.read(starts[rows], length) != 0
         withdrawn = self._withdrawn.at(step)
-        for row in np.flatnonzero(np.isin(source, [*withdrawn])):
+        for row in np.flatnonzero(np.isin(source, [*self._padded, *withdrawn])):
             index, start = int(source[row]), int(starts[row])
-            documents = withdrawn[index].documents
-            if len(documents):
+            if self.reads_documents(step, index):
                 spans = self._readers[index].document_spans(start, start + length)
-                is_learned = ~documents.holds(spans[:, 0])
+                is_learned = spans[:, 0] >= 0
+                if index in withdrawn:
+                    is_learned &= ~withdrawn[index].documents.holds(spans[:, 0])
                 mask[row] &= np.repeat(is_learned, spans[:, 2] - spans[:, 1])
             for first, last in self._ranges(step, index, start, start + length):
                 mask[row, first - start : last - start] = 0
@@ -144,7 +147,8 @@ class Masking:
     def reads_documents(self, step: int, index: int) -> bool:
         """Return whether the mask of a step depends on the documents of a source."""
         found = self._withdrawn.at(step).get(index)
-        return found is not None and len(found.documents) > 0
+        has_withdrawn = found is not None and len(found.documents) > 0
+        return has_withdrawn or index in self._padded
 
     def check_columns(self, state: Mapping[str, Any]) -> None:
         """Raise `StateMismatch` if the digest of a column differs from a state.

@@ -123,19 +123,19 @@ def _run_differences(
         for name, value in live.items()
         if state[name] != value
     ]
-    readers = {source.name: source.reader for source in declaration.sources}
+    sources = {source.name: source for source in declaration.sources}
     drawn = {name for phase in state["phases"] for name in phase["weights"]}
     for source in state["sources"]:
         name = source["name"]
         if name not in drawn:
             continue
-        if name not in readers:
+        if name not in sources:
             found.append(
                 f"source {name!r} gave samples before step {state['step']} and is gone "
                 "or renamed (keep it, with the weight 0 from that step on)"
             )
             continue
-        reader = readers[name]
+        reader, unit = sources[name].reader, sources[name].unit
         now = {
             "fingerprint": ("fingerprint", reader.fingerprint),
             "tokens": ("number of tokens", int(reader.num_tokens)),
@@ -147,6 +147,11 @@ def _run_differences(
             for key, (what, value) in now.items()
             if source[key] != value
         )
+        if source.get("unit", 1) != unit:
+            found.append(
+                f"source {name!r} was {_packed(source.get('unit', 1))} and is now "
+                f"{_packed(unit)}"
+            )
     past: dict[int, int] = dict(state["skips"])
     here = {skip.at: skip.steps for skip in declaration.skips}
     found.extend(
@@ -156,6 +161,10 @@ def _run_differences(
         if past.get(at, 0) != here.get(at, 0)
     )
     return found
+
+
+def _packed(unit: int) -> str:
+    return f"packed in bins of {unit} tokens" if unit > 1 else "not packed"
 
 
 def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:

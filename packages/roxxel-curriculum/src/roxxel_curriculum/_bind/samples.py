@@ -194,16 +194,18 @@ def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
     for stream, key, first, count in ranges:
         spans = stream.spans
         stride = spans.stride(stream.seq_len)
-        shared = spans.span_tokens, stride, stream.seq_len
+        shared = spans.span_tokens, stride, stream.seq_len, spans.unit
         for epoch, depth, per_span, in_round, size in stream.rounds(first, count):
             rows.append((epoch, depth, per_span, in_round, *shared))
             keys.append(key)
             sizes.append(spans.num_spans * per_span)
             counts.append(size)
-    epoch, depth, per_span, in_round, span_tokens, stride, seq_len = np.array(
+    epoch, depth, per_span, in_round, span_tokens, stride, seq_len, unit = np.array(
         rows, np.uint64
     ).T
-    round_keys = mix_keys(np.array(keys, np.uint64), epoch, depth, seq_len)
+    round_keys = mix_keys(
+        np.array(keys, np.uint64), epoch, depth // unit, seq_len // unit
+    )
     per_round = np.array(counts)
     stops = np.cumsum(per_round)
     # Adding `shift` turns an index over all rounds into an index within its round. A

@@ -186,8 +186,14 @@ def _pinned(source: Source) -> Source:
     """Fix a source at its current version, so that later writes have no effect."""
     with_version = _optional(source.reader, "with_version")
     if with_version is None:
-        return source
-    return replace(source, reader=with_version(source.reader.fingerprint))
+        return _with_bins(source)
+    return _with_bins(replace(source, reader=with_version(source.reader.fingerprint)))
+
+
+def _with_bins(source: Source) -> Source:
+    """Return a source with the unit and the padding that its reader declares."""
+    unit, padding = (_optional(source.reader, each) for each in ("unit", "num_padding"))
+    return replace(source, unit=unit or 1, num_padding=padding or 0)
 
 
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
@@ -196,7 +202,7 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     if with_version is None or wanted in (None, source.reader.fingerprint):
         return source
     try:
-        return replace(source, reader=with_version(wanted))
+        return _with_bins(replace(source, reader=with_version(wanted)))
     except ShardError:
         # The wanted version is missing, so the source keeps its own version.
         # `_run_differences` then reports that the two fingerprints differ.
@@ -261,6 +267,13 @@ def _check_reader(source: Source) -> None:
                 f"does not accept ({', '.join(arguments)}); write {member} with the "
                 "arguments of roxxel_format.TokenReader"
             )
+    unit = _optional(reader, "unit")
+    if unit is not None and (unit < 2 or reader.num_tokens % unit):
+        raise CurriculumError(
+            f"source {source.name!r} holds {reader.num_tokens} tokens in bins of "
+            f"{unit}, which are not whole; a bin has at least 2 tokens, so correct "
+            "the reader, or write the corpus again"
+        )
     if not 0 < reader.num_tokens <= MAX_TOKENS:
         raise CurriculumError(
             f"source {source.name!r} holds {reader.num_tokens} tokens; "

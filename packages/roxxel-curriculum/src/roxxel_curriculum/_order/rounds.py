@@ -6,6 +6,10 @@ number of tokens used in each span. After a change of sequence length, the next 
 starts at the same depth. When no further window fits into a span, the next epoch starts
 at depth 0 with another key. Windows do not cross spans, so a window is consecutive
 tokens, and an epoch reads no token twice if `overlap` is 0.
+
+A packed source consists of bins of `unit` tokens, and its windows are whole bins. It is
+read like a source of N / unit tokens, in which each token is a bin: spans, depths,
+rounds and keys are the same, and every number of tokens is `unit` times as large.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ class Spans:
     longest: int  # L
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     num_spans: int  # K
-    span_tokens: int  # C; fewer than K tokens are outside the spans
+    span_tokens: int  # C; fewer than K bins are outside the spans
+    unit: int = 1  # tokens of a bin; 1 if the source is not packed
 
     def stride(self, seq_len: int) -> int:
         """Return the distance between the starts of neighbouring windows."""
@@ -45,19 +50,21 @@ class Spans:
         return self.num_spans * self.windows_left(seq_len, 0)
 
 
-def cut_spans(num_tokens: int, longest: int, overlap: int) -> Spans:
-    """Cut a source into spans.
+def cut_spans(num_tokens: int, longest: int, overlap: int, unit: int = 1) -> Spans:
+    """Cut a source into spans of whole bins of `unit` tokens.
 
     `rounds` is the number of rounds in an epoch of the longest windows. With few
     rounds, an unfinished round or the tail of an epoch wastes more: up to `1 / rounds`
     of the source. With many rounds, fewer windows are shuffled together.
     """
-    # ceil(sqrt(N / L) / 2) and ceil(N / (64 L)), exactly.
-    quarter = -(-num_tokens // (4 * longest))
+    num_bins, most_bins = num_tokens // unit, max(1, longest // unit)
+    # ceil(sqrt(N / L) / 2) and ceil(N / (64 L)), exactly, with N and L in bins.
+    quarter = -(-num_bins // (4 * most_bins))
     half_root = isqrt(quarter - 1) + 1 if quarter else 0
-    rounds = min(100, max(2, half_root, -(-num_tokens // (64 * longest))))
-    num_spans = max(1, num_tokens // (longest * rounds))
-    return Spans(num_tokens, longest, overlap, num_spans, num_tokens // num_spans)
+    rounds = min(100, max(2, half_root, -(-num_bins // (64 * most_bins))))
+    num_spans = max(1, num_bins // (most_bins * rounds))
+    span_tokens = num_bins // num_spans * unit
+    return Spans(num_tokens, longest, overlap, num_spans, span_tokens, unit)
 
 
 class Round(NamedTuple):

@@ -154,7 +154,7 @@ def _longest_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Chang
 def _is_cut_alike(plan: PlanFigures, longest: int) -> bool:
     """Return whether a plan would have the same rounds with this `longest`."""
     cuts = [
-        cut_spans(source.num_tokens, value, plan.overlap)
+        cut_spans(source.num_tokens, value, plan.overlap, source.unit)
         for source in plan.sources
         for value in (plan.longest, longest)
     ]

@@ -132,6 +132,8 @@ class CorpusPlan:
         epochs: Number of passes over the source in the run.
         waste_tokens: Sum of `unfinished_tokens` and `tail_tokens` of this source over
             all phases.
+        unit: Number of tokens in a bin; 1 if the source is not packed.
+        padding_tokens: Number of tokens in the source that are padding of bins.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -149,6 +151,8 @@ class CorpusPlan:
     tokens: int
     epochs: float
     waste_tokens: int
+    unit: int = 1
+    padding_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,8 @@ def _corpus_row(
         name=source.name,
         fingerprint=source.reader.fingerprint,
         num_tokens=source.reader.num_tokens,
+        unit=source.unit,
+        padding_tokens=source.num_padding,
         num_spans=num_spans,
         policy=str(source.policy),
         tokens=sum(row.tokens for row in rows),

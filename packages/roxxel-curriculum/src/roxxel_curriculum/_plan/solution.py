@@ -41,6 +41,8 @@ class Source:
     reader: TokenReader
     policy: Policy
     order_name: str  # the name in the order and in states; `"self"` for the primary
+    unit: int = 1  # tokens of a bin; 1 if the source is not packed
+    num_padding: int = 0  # tokens that are padding
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class Solver:
                 operator.index(source.reader.num_tokens),
                 self._longest,
                 declaration.overlap,
+                source.unit,
             )
             for source in declaration.sources
         }
@@ -279,6 +280,21 @@ class Solver:
                 f"{label} has seq_len={phase.seq_len}; "
                 "with overlap=1 a sequence needs at least 2 tokens"
             )
+        for name, cut in spans.items():
+            if phase.seq_len % cut.unit:
+                above = -(-phase.seq_len // cut.unit) * cut.unit
+                raise CurriculumError(
+                    f"{label} has seq_len={phase.seq_len}, but source {name!r} is "
+                    f"packed in bins of {cut.unit} tokens, which a sequence must not "
+                    f"cut; use a multiple of {cut.unit}, such as {above}, or leave the "
+                    "source out"
+                )
+            if cut.unit > 1 and cut.overlap:
+                raise CurriculumError(
+                    f"{label} reads source {name!r}, which is packed in bins of "
+                    f"{cut.unit} tokens, with overlap={cut.overlap}; use overlap=0, "
+                    "because bins share no tokens"
+                )
         small = [
             f"{name!r} ({cut.num_tokens} tokens in {cut.num_spans} spans of "
             f"{cut.span_tokens})"

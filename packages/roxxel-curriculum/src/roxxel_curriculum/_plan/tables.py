@@ -231,6 +231,13 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
     for source in plan.sources:
         if source.epochs > 1:
             yield f"{source.name} is read {source.epochs:.2f} times"
+    for source in plan.sources:
+        if source.unit > 1:
+            share = 100 * source.padding_tokens / source.num_tokens
+            yield (
+                f"{source.name} is packed in bins of {source.unit:,} tokens; "
+                f"{share:.3g} % of its tokens are padding, which loss_mask leaves out"
+            )
     for at, count in plan.skips:
         yield f"before step {at:,} the data of {count:,} steps is skipped"
     for each in plan.withdrawn:
@@ -277,11 +284,14 @@ def notes_on_longest(plan: PlanFigures) -> tuple[str, ...]:
 def _note_on_longest(plan: PlanFigures, phase: PhasePlan) -> str:
     corpora = {source.name: source for source in plan.sources}
     length = phase.seq_len
-    sizes = [corpora[source.name].num_tokens for source in phase.sources]
+    sizes = [
+        (corpora[source.name].num_tokens, corpora[source.name].unit)
+        for source in phase.sources
+    ]
     now, declared = (
         max(
-            100 * cut_spans(size, longest, plan.overlap).num_spans * length / size
-            for size in sizes
+            100 * cut_spans(size, longest, plan.overlap, unit).num_spans * length / size
+            for size, unit in sizes
         )
         for longest in (plan.longest, length)
     )
