@@ -1,20 +1,22 @@
-"""Counts the modules whose functions run for a batch, a save, a restore or a document.
+"""Counts the modules whose functions run for a batch, a save, a restore or a write.
 
 Each action runs once before, so that nothing is loaded, compiled or opened for the
 first time. Then Python's profiler records the action in all threads. Generated
 functions, such as the constructor of a dataclass, do not count. A document is recorded
-twice: alone in the middle of a write, and with the whole write, which also opens and
-commits the corpus.
+three times: alone in the middle of a write, with the whole write, which also opens and
+commits the corpus, and with the preparation of a file.
 
     python tests-integration/benchmarks/paths.py
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
 import sys
 import tempfile
 import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_loader import device_stream
+from roxxel_prepare import write_files
 
 sys.path.append(str(Path(__file__).parents[1]))
 from buckets import running_bucket
@@ -46,6 +49,7 @@ def main() -> dict[str, list[str]]:
         with tempfile.TemporaryDirectory() as folder:
             paths = {
                 **written(calls, Path(folder)),
+                "a prepared file": prepared(calls, Path(folder)),
                 "a batch": batch(calls, Path(folder)),
                 **saved_and_restored(calls, Path(folder) / "checkpoints", ""),
             }
@@ -69,7 +73,7 @@ class Calls:
     def __init__(self) -> None:
         self._found: dict[str, None] | None = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def recorded(self) -> Generator[list[str]]:
         """Give a list that holds the modules once the context is left."""
         modules: list[str] = []
@@ -106,6 +110,17 @@ def written(calls: Calls, folder: Path) -> dict[str, list[str]]:
     with calls.recorded() as whole:
         Roxxel(folder / "tokens_*.rox").write(documents, separator=0, dtype="uint16")
     return {"a document written": alone, "a write": whole}
+
+
+def prepared(calls: Calls, folder: Path) -> list[str]:
+    """Return the modules of the second preparation of a file of JSON lines."""
+    lines = [json.dumps({"text": f"document {number}"}) + "\n" for number in range(99)]
+    for name in ("before", "after"):
+        source = folder / f"{name}.jsonl"
+        source.write_text("".join(lines))
+        with calls.recorded() as modules, contextlib.redirect_stderr(io.StringIO()):
+            write_files(folder / f"{name}_*.rox", [source], tokenizer="bytes")
+    return modules
 
 
 def batch(calls: Calls, folder: Path) -> list[str]:

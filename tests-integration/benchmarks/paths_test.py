@@ -7,6 +7,7 @@ from . import paths
 MOST = {
     "a document written": 4,
     "a write": 28,
+    "a prepared file": 51,
     "a batch": 11,
     "a save": 12,
     "a restore": 13,

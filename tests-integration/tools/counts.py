@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
+TESTS = "tests-integration/**/*.py"
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
 
 
@@ -161,6 +162,9 @@ def main() -> None:
     print(f"lines of source: {sum(lines.values())}")
     for package, number in lines.items():
         print(f"    {package}: {number}")
+    tests = [*ROOT.glob("packages/*/tests/**/*.py"), *ROOT.glob(TESTS)]
+    number = sum(len(path.read_text("utf-8").splitlines()) for path in tests)
+    print(f"lines of tests and benchmarks: {number}")
 
 
 if __name__ == "__main__":
