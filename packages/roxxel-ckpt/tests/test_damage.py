@@ -217,6 +217,21 @@ def test_a_foreign_folder_is_named(tmp_path: Path) -> None:
         checkpointer(tmp_path).restore()
 
 
+def refuse_to_open(patch: pytest.MonkeyPatch, path: Path, error: Exception) -> None:
+    """Let every way to open a file raise an error for one path."""
+    for module in (io, os):
+        opened = module.open
+
+        def failing(
+            given: Any, *args: Any, opened: Any = opened, **options: Any
+        ) -> Any:
+            if str(given) == str(path):
+                raise error
+            return opened(given, *args, **options)
+
+        patch.setattr(module, "open", failing)
+
+
 @pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json", WEIGHTS])
 @pytest.mark.parametrize(
     "error",
@@ -237,16 +252,9 @@ def test_a_step_that_cannot_be_read_is_no_damage(
 ) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10, 20)
-    opened = io.open
-
-    def failing(path: Any, *args: Any, **options: Any) -> Any:
-        if str(path) == str(tmp_path / "20" / name):
-            raise error
-        return opened(path, *args, **options)
-
     reading = checkpointer(tmp_path, seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(io, "open", failing)
+        refuse_to_open(patch, tmp_path / "20" / name, error)
         for use in (reading.peek, reading.restore):
             with pytest.raises(
                 CheckpointUnreadableError, match=str(error.args[-1])
@@ -289,16 +297,11 @@ def test_a_look_that_fails_at_any_moment_of_a_restore_names_its_reason(
 def test_a_step_is_saved_beside_one_that_cannot_be_read_and_none_is_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opened = io.open
-
-    def failing(path: Any, *args: Any, **options: Any) -> Any:
-        if str(path) == str(tmp_path / "10" / "checkpoint.json"):
-            raise OSError(errno.EIO, "Input/output error", str(path))
-        return opened(path, *args, **options)
-
+    path = tmp_path / "10" / "checkpoint.json"
     with checkpointer(tmp_path, max_to_keep=1, keep_best=0) as saving:
         save_all(saving, 10)
-        monkeypatch.setattr(io, "open", failing)
+        error = OSError(errno.EIO, "Input/output error", str(path))
+        refuse_to_open(monkeypatch, path, error)
         save_all(saving, 20)
 
     assert saving.steps() == [10, 20]

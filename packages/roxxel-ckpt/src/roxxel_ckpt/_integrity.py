@@ -14,10 +14,9 @@ import os
 import re
 import stat
 import zlib
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from roxxel_store.files import matches_in
+from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.records import parse_value
 
 from roxxel_ckpt.errors import (
@@ -27,15 +26,13 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     ReadFile = Callable[[str], bytes]
     """Returns the content of a file of a step, given its path in the step."""
 
 _BLOCK_BYTES = 1 << 24
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
 
 
 class FileDigest(NamedTuple):
@@ -278,17 +275,6 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
     ):
         found[name].append(crc)
     return found
-
-
-def in_parallel(
-    act: Callable[[_Item], _Result], items: Sequence[_Item], threads: int
-) -> list[_Result]:
-    """Return what `act` returns for every item, in order."""
-    try:
-        with ThreadPoolExecutor(threads) as pool:
-            return list(pool.map(act, items))
-    except RuntimeError:  # an interpreter that is shutting down starts no threads
-        return list(map(act, items))
 
 
 def crc_of(body: Any) -> int:

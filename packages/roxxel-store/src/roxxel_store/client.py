@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore
 
-# `for_each` with files holds at most `_THREADS * max_parts * _PART_BYTES` of them.
-_THREADS = 16
+# `in_parallel` holds at most `THREADS * max_parts * _PART_BYTES` of uploaded files.
 _PART_BYTES = 8 << 20
 _MOST_PARTS = 9000  # S3 accepts at most 10 000.
 # All parts in flight share the uplink, so the time limit of a request for a large part
@@ -466,25 +465,6 @@ def bucket_of(url: str, timeout_s: float) -> tuple[Bucket, str]:
     """
     folder, _, name = url.rpartition("/")
     return Bucket(folder, timeout_s), name
-
-
-def for_each(act: Callable[[_Item], object], items: Iterable[_Item]) -> None:
-    """Call `act` with every item on several threads; raise the first error."""
-    # Imported here because it loads logging, which reading does not need.
-    from concurrent.futures import ThreadPoolExecutor
-
-    waiting = list(items)
-    pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="roxxel-bucket")
-    try:
-        futures = [pool.submit(act, item) for item in waiting]
-    except RuntimeError:  # an interpreter that is shutting down starts no threads
-        for item in waiting:
-            act(item)
-    else:
-        for future in futures:
-            future.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def checked_client(error: type[BucketError] = BucketError) -> ModuleType:

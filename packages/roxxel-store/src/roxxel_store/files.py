@@ -5,6 +5,8 @@ A file has a hidden draft name until it is flushed to the disk, and is then rena
 
 Opening a named pipe waits for a writer, and a device may have no end. So whatever reads
 a file by a path that somebody gave opens the file here.
+
+`in_parallel` works on many files or objects at the same time.
 """
 
 from __future__ import annotations
@@ -17,13 +19,15 @@ import stat
 import sys
 from fnmatch import fnmatchcase
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 DRAFT_SUFFIX = ".partial"
+THREADS = 16
+"""Files or objects on which `in_parallel` works at the same time."""
 _WILDCARD = re.compile(r"[*?[]")
 _DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.DOTALL)
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
@@ -35,6 +39,36 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _REMEDY = "check the path"
+
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def in_parallel(
+    act: Callable[[_Item], _Result], items: Iterable[_Item], threads: int = THREADS
+) -> list[_Result]:
+    """Call `act` with every item on several threads; return the results in order.
+
+    Raises the first error, and begins with no further item then.
+
+    Example:
+        >>> in_parallel(len, ["a", "bc"])
+        [1, 2]
+    """
+    # Imported here because it loads logging, which reading does not need.
+    from concurrent.futures import ThreadPoolExecutor
+
+    waiting = list(items)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="roxxel-files")
+    try:
+        futures = [pool.submit(act, item) for item in waiting]
+    except RuntimeError:  # an interpreter that is shutting down starts no threads
+        return [act(item) for item in waiting]
+    else:
+        return [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def mode_of(path: Path) -> int | None:

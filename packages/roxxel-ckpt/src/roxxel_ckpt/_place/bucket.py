@@ -26,8 +26,8 @@ import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_store.client import checked_client, for_each
-from roxxel_store.files import matches_in
+from roxxel_store.client import checked_client
+from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.swap import (
     MANIFEST,
     Writer,
@@ -162,9 +162,9 @@ class BucketStep:
                 file.seek(start)
                 file.write(data)
 
-        for_each(prepare, digests)
+        in_parallel(prepare, digests)
         blocks = [(name, *span) for name, d in digests.items() for span in d.spans()]
-        for_each(download, blocks)
+        in_parallel(download, blocks)
 
 
 class BucketFolder:
@@ -392,4 +392,4 @@ def _upload(bucket: Bucket, directory: Path) -> None:
                 "program clean this directory during a save"
             ) from None
 
-    for_each(send, names)
+    in_parallel(send, names)

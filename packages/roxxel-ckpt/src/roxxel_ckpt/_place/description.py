@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_store.arguments import as_integer
-from roxxel_store.files import read_file
+from roxxel_store.files import in_parallel, read_file
 from roxxel_store.records import MAX_BYTES, as_json
 
 from roxxel_ckpt._integrity import (
@@ -31,7 +31,6 @@ from roxxel_ckpt._integrity import (
     crc_of,
     digests_file,
     digests_from_json,
-    in_parallel,
     sealed,
     unsealed,
 )
@@ -59,8 +58,6 @@ _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 _NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-# Small files that are read at the same time, which matters in a bucket.
-_READERS = 16
 # The files hold these small floats as such, and other small floats as their bits.
 _SMALL_FLOATS = {
     "float8_e4m3fn",
@@ -442,7 +439,7 @@ def digests_of(step: Step, description: Description) -> dict[str, FileDigest]:
     def read(process: int) -> dict[str, FileDigest]:
         return _digests(step, process, description.digests[process])
 
-    return _merged(in_parallel(read, range(len(description.digests)), _READERS))
+    return _merged(in_parallel(read, range(len(description.digests))))
 
 
 def delivered(
@@ -465,7 +462,7 @@ def delivered(
                 f"could not be restored; {folder.not_shared_remedy}"
             ) from error
 
-    return _merged(in_parallel(read, range(len(digests)), _READERS))
+    return _merged(in_parallel(read, range(len(digests))))
 
 
 def _digests(step: Step, process: int, crc: int) -> dict[str, FileDigest]:
@@ -533,7 +530,7 @@ def descriptions(
             return error
 
     steps = finished(folder)
-    results = in_parallel(read, [*steps.values()], _READERS)
+    results = in_parallel(read, [*steps.values()])
     found = dict(zip(steps, results, strict=True))
     if any(isinstance(each, CheckpointDamagedError) for each in found.values()):
         # Another program may have dropped the step after the steps were listed.

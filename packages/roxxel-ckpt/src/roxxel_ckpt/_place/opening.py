@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.client import for_each
+from roxxel_store.files import in_parallel
 from roxxel_store.urls import checked_url
 
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
@@ -89,5 +89,5 @@ def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]
             data = step.read(COMMIT_FILE)
             write_copy(target / str(step.number) / COMMIT_FILE, data)
 
-    for_each(copy, steps.values())
+    in_parallel(copy, steps.values())
     return list(steps)

@@ -36,8 +36,7 @@ from roxxel_ckpt import (
 )
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
-from roxxel_store.client import for_each
-from roxxel_store.files import matches_in
+from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
@@ -249,7 +248,7 @@ class Mirror:
                     output.write(data)
                 output.rename()
 
-        for_each(fetch, [name for name in files if name.startswith(prefix)])
+        in_parallel(fetch, [name for name in files if name.startswith(prefix)])
 
     def _read(self, files: Files, name: str) -> Iterator[bytes]:
         for piece, size, crc in files[name]:
