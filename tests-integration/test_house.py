@@ -138,6 +138,21 @@ def test_the_map_names_what_exists() -> None:
     assert [name for name in names if not exists(name)] == []
 
 
+def test_the_map_names_every_folder_and_module_at_the_top_of_a_package() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    without = {"errors", "_errors", "_version", "testing", "__init__", "__main__"}
+    missing = [
+        f"{package.name}/{place.name}"
+        for package in PACKAGES
+        for place in package.iterdir()
+        if (place.suffix == ".py" or (place / "__init__.py").exists())
+        and place.stem not in without
+        and not re.search(rf"`(\w+/)*{place.stem}(\.py|/|`)", text)
+    ]
+
+    assert missing == []
+
+
 def test_the_guide_for_contributors_names_files_that_exist() -> None:
     text = (ROOT / "docs" / "CONTRIBUTING.md").read_text("utf-8")
     kept = {
