@@ -3,6 +3,11 @@
 The first Roxxel, an older library of this name, did not record where documents end, and
 a document may be in several shards. So if a separator divides such shards into
 documents, consecutive shards are read together.
+
+Documents, tokens and bytes of text are counted by input file, for a shard's metadata. A
+write is divided into units, which are groups of its inputs. Each unit stores its counts
+in its last shard. Several units may share a large input, so the counts name an input by
+its number among all inputs of the write.
 """
 
 from __future__ import annotations
@@ -20,7 +25,6 @@ from roxxel_prepare._inputs.formats import (
 )
 from roxxel_prepare._inputs.input_file import InputError, with_head
 from roxxel_prepare._inputs.input_record import check_unchanged, file_name
-from roxxel_prepare._inputs.input_tally import Tally, recorded_inputs, text_bytes
 from roxxel_prepare._inputs.inputs import (
     READ_BY_PARTS,
     documents_of,
@@ -41,6 +45,37 @@ LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""
 
 _MAX_BAD = 100
+_MAX_NAMED = 256
+"""Maximum number of inputs that a shard names: its metadata has at most 1 MiB."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one input; `text_bytes` is None for inputs of tokens, not text.
+
+    `where` names the input, or the part of the input, in errors.
+    """
+
+    number: int
+    name: str
+    where: str = ""
+    num_documents: int = 0
+    num_tokens: int = 0
+    text_bytes: int | None = None
+
+    def add(self, num_tokens: int, text_bytes: int | None) -> None:
+        """Count a document."""
+        self.num_documents += 1
+        self.num_tokens += num_tokens
+        if text_bytes is not None:
+            self.text_bytes = (self.text_bytes or 0) + text_bytes
+
+    def join(self, other: Tally) -> None:
+        """Add the counts of another input."""
+        self.num_documents += other.num_documents
+        self.num_tokens += other.num_tokens
+        if other.text_bytes is not None:
+            self.text_bytes = (self.text_bytes or 0) + other.text_bytes
 
 
 class Origin:
@@ -228,3 +263,37 @@ def documents_in(
                 if isinstance(document, InputError) and not yields_errors:
                     raise document
                 yield document
+
+
+def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
+    """Return the counts of inputs that hold documents, as one list for each field.
+
+    With more than `_MAX_NAMED` such inputs, the last row sums those without their own
+    row.
+    """
+    rows = [each for each in tallies if each.num_documents]
+    if len(rows) > _MAX_NAMED:
+        more = rows[_MAX_NAMED - 1 :]
+        joined = Tally(more[0].number, f"and {len(more)} more")
+        for each in more:
+            joined.join(each)
+        rows = [*rows[: _MAX_NAMED - 1], joined]
+    return {
+        "numbers": [each.number for each in rows],
+        "names": [each.name for each in rows],
+        "documents": [each.num_documents for each in rows],
+        "tokens": [each.num_tokens for each in rows],
+        "text_bytes": [each.text_bytes for each in rows],
+    }
+
+
+def text_bytes(document: object) -> int | None:
+    """Return the size of the texts of a document; None without a text."""
+    parts = getattr(document, "parts", (document,))
+    sizes = [_utf8_size(part) for part in parts if isinstance(part, str)]
+    return sum(sizes) if sizes else None
+
+
+def _utf8_size(text: str) -> int:
+    # ASCII text, which Python detects at no cost, has one byte per character.
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
