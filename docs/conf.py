@@ -20,6 +20,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "generated",
 ]
 exclude_patterns = ["_build"]
 default_role = "code"

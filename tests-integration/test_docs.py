@@ -7,14 +7,17 @@ import doctest
 import importlib
 import os
 import re
+import runpy
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from matplotlib import image
+from roxxel_train.config import TrainConfig
 
 from .conftest import PROGRAMS, environment
 from .tools.declared import is_of_extra
@@ -195,6 +198,31 @@ def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
         assert drawn.shape == shown.shape
         # Another release may draw the edge of a letter in another grey.
         assert np.mean(np.abs(drawn - shown) > 0.1) < 0.001
+
+
+def test_chart_of_the_readme_shows_the_figures_of_the_benchmarks() -> None:
+    drawn: dict[str, str] = runpy.run_path(str(PICTURES / "speed.py"))["drawings"]()
+
+    assert {name: (PICTURES / name).read_text() for name in drawn} == drawn
+
+
+def test_reference_is_made_from_the_code() -> None:
+    module = runpy.run_path(str(ROOT / "docs/generated.py"))
+    pages = {
+        page.stem: module["filled"](page.read_text("utf-8"))
+        for page in ROOT.glob("docs/reference/*.md")
+    }
+
+    in_python = {"optimizer", "loss_fn", "curriculum", "eval_curriculum"}
+    in_python |= {"data_sharding", "logger", "checkpointer"}
+    for setting in {each.name for each in fields(TrainConfig)} - in_python:
+        assert f"| `{setting}` |" in pages["config"]
+    for command in ("train", "where", "format info", "ckpt bring-back", "prepare plan"):
+        assert f"## roxxel {command}\n" in pages["commands"]
+    assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
+    assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]
+    assert "| `3` | damage found by `verify` |" in pages["exit-codes"]
+    assert not [name for name, page in pages.items() if "<!-- generated" in page]
 
 
 WRITTEN = re.compile(r"""(?:# file: |["'\s(=])([\w./*\[\]-]+)(?=["'\s),#@])""")

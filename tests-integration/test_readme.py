@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import subprocess
@@ -13,11 +14,11 @@ from .conftest import environment
 README = Path(__file__).parents[1] / "README.md"
 
 
-def programs() -> tuple[str, str]:
-    """Return the program of the first screen, and the one that trains."""
-    first, *blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2
-    return first, "".join(blocks)
+def program() -> str:
+    """Return the program that the blocks of the page are together."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert len(blocks) == 3
+    return "".join(blocks)
 
 
 def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
@@ -33,18 +34,6 @@ def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
-
-
-def test_first_program_prints_what_the_picture_shows(
-    tmp_path: Path, compilation_cache: Path
-) -> None:
-    first, _ = programs()
-
-    lines = lines_of(first, tmp_path, compilation_cache)
-
-    assert "400 steps" in lines[0]
-    assert lines[-2].startswith("(4, 513) Location(source='code', start=41606,")
-    assert lines[-1] == "[40, 43, 56, 73, 302, 362, 372]"
 
 
 def test_first_commands_need_no_pip_of_the_system() -> None:
@@ -69,27 +58,23 @@ def test_every_file_that_the_readme_links_to_exists() -> None:
     assert [link for link in links if not (README.parent / link).exists()] == []
 
 
-def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> None:
-    lines = lines_of(programs()[1], tmp_path, compilation_cache)
-
-    assert "80 steps" in lines[0]
-    assert lines[-2].startswith("done: 80 of 80 steps, loss 0.")
-    assert lines[-1].startswith("(16, 65) Location(source='self'")
-
-
-def test_example_shows_what_was_trained_after_a_longer_phase_was_added(
+def test_example_of_the_readme_plans_trains_and_answers(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
-    _, program = programs()
-    longer = program.replace(
-        "[short, long]", "[short, long, Phase(10, batch_size=2, seq_len=513)]"
+    longer = program().replace(
+        "[short, long]", "[short, long, Phase(5, batch_size=2, seq_len=257)]"
     )
-    assert longer != program
+    assert longer != program()
 
-    before = lines_of(program, tmp_path, compilation_cache)
+    before = lines_of(program(), tmp_path, compilation_cache)
     after = lines_of(longer, tmp_path, compilation_cache)
 
-    assert after[-2].startswith("done: 90 of 90 steps")
+    assert "50 steps" in before[0]
+    assert before[-4].startswith("(2, 513) Location(source=")
+    assert 45 in ast.literal_eval(before[-3]), "the step that read the window"
+    assert before[-2].startswith("done: 50 of 50 steps, loss ")
+    assert before[-1].startswith("(8, 129) Location(source=")
+    assert after[-2].startswith("done: 55 of 55 steps")
     assert after[-1] == before[-1]
 
 

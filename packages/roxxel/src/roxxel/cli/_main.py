@@ -35,7 +35,7 @@ the run, and `roxxel report` draws its losses and rates.
 
 
 _COMMANDS = {
-    "quickstart": "train a small model on Python's own sources, in a few minutes",
+    "quickstart": "train a small model on Python's own sources, in two minutes",
     "plan": "show what a run will read, from its config file",
     "write": "turn files of text or tokens into a corpus",
     "train": "start or continue the run of a config file",

@@ -35,8 +35,8 @@ MODEL = "roxxel.models:llama"
 _PEAK_RATE = 4e-3
 """Highest learning rate: a model of a million parameters learns well at high rates."""
 
-DEFAULT_STEPS = 500
-"""Default steps of a new run: about seven minutes on two processor cores."""
+DEFAULT_STEPS = 200
+"""Default steps of a new run: under two minutes on two idle processor cores."""
 
 MIN_STEPS = 2
 """Minimum steps of a run: one for each phase."""

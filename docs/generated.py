@@ -1,0 +1,223 @@
+"""A Sphinx extension that writes the reference from the code.
+
+A page of docs/reference/ has lines such as `<!-- generated: config -->`. When Sphinx
+reads the page, it gets the tables of the declarations that the program itself obeys in
+their place: the dataclasses of a config, the parsers of the commands. So the reference
+cannot be out of date, and nobody edits it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+from dataclasses import MISSING, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from roxxel.cli import _main
+from roxxel.config import MeshConfig, RunConfig, _parse, _schedule
+from roxxel.models import LlamaConfig, llama
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import foreign
+from roxxel_train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+_SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}\*{0,2}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_CODE = re.compile(r"(\d+) +(?:for )?([^\d]+?)(?=[,;]\s+\d|\n +\d|\.?\s*\Z)")
+_REQUIRED = ("batch_size", "seq_len")
+_PASSED_ON = ("prepare", "format", "ckpt")
+_SENTENCES = {
+    "eval": "Held-out data: `sources` and `[[phases]]`, or one table for each set.",
+    "trainer": "Settings of the trainer, listed below.",
+    "mesh": "The mesh of devices, listed below.",
+    "phases": "Phases in training order, listed below.",
+    "sources": (
+        "Corpora by name: a path, a pattern, a list of these, or a table with the keys "
+        "listed below. `self` is the primary corpus, or the name that `primary` gives."
+    ),
+}
+
+
+def documented(thing: Any) -> dict[str, str]:
+    """Return what a docstring says about each argument or attribute."""
+    section = _SECTION.search(inspect.getdoc(thing) or "")
+    entries = _ENTRY.findall(section[1]) if section else []
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def defaults(declared: Any) -> dict[str, str]:
+    """Return the defaults of a dataclass or a function, as a file would write them."""
+    if not inspect.isclass(declared):
+        found = inspect.signature(declared).parameters.values()
+        return {p.name: _toml(p.default) for p in found if p.default is not p.empty}
+    return {
+        each.name: _toml(each.default)
+        for each in fields(declared)
+        if each.default is not MISSING and each.name not in _REQUIRED
+    }
+
+
+def _toml(value: Any) -> str:
+    if value is None or value == ():
+        return ""
+    shown = list(value) if isinstance(value, tuple) else value
+    text = str(shown).lower() if isinstance(shown, bool) else repr(shown)
+    return f"`{text}`".replace("'", '"')
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return a table of Markdown."""
+    lines = [heads, ("---",) * len(heads), *rows]
+    return "".join(f"| {' | '.join(map(_cell, line))} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Escape what Markdown would read as a mark, but in code."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()).replace("|", r"\|"))
+    return "".join(
+        part if part.startswith("`") else re.sub(r"([*_<\[])", r"\\\1", part)
+        for part in parts
+    )
+
+
+def keys(names: Iterable[str], *declared: Any) -> str:
+    """Return the table of some keys: name, default, meaning."""
+    told: dict[str, str] = {}
+    usual: dict[str, str] = {}
+    for each in declared:
+        told |= documented(each)
+        usual |= defaults(each)
+    rows = ((f"`{name}`", usual.get(name, ""), told.get(name, "")) for name in names)
+    return table(("key", "default", "meaning"), rows)
+
+
+def config() -> str:
+    """Return the tables of every key of a config file."""
+    top = {**documented(Curriculum), **documented(RunConfig), **_SENTENCES}
+    usual = {**defaults(RunConfig), "overlap": "`0`"}
+    rows = (
+        (f"`{name}`", usual.get(name, ""), top.get(name, ""))
+        for name in _parse._TOP  # noqa: SLF001
+    )
+    source = ("path", "policy", "tokenizer", "format", "dtype", "offset", "separator")
+    of_source = {
+        **documented(foreign.open_foreign),
+        "path": "A file, a folder, a pattern, a list of these, or a URL.",
+        "policy": "What happens when the corpus runs out, as in `policies`.",
+        "tokenizer": "The tokenizer of a corpus that records none.",
+        **{
+            name: documented(foreign.FlatTokens).get(name, "")
+            for name in ("dtype", "offset")
+        },
+    }
+    recipe = [name for name in defaults(llama) if name != "total_steps"]
+    sizes = [each.name for each in fields(LlamaConfig) if each.name not in recipe]
+    parts = {
+        "Above the tables": table(("key", "default", "meaning"), rows),
+        "`[sources]`": table(
+            ("key", "meaning"), ((f"`{name}`", of_source[name]) for name in source)
+        ),
+        "`[[phases]]`": keys(_schedule.PHASE, Phase),
+        "`[trainer]`": keys(_parse._TRAINER, TrainConfig),  # noqa: SLF001
+        "`[mesh]`": keys((each.name for each in fields(MeshConfig)), MeshConfig),
+        "`[model_args]` of `roxxel.models:llama`": keys(
+            ["total_steps", *recipe, *sizes], LlamaConfig, llama
+        ),
+    }
+    return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
+
+
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield the parser of every command, by the words that a user types."""
+    for name in _main._COMMANDS:  # noqa: SLF001
+        if name == "write":  # the first of the commands of `prepare`
+            continue
+        command = import_module(f"roxxel.cli._{name}")
+        parser = argparse.ArgumentParser(description=command.DESCRIPTION)
+        command.add_arguments(parser)
+        yield f"roxxel {name}", parser
+    for name in _PASSED_ON:
+        prog = f"roxxel {name}"
+        whole = import_module(f"roxxel_{name}.cli.arguments").parser(prog)
+        for each in _commands(whole):
+            for command, parser in each.choices.items():
+                yield f"{prog} {command}", parser
+
+
+def _commands(parser: argparse.ArgumentParser) -> list[Any]:
+    every = parser._actions  # noqa: SLF001 - argparse has no public list
+    return [each for each in every if isinstance(each.choices, dict)]
+
+
+def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Yield every argument of a parser, and what it does."""
+    formatter = parser._get_formatter()  # noqa: SLF001 - as `--help` prints it
+    for action in parser._actions:  # noqa: SLF001
+        if action.help == argparse.SUPPRESS or "--help" in action.option_strings:
+            continue
+        names = ", ".join(f"`{name}`" for name in action.option_strings)
+        value = formatter._format_args(action, action.dest.upper())  # noqa: SLF001
+        if not names:
+            names = f"`{value}`"
+        elif value:
+            names += f" `{value}`"
+        yield names, formatter._expand_help(action) if action.help else ""  # noqa: SLF001
+
+
+def commands() -> str:
+    """Return a section for each command, with its options."""
+    text = ""
+    for name, parser in parsers():
+        said = " ".join((parser.description or "").split())
+        text += f"## {name}\n\n{_cell(said)}\n\n"
+        if rows := list(options(parser)):
+            text += table(("argument", "what it does"), rows) + "\n"
+    return text
+
+
+def exit_codes() -> str:
+    """Return the exit codes of every command, as its own text lists them."""
+    said = {"roxxel": _main._EXIT_CODES}  # noqa: SLF001
+    said |= {f"roxxel {name}": _described(f"roxxel_{name}.cli") for name in _PASSED_ON}
+    text = ""
+    for prog, codes in said.items():
+        rows = ((f"`{code}`", meaning) for code, meaning in _CODE.findall(codes))
+        text += f"## {prog}\n\n{table(('code', 'meaning'), rows)}\n"
+    return text
+
+
+def _described(module: str) -> str:
+    """Return the sentence of a module's docstring that lists its exit codes."""
+    source = inspect.getsource(import_module(module))
+    said = ast.get_docstring(ast.parse(source)) or ""
+    [codes] = re.findall(r"Exit codes: (.*?)\.(?:\s|$)", said, re.DOTALL)
+    return codes
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "config": config,
+    "commands": commands,
+    "exit-codes": exit_codes,
+}
+
+
+def filled(page: str) -> str:
+    """Return a page with its generated parts."""
+    return _MARK.sub(lambda mark: PAGES[mark[1]](), page)
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect to Sphinx."""
+
+    def read(_: Any, name: str, source: list[str]) -> None:
+        if name.startswith("reference/"):
+            source[0] = filled(source[0])
+
+    app.connect("source-read", read)
+    return {"parallel_read_safe": True}
