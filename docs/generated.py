@@ -14,11 +14,13 @@ import inspect
 import re
 from dataclasses import MISSING, fields
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli import _main
 from roxxel.config import MeshConfig, RunConfig, _parse, _schedule
-from roxxel.models import LlamaConfig, llama
+from roxxel.learning_rate import LearningRate
+from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
 from roxxel_train.config import TrainConfig
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 _MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", re.MULTILINE)
-_ENTRY = re.compile(r"^ {4}\*{0,2}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+_ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _CODE = re.compile(r"(\d+) +(?:for )?([^\d]+?)(?=[,;]\s+\d|\n +\d|\.?\s*\Z)")
 _REQUIRED = ("batch_size", "seq_len")
 _PASSED_ON = ("prepare", "format", "ckpt")
@@ -61,6 +63,14 @@ def defaults(declared: Any) -> dict[str, str]:
         for each in fields(declared)
         if each.default is not MISSING and each.name not in _REQUIRED
     }
+
+
+def _names(declared: Any) -> list[str]:
+    """Return the names that a dataclass or a function declares."""
+    if inspect.isclass(declared):
+        return [each.name for each in fields(declared)]
+    found = inspect.signature(declared).parameters.values()
+    return [each.name for each in found if each.kind is each.KEYWORD_ONLY]
 
 
 def _toml(value: Any) -> str:
@@ -116,8 +126,8 @@ def config() -> str:
             for name in ("dtype", "offset")
         },
     }
-    recipe = [name for name in defaults(llama) if name != "total_steps"]
-    sizes = [each.name for each in fields(LlamaConfig) if each.name not in recipe]
+    declared = (LlamaConfig, LearningRate, make_optimizer, llama)
+    of_model = list(dict.fromkeys(chain(*map(_names, reversed(declared)))))
     parts = {
         "Above the tables": table(("key", "default", "meaning"), rows),
         "`[sources]`": table(
@@ -127,7 +137,7 @@ def config() -> str:
         "`[trainer]`": keys(_parse._TRAINER, TrainConfig),  # noqa: SLF001
         "`[mesh]`": keys((each.name for each in fields(MeshConfig)), MeshConfig),
         "`[model_args]` of `roxxel.models:llama`": keys(
-            ["total_steps", *recipe, *sizes], LlamaConfig, llama
+            of_model, *declared, next_token_loss
         ),
     }
     return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
