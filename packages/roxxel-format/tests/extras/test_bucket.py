@@ -98,6 +98,24 @@ def test_everything_else_equals_the_corpus_on_a_disk(local: Roxxel) -> None:
     assert remote.verify() == local.verify()
 
 
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_a_packed_corpus_has_the_documents_of_the_one_on_a_disk(
+    bucket: Bucket, check: Literal["headers", "blocks"]
+) -> None:
+    sizes = np.random.default_rng(2).integers(1, 90, 300).tolist()
+    local = Roxxel(bucket.folder / "packed_*.rox")
+    local.write(([7] * size for size in sizes), separator=0, pack=64)
+    remote = Roxxel("s3://data/packed_*.rox", check=check)
+    assert (remote.unit, remote.num_padding) == (64, local.num_padding)
+    for start, stop in ((0, 64), (130, 400), (0, local.num_tokens)):
+        remote.will_need([start], stop - start, documents=True)
+        spans = remote.document_spans(start, stop)
+        assert spans.tolist() == local.document_spans(start, stop).tolist()
+    numbers = range(0, local.num_documents, 29)
+    ranges = [local.document_range(number) for number in numbers]
+    assert [remote.document_range(number) for number in numbers] == ranges
+
+
 def test_columns_are_read_by_ranges(bucket: Bucket, local: Roxxel) -> None:
     remote = Roxxel("s3://data/wiki_*.rox")
     mask, ids = remote.column("loss_mask"), remote.column("id")
