@@ -243,6 +243,21 @@ def test_a_value_out_of_range_names_its_document(tmp_path: Path) -> None:
         Roxxel(tmp_path / "one.rox").write(documents, pack=10)
 
 
+def test_documents_of_several_dtypes_are_packed_in_one(tmp_path: Path) -> None:
+    """The separator 300 does not fit the dtype of the second document."""
+    kinds = np.int64, np.uint8, np.float64, np.uint64
+    documents = [np.arange(n, dtype=kind) for n, kind in enumerate(kinds, 3)]
+    documents[2] = documents[2][:0]
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write(documents, separator=300, dtype="uint16", pack=9)
+    assert [each.tolist() for each in corpus.documents] == [
+        [0, 1, 2, 300],
+        [0, 1, 2, 3, 300],
+        [300],
+        [0, 1, 2, 3, 4, 5, 300],
+    ]
+
+
 def test_an_array_that_is_used_again_is_packed_as_it_was(tmp_path: Path) -> None:
     buffer = np.zeros(4, np.uint16)
 

@@ -172,29 +172,30 @@ class _Held:
         waiting, first = self._waiting, len(self._places) - len(self._waiting)
         if not waiting:
             return
-        self._caster.check_source(waiting[0].dtype, self._separator, first)
-        sizes = [each.size for each in waiting]
+        ending = self._caster.check_source(waiting[0].dtype, self._separator, first)
+        if ending is None:  # The documents' dtype does not hold the separator.
+            stops = np.cumsum([each.size for each in waiting])
+            waiting = np.split(self._cast(waiting, stops, first), stops[:-1])
+            ending = self._separator
+        stops = np.cumsum([each.size + ending.size for each in waiting])
+        if ending.size:
+            waiting = [part for each in waiting for part in (each, ending)]
+        self._chunks.append(self._cast(waiting, stops, first))
+        self._waiting, self._num_waiting = [], 0
+
+    def _cast(
+        self, parts: list[Tokens], stops: npt.NDArray[np.int64], first: int
+    ) -> Tokens:
+        """Join and cast documents that end at `stops`; `first` is the first number."""
         try:
-            tokens = self._caster.cast(np.concatenate(waiting))
+            return self._caster.cast(np.concatenate(parts))
         except OutOfRangeError as error:
-            number = bisect_right(np.cumsum(sizes).tolist(), error.index)
+            number = bisect_right(stops.tolist(), error.index)
             raise DocumentError(
                 first + number,
                 f": value {error.value} is outside {self._caster.limits_text}; "
                 f"{self._caster.remedy}, or correct the document",
             ) from None
-        num_ending = self._separator.size
-        if num_ending:
-            stops = np.cumsum(np.array(sizes) + num_ending)
-            is_own = np.ones(int(stops[-1]), np.bool_)
-            filled = np.empty(is_own.size, self._dtype)
-            for at, item in enumerate(self._separator):
-                is_own[stops - num_ending + at] = False
-                filled[stops - num_ending + at] = item
-            filled[is_own] = tokens
-            tokens = filled
-        self._chunks.append(tokens)
-        self._waiting, self._num_waiting = [], 0
 
     def part(self, document: int, start: int, size: int) -> Part:
         """Return `size` tokens of a document, from `start` on."""
