@@ -10,7 +10,7 @@ import numpy as np
 
 from roxxel_format._spec.tables import as_table
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
-from roxxel_format._write.tokenizers import encoded_ids, load
+from roxxel_format._write.tokenizers import definition_of, encoded_ids, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +27,8 @@ class TextCodec:
             at its ends.
         decode: Returns the text of tokens as bytes: UTF-8 with the names of special
             tokens, or the bytes themselves if the corpus holds bytes.
+        definition: The content of the tokenizer's `tokenizer.json`; None for bytes, and
+            for an object of another library than `tokenizers` and `transformers`.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -39,6 +41,7 @@ class TextCodec:
 
     encode: Callable[[str], Tokens]
     decode: Callable[[Tokens], bytes]
+    definition: str | None = None
 
 
 class RecordedText(Protocol):
@@ -127,7 +130,9 @@ def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:
         text = source.decode(tokens.tolist(), skip_special_tokens=False)
         return text.encode(errors="replace")
 
-    return TextCodec(encode, decode)
+    definition = definition_of(source)
+    is_json = definition is not None and definition.startswith("{")
+    return TextCodec(encode, decode, definition if is_json else None)
 
 
 _BYTES = TextCodec(

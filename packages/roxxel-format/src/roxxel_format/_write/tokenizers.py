@@ -240,7 +240,7 @@ def load(
             "object with encode, the path of a tokenizer.json, or a name"
         )
     vocabulary = _vocabulary(source)
-    definition = _definition(source)
+    definition = definition_of(source)
     if definition is None and vocabulary is not None:
         definition = json.dumps(vocabulary, sort_keys=True, ensure_ascii=False)
     digest = None
@@ -338,7 +338,8 @@ def encoded_ids(encoded: object) -> Tokens:
     return ids
 
 
-def _definition(tokenizer: object) -> str | None:
+def definition_of(tokenizer: object) -> str | None:
+    """Return the text that defines a tokenizer; None if the object does not tell."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     to_str = getattr(backend, "to_str", None)
     if not callable(to_str):
