@@ -168,6 +168,48 @@ def test_a_run_that_began_with_its_own_weights_takes_no_others(
         trainer(tmp_path, PHASES, init_from=folder_of(source))
 
 
+class Constant:
+    """Weights from outside: every parameter is the same number."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return f"constant:{self.value}"
+
+    def load(self, model: Any) -> None:
+        params = nnx.state(model, nnx.Param)
+        nnx.update(model, jax.tree.map(lambda x: jnp.full_like(x, self.value), params))
+
+
+def test_a_run_begins_with_weights_from_outside_and_only_with_the_same_again(
+    tmp_path: Path,
+) -> None:
+    one = trainer(tmp_path, PHASES, init_from=Constant(0.5), pair=free())
+    folder = folder_of(one)
+
+    record = json.loads((folder / "run.json").read_text())
+    assert record["init_from"]["path"] == "constant:0.5"
+    assert (
+        "begins with the weights of constant:0.5" in (folder / "system.log").read_text()
+    )
+    shutil.rmtree(folder / "checkpoints")
+    again = trainer(tmp_path, PHASES, init_from=Constant(0.5), pair=free())
+    # A state that begins as a copy of the weights follows the new ones.
+    state: Any = nnx.as_pure(again.optimizer.opt_state)
+    for tree in (nnx.as_pure(nnx.state(again.model, nnx.Param)), state.z):
+        assert all(bool((x == 0.5).all()) for x in jax.tree.leaves(tree))
+    for other in (Constant(0.25), None):
+        with pytest.raises(RunMismatchError, match=r"began with constant:0\.5.*give"):
+            trainer(tmp_path, PHASES, init_from=other, pair=free())
+
+
+def free() -> tuple[Tiny, nnx.Optimizer[Any]]:
+    model = Tiny(nnx.Rngs(0))
+    tx = optax.contrib.schedule_free_sgd(0.1)
+    return model, nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+
 @pytest.mark.parametrize("made", [False, True])
 def test_folder_without_a_checkpoint_is_named(tmp_path: Path, made: bool) -> None:
     empty = tmp_path / "empty"

@@ -19,7 +19,17 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    runtime_checkable,
+)
 
 import numpy as np
 from roxxel_curriculum import Curriculum, Field
@@ -52,6 +62,28 @@ _PATH = {"is_path": True}
 _OF_PHASES = {"steps", "epochs", "tokens", "batch_size", "seq_len", "weights"}
 _ALIKE = {"alike": True}  # must be equal in all processes
 _OBJECT = {"is_object": True}  # nothing that a file may record
+
+
+@runtime_checkable
+class Weights(Protocol):
+    """Weights from outside, such as a folder of a model of another library.
+
+    The text of the object is what the run records and what a later start compares.
+
+    Example:
+        >>> class Zeros:
+        ...     def __str__(self) -> str:
+        ...         return "zeros"
+        ...     def load(self, model: nnx.Module) -> None:
+        ...         zeros = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
+        ...         nnx.update(model, zeros)
+        >>> isinstance(Zeros(), Weights)
+        True
+    """
+
+    def load(self, model: nnx.Module) -> None:
+        """Put the weights into a model on the mesh, with the shardings it has."""
+        ...
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -147,7 +179,8 @@ class TrainConfig:
             checkpoints, the folder of one step, or a URL are allowed too. A new run
             starts at step 0 with the weights of this checkpoint, and records the step:
             if the run is lost before its first checkpoint, it begins with the same step
-            again. A run that has a checkpoint ignores `init_from`.
+            again. A run that has a checkpoint ignores `init_from`. An object with the
+            methods of `Weights` gives the model weights from elsewhere.
         branch_from: A checkpoint of another run, named as for `init_from`. A new run
             continues from the whole state: model, optimizer, random streams, step and
             data order. The curriculum may differ in steps after the checkpoint. The new
@@ -217,7 +250,9 @@ class TrainConfig:
         default=None, metadata=_OBJECT
     )
     best_metric: str | None = field(default=None, metadata=_ALIKE)
-    init_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
+    init_from: str | os.PathLike[str] | Weights | None = field(
+        default=None, metadata=_PATH
+    )
     branch_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
     profile: tuple[int, int] | None = field(
         default=None, metadata={"must_be": "two rising steps [start, stop]"}
@@ -321,7 +356,9 @@ def configured_by(
 
 
 def _as_json(setting: Any) -> Any:
-    """Return a setting as a JSON value; a path becomes text."""
+    """Return a setting as a JSON value; a path and `Weights` become text."""
+    if isinstance(setting, Weights):
+        return str(setting)
     if isinstance(setting, os.PathLike):
         setting = os.fspath(cast("os.PathLike[str]", setting))
     return plain_row({"": setting}, for_json=True)[""]
@@ -382,6 +419,8 @@ def _checked(setting: _Setting[Any], value: Any) -> Any:
         _check_function(name, value, rule["called_with"])
     elif "instance_of" in rule:
         _check_object(name, value, rule["instance_of"])
+    elif name == "init_from" and isinstance(value, Weights):
+        return value
     elif "is_path" in rule and not isinstance(value, str | os.PathLike):
         raise TypeError(
             f"{name} is a {type(value).__name__}; give a path or a URL as text"

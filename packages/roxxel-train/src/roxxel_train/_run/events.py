@@ -127,7 +127,8 @@ def opening(
         yield f"ends early: {plan.ended}"
     if step == first and origin is not None:
         what = "as a branch" if first else "with the weights"
-        yield f"begins {what} of step {origin['step']} of {origin['path']}"
+        step_of = "" if origin["step"] is None else f"step {origin['step']} of "
+        yield f"begins {what} of {step_of}{origin['path']}"
 
 
 UNSAVED = (

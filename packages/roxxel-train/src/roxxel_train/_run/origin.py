@@ -1,8 +1,9 @@
 """The checkpoint of another run from which a new run starts.
 
-With `init_from`, the new run starts with the weights of the checkpoint, at step 0. With
-`branch_from`, the new run continues from the whole state, at the step of the
-checkpoint. The other run may be training: this module changes nothing in its folder.
+With `init_from`, the new run starts with the weights of the checkpoint, or with those
+that an object loads from elsewhere, at step 0. With `branch_from`, the new run
+continues from the whole state, at the step of the checkpoint. The other run may be
+training: this module changes nothing in its folder.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._step.step import restart
+from roxxel_train.config import Weights
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -131,14 +133,45 @@ class Origin:
             )
 
 
+class Given:
+    """Weights from outside, from which a new run starts; attributes as of `Origin`."""
+
+    option = "init_from"
+    is_branch = False
+    step = 0
+    data: dict[str, Any] | None = None
+
+    def __init__(
+        self, weights: Weights, model: nnx.Module, optimizer: nnx.Optimizer[Any]
+    ) -> None:
+        self.extra: Mapping[str, Any] = {}
+        self.warnings: list[str] = []
+        self._weights, self._model, self._optimizer = weights, model, optimizer
+        self.record = {
+            "path": str(weights),
+            "run_id": None,
+            "step": None,
+            "digest": None,
+        }
+
+    def __str__(self) -> str:
+        """Return the option as the user gave it."""
+        return f"init_from={str(self._weights)!r}"
+
+    def load(self) -> None:
+        """Load the weights into the live model, and begin the optimizer anew."""
+        self._weights.load(self._model)
+        restart(self._model, self._optimizer)
+
+
 def find_origin(
-    options: Mapping[str, str | os.PathLike[str] | None],
+    options: Mapping[str, str | os.PathLike[str] | Weights | None],
     record: Mapping[str, Any] | None,
     model: nnx.Module,
     optimizer: nnx.Optimizer[Any],
     timeout_s: float,
     folder: str,
-) -> Origin | None:
+) -> Origin | Given | None:
     """Return the checkpoint from which a run without a checkpoint starts, if any.
 
     `options` has `init_from` and `branch_from` of the trainer. `record` is the content
@@ -149,14 +182,25 @@ def find_origin(
         RunMismatchError: The checkpoint is not the one that the run began with.
     """
     for option, given in options.items():
+        begun = {} if record is None else record.get(option) or {}
+        is_outside = bool(begun) and begun["step"] is None
+        if isinstance(given, Weights) or is_outside:
+            is_same = record is None or begun.get("path") == str(given)
+            if not (isinstance(given, Weights) and is_same):
+                what = begun.get("path", "the weights of its own model")
+                raise RunMismatchError(
+                    f"{folder}: began with {what} and has no checkpoint yet, but "
+                    f"{option} is {given}; begin with the same weights, or give "
+                    "another save_path"
+                )
+            return Given(given, model, optimizer)
         if record is None:
             if given is not None:
                 return Origin(option, given, model, optimizer, timeout_s)
             continue
         if given is not None and option == "init_from":
             check_is_origin(option, given, record, folder)
-        begun = record.get(option)
-        if begun is not None:
+        if begun:
             path = begun["path"]
             if given is not None:  # The other run may have moved.
                 path = parse_reference(os.fspath(given)).path

@@ -22,6 +22,7 @@ from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import (
+    Given,
     Origin,
     check_is_elsewhere,
     check_is_origin,
@@ -115,7 +116,7 @@ class RunState:
         self._spoilt: str | None = None
         self._is_lost = False
         self._finite_program: Future[Any] | None = None
-        self.origin: Origin | None = None
+        self.origin: Origin | Given | None = None
         newest_step, self._past, measured = self._find_past(config)
         self.curriculum = curriculum
         try:
