@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,7 +16,13 @@ import pytest
 from flax import nnx
 from roxxel.cli import main
 from roxxel.models import Llama, LlamaConfig, RopeScaling
-from roxxel.models.huggingface import load, read_config, write_config
+from roxxel.models.huggingface import (
+    FolderWeights,
+    export_model,
+    load,
+    read_config,
+    write_config,
+)
 from roxxel_ckpt import Checkpointer
 
 if TYPE_CHECKING:
@@ -45,16 +52,20 @@ CONFIGS = {
     "untied": replace(PLAIN, tied=False),
     "linear": replace(PLAIN, rope_scaling=RopeScaling("linear", 4.0)),
     "llama3": replace(PLAIN, rope_scaling=STRETCHED, tied=False),
+    "qwen3": replace(PLAIN, qk_norm="head"),
+    "olmo2": replace(PLAIN, qk_norm="whole", norm_placement="post", tied=False),
 }
+CLASSES = {"qwen3": "Qwen3ForCausalLM", "olmo2": "Olmo2ForCausalLM"}
 TOKENS = np.random.default_rng(0).integers(0, 53, (2, 40), np.int32)
 
 
 def export(config: LlamaConfig, folder: Path) -> Llama:
     """Save a model as a run does, and export its checkpoint by the command."""
     model = Llama(config, rngs=nnx.Rngs(3))
-    scales = [model.model.norm, *(x.input_layernorm for x in model.model.layers)]
-    for index, norm in enumerate(scales):
-        norm.weight[...] = 1 + 0.1 * jax.random.normal(jax.random.key(index), (12,))
+    random = np.random.default_rng(0)
+    for _, scale in nnx.iter_graph(model):
+        if isinstance(scale, nnx.Param) and scale[...].ndim == 1:
+            scale[...] = jnp.asarray(1 + 0.3 * random.normal(size=scale.shape), "f4")
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
     with Checkpointer(folder / "checkpoints", model, optimizer) as checkpointer:
         checkpointer.save(1)
@@ -65,17 +76,9 @@ def export(config: LlamaConfig, folder: Path) -> Llama:
     return model
 
 
-def reference(folder: Path, tokens: Array) -> Array:
-    """Return logits by the equations of Llama, from the files alone, in float64."""
-    config = json.loads((folder / "config.json").read_text())
-    stored = safetensors.load_file(folder / "model.safetensors")
-    w = {name: array.astype(np.float64) for name, array in stored.items()}
-    size, batch_size, length = config["head_dim"], *tokens.shape
-
-    def norm(x: Array, name: str) -> Array:
-        mean = (x**2).mean(-1, keepdims=True)
-        return x / np.sqrt(mean + config["rms_norm_eps"]) * w[f"{name}.weight"]
-
+def speeds_of(config: dict[str, Any]) -> Array:
+    """Return the radians per position of each pair of channels."""
+    size = config["head_dim"]
     speeds = config["rope_theta"] ** (-np.arange(0, size, 2) / size)
     scaling = config.get("rope_scaling")
     if scaling and scaling["rope_type"] == "linear":
@@ -91,7 +94,26 @@ def reference(folder: Path, tokens: Array) -> Array:
                 smooth = (old / wavelength - low) / (high - low)
                 slow = speed / scaling["factor"]
                 speeds[index] = (1 - smooth) * slow + smooth * speed
-    turned = np.exp(1j * np.arange(length)[:, None] * speeds)[:, None]
+    return speeds
+
+
+def reference(folder: Path, tokens: Array) -> Array:
+    """Return logits by the published equations, from the files alone, in float64.
+
+    Those of Qwen-3 are in its technical report (Yang et al., 2025) and those of OLMo-2
+    in 2 OLMo 2 Furious (2024): both normalise queries and keys, and the latter
+    normalises what a layer adds instead of what it reads.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    stored = safetensors.load_file(folder / "model.safetensors")
+    w = {name: array.astype(np.float64) for name, array in stored.items()}
+    size, batch_size, length = config["head_dim"], *tokens.shape
+
+    def norm(x: Array, name: str) -> Array:
+        mean = (x**2).mean(-1, keepdims=True)
+        return x / np.sqrt(mean + config["rms_norm_eps"]) * w[f"{name}.weight"]
+
+    turned = np.exp(1j * np.arange(length)[:, None] * speeds_of(config))[:, None]
 
     def heads(x: Array, name: str) -> Array:
         return (x @ w[name].T).reshape(batch_size, length, -1, size)
@@ -101,11 +123,21 @@ def reference(folder: Path, tokens: Array) -> Array:
         return np.concatenate([product.real, product.imag], -1)
 
     x = w["model.embed_tokens.weight"][tokens]
+    is_olmo = config["model_type"] == "olmo2"
     for layer in range(config["num_hidden_layers"]):
         at = f"model.layers.{layer}"
-        h = norm(x, f"{at}.input_layernorm")
-        query = rotated(heads(h, f"{at}.self_attn.q_proj.weight"))
-        key = rotated(heads(h, f"{at}.self_attn.k_proj.weight"))
+        h = x if is_olmo else norm(x, f"{at}.input_layernorm")
+        query = heads(h, f"{at}.self_attn.q_proj.weight")
+        key = heads(h, f"{at}.self_attn.k_proj.weight")
+        if config["model_type"] == "qwen3":
+            query = norm(query, f"{at}.self_attn.q_norm")
+            key = norm(key, f"{at}.self_attn.k_norm")
+        if is_olmo:
+            flat = query.reshape(batch_size, length, -1)
+            query = norm(flat, f"{at}.self_attn.q_norm").reshape(query.shape)
+            flat = key.reshape(batch_size, length, -1)
+            key = norm(flat, f"{at}.self_attn.k_norm").reshape(key.shape)
+        query, key = rotated(query), rotated(key)
         value = heads(h, f"{at}.self_attn.v_proj.weight")
         groups = config["num_attention_heads"] // config["num_key_value_heads"]
         key, value = (np.repeat(a, groups, axis=2) for a in (key, value))
@@ -115,11 +147,15 @@ def reference(folder: Path, tokens: Array) -> Array:
         scores /= scores.sum(-1, keepdims=True)
         mixed = np.einsum("bhqk,bkhc->bqhc", scores, value)
         mixed = mixed.reshape(batch_size, length, -1)
-        x = x + mixed @ w[f"{at}.self_attn.o_proj.weight"].T
-        h = norm(x, f"{at}.post_attention_layernorm")
+        mixed = mixed @ w[f"{at}.self_attn.o_proj.weight"].T
+        if is_olmo:
+            mixed = norm(mixed, f"{at}.post_attention_layernorm")
+        x = x + mixed
+        h = x if is_olmo else norm(x, f"{at}.post_attention_layernorm")
         gate = h @ w[f"{at}.mlp.gate_proj.weight"].T
         gate = gate / (1 + np.exp(-gate)) * (h @ w[f"{at}.mlp.up_proj.weight"].T)
-        x = x + gate @ w[f"{at}.mlp.down_proj.weight"].T
+        gate = gate @ w[f"{at}.mlp.down_proj.weight"].T
+        x = x + (norm(gate, f"{at}.post_feedforward_layernorm") if is_olmo else gate)
     is_tied = config["tie_word_embeddings"]
     head = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
     return norm(x, "model.norm") @ w[head].T
@@ -143,6 +179,60 @@ def test_an_exported_model_has_its_logits_by_the_published_equations(
     assert np.std(expected) > 0.1
     loaded = load(tmp_path / "hf", dtype="float32")
     np.testing.assert_array_equal(own, logits(loaded, TOKENS))
+    values = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert values["architectures"] == [CLASSES.get(name, "LlamaForCausalLM")]
+
+
+# torch is too large for every session: install both libraries to compare with them.
+if find_spec("transformers") is not None and find_spec("torch") is not None:
+
+    @pytest.mark.parametrize("name", CONFIGS)
+    def test_an_exported_model_has_its_logits_in_transformers(
+        name: str, tmp_path: Path
+    ) -> None:
+        torch: Any = importlib.import_module("torch")
+        transformers: Any = importlib.import_module("transformers")
+        model = export(CONFIGS[name], tmp_path)
+
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+        with torch.no_grad():
+            found = theirs(torch.tensor(TOKENS.tolist())).logits.numpy()
+
+        np.testing.assert_allclose(logits(model, TOKENS), found, atol=1e-4)
+
+
+def test_a_shape_without_a_class_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"qk_norm='head' and .*'post'.* llama, qwen3"):
+        write_config(replace(PLAIN, qk_norm="head", norm_placement="post"), tmp_path)
+
+
+def test_a_large_model_is_written_as_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel.models.huggingface._SHARD_BYTES", 3000)
+    model = Llama(PLAIN, rngs=nnx.Rngs(0))
+
+    export_model(model, tmp_path / "hf", tokenizer={"tokenizer.json": "{}"})
+
+    files = sorted(path.name for path in (tmp_path / "hf").glob("*.safetensors"))
+    index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
+    assert files[0] == f"model-00001-of-{len(files):05}.safetensors"
+    assert sorted(set(index["weight_map"].values())) == files
+    loaded = load(tmp_path / "hf", dtype="float32")
+    table = loaded.model.embed_tokens.weight[...]
+    np.testing.assert_array_equal(table, model.model.embed_tokens.weight[...])
+    with pytest.raises(FileExistsError, match="holds files; name a new folder"):
+        export_model(model, tmp_path / "hf")
+
+
+def test_weights_of_another_model_are_refused_with_the_keys_to_write(
+    tmp_path: Path,
+) -> None:
+    export_model(Llama(PLAIN, rngs=nnx.Rngs(0)), tmp_path / "hf")
+    other = Llama(replace(PLAIN, rope_theta=9.0, head_width=4), rngs=nnx.Rngs(0))
+
+    with pytest.raises(ValueError, match=r"head_width = 6, rope_theta = 500\.0"):
+        FolderWeights(tmp_path / "hf").load(other)
 
 
 def test_a_config_is_written_from_the_model_itself(tmp_path: Path) -> None:
@@ -185,7 +275,8 @@ def test_a_config_of_version_5_of_transformers_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("model_type", "mamba", "model_type is 'mamba', but roxxel.models supports"),
+        ("model_type", "mamba", "model_type is 'mamba', .* only llama, qwen3, olmo2"),
+        ("use_sliding_window", True, "use_sliding_window is True"),
         ("attention_bias", True, "attention_bias is True"),
         ("rope_scaling", {"rope_type": "yarn"}, "scaled by the rule 'yarn'"),
     ],

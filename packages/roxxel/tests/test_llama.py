@@ -74,6 +74,8 @@ def check_same(
         ("medium", 359_842_816),
         ("large", 1_235_585_024),
         ("llama_3_2_1b", 1_235_814_400),
+        ("qwen_3_0_6b", 596_049_920),
+        ("olmo_2_1b", 1_484_916_736),
     ],
 )
 def test_presets_have_the_stated_number_of_parameters(preset: str, number: int) -> None:
@@ -85,11 +87,13 @@ def test_presets_have_the_stated_number_of_parameters(preset: str, number: int) 
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("head_width", [None, 6])
+@pytest.mark.parametrize(
+    ("head_width", "qk_norm"), [(None, "none"), (6, "head"), (6, "whole")]
+)
 def test_the_number_of_parameters_follows_the_config(
-    tied: bool, head_width: int | None
+    tied: bool, head_width: int | None, qk_norm: str
 ) -> None:
-    model = made(tied=tied, head_width=head_width)
+    model = made(tied=tied, head_width=head_width, qk_norm=qk_norm)
 
     leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
     assert sum(leaf.size for leaf in leaves) == model.config.num_parameters

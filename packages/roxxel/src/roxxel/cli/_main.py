@@ -45,6 +45,7 @@ _COMMANDS = {
     "audit": "compare the batches that a run trained on with its corpora",
     "drill": "kill a run at random, and prove that its result is the same",
     "sample": "let the model of a run continue a text",
+    "export": "write a run's model for the library transformers",
     "report": "write the charts of a run as one HTML page",
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.

@@ -89,6 +89,7 @@ _TRAINER = keys_of(
     **dict.fromkeys(_OF_PYTHON),
     **dict.fromkeys(_FUNCTIONS, FunctionName),
     hang_after_s=_Seconds,
+    init_from=_Text,
 )
 
 _EVAL = {"sources": dict[str, _Source], **SCHEDULE}

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
     from roxxel.config._declaration import MeshConfig, RunConfig
 
 
+_HF = "hf:"
+_HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
+"""The class that loads the weights of `init_from = "hf:FOLDER"`."""
+
+
 def make_trainer(config: RunConfig) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
@@ -81,7 +86,12 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
     """Return the keywords under `[trainer]`, with paths and options of the sinks."""
     given = dict(config.trainer)
     for name in given.keys() & {"init_from", "branch_from"}:
-        given[name] = config.corpus(given[name])
+        folder = given[name].removeprefix(_HF)
+        if name == "init_from" and folder != given[name]:
+            weights = load_function(config, _HF_WEIGHTS, name)
+            given[name] = weights(config.path(folder))
+        else:
+            given[name] = config.corpus(given[name])
     if given.get("hang_after_s") == 0:
         given["hang_after_s"] = None  # TOML has no null, so 0 means None
     named = given.get("log_to", ())

@@ -2,8 +2,8 @@
 
 `llama` is the function that a config names: `model = "roxxel.models:llama"`. Programs
 use `Llama`, `LlamaConfig` and `next_token_loss`. The names and shapes of the weights
-are those of the Hugging Face class `LlamaForCausalLM`, so `roxxel ckpt export` writes
-a file that the library transformers reads.
+are those of a Hugging Face class such as `LlamaForCausalLM`, so `roxxel export` writes
+a folder that the library transformers reads.
 """
 
 from roxxel.models._config import LlamaConfig, RopeScaling

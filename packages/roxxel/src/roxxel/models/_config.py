@@ -1,4 +1,4 @@
-"""Sizes and options of a decoder of the Llama shape."""
+"""Sizes and options of a decoder of the Llama shape, Qwen-3 and OLMo-2 included."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from roxxel._checks import check_number
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]
 Dtype = Literal["float32", "bfloat16"]
+QkNorm = Literal["none", "head", "whole"]
+NormPlacement = Literal["pre", "post"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,13 @@ class LlamaConfig:
         context: Longest sequence that the model accepts, in tokens.
         rope_theta: Base of the rotary frequencies (Su et al., RoFormer, 2021).
         rope_scaling: How the frequencies are stretched; None leaves them unchanged.
+        qk_norm: What RMSNorm normalises before the rotation, against growing attention
+            scores (Henry et al., Query-Key Normalization, 2020). `"head"` is each head
+            of queries and keys, as in Qwen-3; `"whole"` is the whole projection, as in
+            OLMo-2; `"none"` is nothing, as in Llama.
+        norm_placement: `"pre"` normalises the input of attention and feed-forward,
+            `"post"` their output before it is added, as in OLMo-2 (OLMo et al., 2
+            OLMo 2 Furious, 2024).
         norm_epsilon: Added to the mean square inside RMSNorm.
         tied: Whether the token table is also the output matrix.
         init_std: Standard deviation of initial weights. For matrices whose product is
@@ -105,6 +114,8 @@ class LlamaConfig:
     context: int = 2048
     rope_theta: float = 10_000.0
     rope_scaling: RopeScaling | None = None
+    qk_norm: QkNorm = "none"
+    norm_placement: NormPlacement = "pre"
     norm_epsilon: float = 1e-5
     tied: bool = True
     init_std: float = 0.02
@@ -139,7 +150,13 @@ class LlamaConfig:
                 f"a head has {self.channels} channels, and rotary positions need an "
                 "even number; change width, num_heads or head_width"
             )
-        choices = {"dtype": Dtype, "attention": Attention, "remat": Remat}
+        choices = {
+            "dtype": Dtype,
+            "attention": Attention,
+            "remat": Remat,
+            "qk_norm": QkNorm,
+            "norm_placement": NormPlacement,
+        }
         for name, kind in choices.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(
@@ -188,9 +205,19 @@ class LlamaConfig:
         heads = 2 * self.num_heads + 2 * self.num_kv_heads
         attention = self.width * heads * self.channels
         feed = 3 * self.width * self.hidden
-        layers = self.num_layers * (attention + feed + 2 * self.width)
+        scales = 2 * self.width
+        if self.qk_norm != "none":
+            scales += sum(self.qk_norm_sizes)
+        layers = self.num_layers * (attention + feed + scales)
         tables = (1 if self.tied else 2) * self.vocab_size * self.width
         return layers + tables + self.width
+
+    @property
+    def qk_norm_sizes(self) -> tuple[int, int]:
+        """Channels that are normalised together: of queries and of keys."""
+        if self.qk_norm == "head":
+            return self.channels, self.channels
+        return self.num_heads * self.channels, self.num_kv_heads * self.channels
 
     @classmethod
     def tiny(cls, **changes: Any) -> LlamaConfig:
@@ -224,6 +251,16 @@ class LlamaConfig:
     def llama_3_2_1b(cls, **changes: Any) -> LlamaConfig:
         """Return the shape of Llama 3.2 1B: 1,235,814,400 parameters."""
         return cls(**_LLAMA_3_2_1B | changes)
+
+    @classmethod
+    def qwen_3_0_6b(cls, **changes: Any) -> LlamaConfig:
+        """Return the shape of Qwen-3 0.6B: 596,049,920 parameters."""
+        return cls(**_QWEN_3_0_6B | changes)
+
+    @classmethod
+    def olmo_2_1b(cls, **changes: Any) -> LlamaConfig:
+        """Return the shape of OLMo-2 1B: 1,484,916,736 parameters."""
+        return cls(**_OLMO_2_1B | changes)
 
 
 _WORDS: dict[type, str] = {
@@ -266,4 +303,24 @@ _LLAMA_3_2_1B: dict[str, Any] = {
     "rope_scaling": RopeScaling("llama3", 32.0),
     "bos_token_id": 128_000,
     "eos_token_id": 128_001,
+}
+_QWEN_3_0_6B: dict[str, Any] = {
+    **_sizes(151_936, 1024, 3072, 28, 16, 8),
+    "head_width": 128,
+    "context": 32_768,
+    "rope_theta": 1_000_000.0,
+    "qk_norm": "head",
+    "norm_epsilon": 1e-6,
+    "bos_token_id": 151_643,
+    "eos_token_id": 151_643,
+}
+_OLMO_2_1B: dict[str, Any] = {
+    **_sizes(100_352, 2048, 8192, 16, 16, 16),
+    "context": 4096,
+    "rope_theta": 500_000.0,
+    "qk_norm": "whole",
+    "norm_placement": "post",
+    "norm_epsilon": 1e-6,
+    "tied": False,
+    "eos_token_id": 100_257,
 }

@@ -57,9 +57,9 @@ class Matrix(nnx.Module):
 class RMSNorm(nnx.Module):
     """Root mean square normalisation, in float32 (Zhang and Sennrich, 2019)."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, size: int | None = None) -> None:
         self.epsilon = config.norm_epsilon
-        self.weight = nnx.Param(jnp.ones(config.width, jnp.float32))
+        self.weight = nnx.Param(jnp.ones(size or config.width, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return the normalised array in the dtype of `x`."""
@@ -81,6 +81,10 @@ class Attention(nnx.Module):
         self.q_proj = Matrix(config, heads, width, across, std=std, rngs=rngs)
         self.k_proj = Matrix(config, kv_heads, width, across, std=std, rngs=rngs)
         self.v_proj = Matrix(config, kv_heads, width, across, std=std, rngs=rngs)
+        if config.qk_norm != "none":
+            of_query, of_key = config.qk_norm_sizes
+            self.q_norm = RMSNorm(config, of_query)
+            self.k_norm = RMSNorm(config, of_key)
         std = _residual_std(config)
         self.o_proj = Matrix(config, width, heads, (rest, split), std=std, rngs=rngs)
 
@@ -96,11 +100,17 @@ class Attention(nnx.Module):
                 None if each row is one document.
         """
         config = self.config
-        shape = (*x.shape[:2], -1, config.channels)
+        heads = (*x.shape[:2], -1, config.channels)
+        query, key, value = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        if config.qk_norm == "whole":
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = query.reshape(heads), key.reshape(heads)
+        if config.qk_norm == "head":
+            query, key = self.q_norm(query), self.k_norm(key)
         mixed = jax.nn.dot_product_attention(
-            rotate(self.q_proj(x).reshape(shape), angles),
-            rotate(self.k_proj(x).reshape(shape), angles),
-            self.v_proj(x).reshape(shape),
+            rotate(query, angles),
+            rotate(key, angles),
+            value.reshape(heads),
             mask=mask,
             is_causal=True,
             implementation=config.attention,
@@ -128,18 +138,26 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward layer, each with pre-norm and a residual path."""
+    """Attention and a feed-forward layer, each with a norm and a residual path."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
-        self.input_layernorm = RMSNorm(config)
+        self.is_post_norm = config.norm_placement == "post"
+        if not self.is_post_norm:
+            self.input_layernorm = RMSNorm(config)
         self.self_attn = Attention(config, rngs=rngs)
         self.post_attention_layernorm = RMSNorm(config)
         self.mlp = FeedForward(config, rngs=rngs)
+        if self.is_post_norm:
+            self.post_feedforward_layernorm = RMSNorm(config)
 
     def __call__(
         self, x: jax.Array, angles: jax.Array, mask: jax.Array | None
     ) -> jax.Array:
         """Return the layer's output; arguments as for `Attention`."""
+        if self.is_post_norm:
+            mixed = self.self_attn(x, angles, mask)
+            x = x + self.post_attention_layernorm(mixed)
+            return x + self.post_feedforward_layernorm(self.mlp(x))
         x = x + self.self_attn(self.input_layernorm(x), angles, mask)
         return x + self.mlp(self.post_attention_layernorm(x))
 

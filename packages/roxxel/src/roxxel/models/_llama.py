@@ -32,8 +32,10 @@ class Stack(nnx.Module):
 class Llama(nnx.Module):
     """A causal language model of the Llama shape (Touvron et al., 2023).
 
-    Parameters are float32. Their paths and shapes are those of the Hugging Face class
-    `LlamaForCausalLM`, such as `model.layers.0.self_attn.q_proj.weight`.
+    With `qk_norm` and `norm_placement`, the model is a Qwen-3 or an OLMo-2.
+
+    Parameters are float32. Their paths and shapes are those of the Hugging Face class,
+    such as `LlamaForCausalLM`: `model.layers.0.self_attn.q_proj.weight`.
 
     If `config` names axes of a mesh, create the model inside `jax.set_mesh(mesh)`. The
     trainer does so for a model that is given as a function.

@@ -26,6 +26,8 @@ PRESETS: dict[str, Callable[..., LlamaConfig]] = {
     "medium": LlamaConfig.medium,
     "large": LlamaConfig.large,
     "llama_3_2_1b": LlamaConfig.llama_3_2_1b,
+    "qwen_3_0_6b": LlamaConfig.qwen_3_0_6b,
+    "olmo_2_1b": LlamaConfig.olmo_2_1b,
 }
 
 

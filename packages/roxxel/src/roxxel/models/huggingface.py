@@ -1,26 +1,36 @@
-"""Reads models of the Hugging Face class `LlamaForCausalLM`, and writes `config.json`.
+"""Reads and writes the folders of models that the library transformers reads.
 
-Both sides have the same names and shapes, so no module renames or transposes weights.
-To export a run, write the weights with `roxxel ckpt export STEP --safetensors
-FOLDER/model.safetensors`, and the config with `write_config`. Reading weights needs the
-extra `hf` of roxxel.
+`Llama` has the names and shapes of three classes there, so nothing is renamed or
+transposed. `roxxel export RUN FOLDER` writes a run, and `init_from = "hf:FOLDER"` in a
+config begins with such a folder. Weights need the extra `hf` of roxxel.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
 from roxxel_store.files import matches_in
 from roxxel_store.records import parse_object
 
-from roxxel.models._config import LlamaConfig, RopeScaling
+from roxxel.models._config import (
+    LlamaConfig,
+    NormPlacement,
+    QkNorm,
+    RopeScaling,
+)
 from roxxel.models._llama import Llama
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _FIELDS = {
     "vocab_size": "vocab_size",
@@ -47,20 +57,118 @@ _DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
 }
-"""Defaults of `LlamaForCausalLM` that differ from those of `LlamaConfig`."""
+"""Defaults of transformers that differ from those of `LlamaConfig`."""
 
 
-def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
+class _Architecture(NamedTuple):
+    """What a `model_type` of transformers means for `LlamaConfig`."""
+
+    class_name: str
+    qk_norm: QkNorm
+    norm_placement: NormPlacement
+    defaults: dict[str, Any]
+
+
+_ARCHITECTURES = {
+    "llama": _Architecture("LlamaForCausalLM", "none", "pre", _DEFAULTS),
+    "qwen3": _Architecture(
+        *("Qwen3ForCausalLM", "head", "pre"),
+        {**_DEFAULTS, "max_position_embeddings": 32_768, "head_dim": 128},
+    ),
+    "olmo2": _Architecture(
+        *("Olmo2ForCausalLM", "whole", "post"), {**_DEFAULTS, "rms_norm_eps": 1e-5}
+    ),
+}
+"""The models that `Llama` computes, by their `model_type`."""
+
+_SUPPORTED: dict[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_sliding_window": False,
+}
+"""Values of `config.json` that are supported; a missing key has this value."""
+
+_COMPUTED = (
+    *("vocab_size", "width", "hidden", "num_layers", "num_heads", "num_kv_heads"),
+    *("channels", "rope_theta", "rope_scaling", "qk_norm", "norm_placement"),
+    *("norm_epsilon", "tied"),
+)
+"""Facts of a `LlamaConfig` that decide what the weights compute."""
+
+_KEYS = {"channels": "head_width"}
+"""Keys that set a fact of another name."""
+
+_SHARD_BYTES = 5_000_000_000
+
+
+def export_model(
+    model: Llama,
+    folder: str | Path,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    tokenizer: Mapping[str, str] | None = None,
+) -> None:
+    """Write all files from which transformers loads a model.
+
+    `AutoModelForCausalLM.from_pretrained(folder)` then gives the same logits. Weights
+    of more than 5 GB become several files. `config.json` comes last, so a folder with
+    this file is whole.
+
+    Args:
+        model: The model.
+        folder: A folder that is new or empty.
+        dtype: Type of the weights in the files. Use bfloat16 for half the size.
+        tokenizer: Texts of the tokenizer's files by name, if any.
+
+    Raises:
+        FileExistsError: The folder holds files.
+        ValueError: No class of transformers is this model.
+        ModuleNotFoundError: The extra `hf` is not installed.
+    """
+    safetensors = _library("writing weights", "safetensors.flax")
+    config, folder = model.config, Path(folder)
+    _ = _architecture_of(config)
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"{folder}: holds files; name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {name: array.astype(dtype) for name, array in _named_arrays(model)}
+    shards = _shards(arrays)
+    for file, names in shards.items():
+        with published(folder / file) as target:
+            part = {name: arrays[name] for name in names}
+            target.write(safetensors.save(part, {"format": "pt"}))
+    texts = dict(tokenizer or {})
+    if len(shards) > 1:
+        total = sum(array.nbytes for array in arrays.values())
+        where = {name: file for file, names in shards.items() for name in names}
+        index = {"metadata": {"total_size": total}, "weight_map": where}
+        texts["model.safetensors.index.json"] = _json(index)
+    ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
+    known = {name: x for name, x in ends.items() if x is not None}
+    texts["generation_config.json"] = _json({"_from_model_config": True, **known})
+    for name, text in texts.items():
+        with published(folder / name) as target:
+            target.write(text.encode())
+    write_config(config, folder, dtype=dtype)
+
+
+def write_config(
+    config: LlamaConfig | Llama,
+    folder: str | Path,
+    *,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+) -> Path:
     """Write `config.json` of a model into an existing folder; return the file's path.
-
-    The file declares float32 weights, as `roxxel ckpt export` writes.
 
     Args:
         config: The config of the model, or the model itself.
         folder: Folder of the file.
+        dtype: Type of the weights beside the file; `roxxel ckpt export` writes float32.
 
     Raises:
         TypeError: `config` is neither a config nor a model.
+        ValueError: No class of transformers is this model.
         OSError: The folder does not exist, or cannot be written.
     """
     if isinstance(config, Llama):
@@ -70,6 +178,7 @@ def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
             f"config must be a LlamaConfig or a Llama, got {type(config).__name__}; "
             "only these models have a config.json"
         )
+    model_type = _architecture_of(config)
     values = {key: getattr(config, field) for key, field in _FIELDS.items()}
     values["head_dim"] = config.channels
     scaling = config.rope_scaling
@@ -82,17 +191,15 @@ def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
             "original_max_position_embeddings": scaling.original_context,
         }
     named = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "mlp_bias": False,
-        "torch_dtype": "float32",
+        "architectures": [_ARCHITECTURES[model_type].class_name],
+        "model_type": model_type,
+        **_SUPPORTED,
+        "torch_dtype": dtype,
     }
     path = Path(folder) / "config.json"
     # In the folder of the hub's cache, files are links to what others use.
     with published(path) as file:
-        file.write(f"{json.dumps({**named, **values}, indent=2)}\n".encode())
+        file.write(_json({**named, **values}).encode())
     return path
 
 
@@ -109,21 +216,25 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
     """
     path = Path(folder) / "config.json"
     values = _parsed(path)
-    for key, supported in (
-        *(("model_type", "llama"), ("hidden_act", "silu")),
-        *(("attention_bias", False), ("mlp_bias", False)),
-    ):
+    model_type = values.get("model_type", "llama")
+    if model_type not in _ARCHITECTURES:
+        raise ValueError(
+            f"{path}: model_type is {model_type!r}, but roxxel.models supports only "
+            f"{', '.join(_ARCHITECTURES)}; use a model of one of these types"
+        )
+    for key, supported in _SUPPORTED.items():
         if values.get(key, supported) != supported:
             raise ValueError(
                 f"{path}: {key} is {values[key]!r}, but roxxel.models supports only "
                 f"{supported!r}; use a model with this value"
             )
+    architecture = _ARCHITECTURES[model_type]
     # Version 5 of transformers writes all keys of rotary positions into one table.
     rope: dict[str, Any] = {
         **(values.get("rope_scaling") or {}),
         **(values.get("rope_parameters") or {}),
     }
-    values = {**_DEFAULTS, **values}
+    values = {**architecture.defaults, **values}
     values.setdefault("num_key_value_heads", values.get("num_attention_heads"))
     if "rope_theta" in rope:
         values["rope_theta"] = rope["rope_theta"]
@@ -132,6 +243,8 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
         for key, field in _FIELDS.items()
         if values.get(key) is not None
     }
+    found["qk_norm"] = architecture.qk_norm
+    found["norm_placement"] = architecture.norm_placement
     if isinstance(found.get("eos_token_id"), list):
         found["eos_token_id"] = tuple(found["eos_token_id"])
     try:
@@ -152,7 +265,7 @@ def _parsed(path: Path) -> dict[str, Any]:
     if missing:
         raise ValueError(
             f"{path}: has no {' and no '.join(missing)}, so it does not describe a "
-            "model; give the folder of a model of the class LlamaForCausalLM"
+            "model; give the folder of a model that transformers saved"
         )
     return values
 
@@ -192,23 +305,87 @@ def load(folder: str | Path, **changes: Any) -> Llama:
             another shape.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
-    try:
-        from safetensors import safe_open
-    except ModuleNotFoundError as error:
-        raise missing_extra("reading weights", "safetensors", "roxxel", "hf") from error
-    folder, config = Path(folder), read_config(folder, **changes)
+    _library("reading weights", "safetensors")
+    config = read_config(folder, **changes)
     model = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    found = read_weights(model, folder)
     graphdef, state = nnx.split(model)
-    leaves, structure = jax.tree_util.tree_flatten_with_path(nnx.to_pure_dict(state))
-    shapes = {
-        ".".join(str(key.key) for key in path): leaf.shape for path, leaf in leaves
-    }
-    found: dict[str, jax.Array] = {}
+    structure = jax.tree.structure(nnx.to_pure_dict(state))
+    arrays = [jnp.asarray(array) for array in found.values()]
+    return nnx.merge(graphdef, jax.tree_util.tree_unflatten(structure, arrays))
+
+
+class FolderWeights:
+    """The weights of a folder, for `init_from` of a trainer that trains a `Llama`.
+
+    >>> str(FolderWeights("olmo"))
+    'hf:olmo'
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._folder = Path(folder)
+
+    def __str__(self) -> str:
+        """Return how a config names the folder."""
+        return f"hf:{self._folder}"
+
+    def load(self, model: nnx.Module) -> None:
+        """Put the weights into a model, each with the sharding that its array has.
+
+        Raises:
+            TypeError: The model is no `Llama`.
+            ValueError: The folder declares a model that computes something else, or
+                its weights do not fit.
+        """
+        if not isinstance(model, Llama):
+            raise TypeError(
+                f"{self}: has the weights of a Llama, but the run trains a "
+                f"{type(model).__name__}; load the weights in the model's own function"
+            )
+        declared = read_config(self._folder)
+        differing = [
+            f"{_KEYS.get(name, name)} = {_toml(getattr(declared, name))}"
+            for name in _COMPUTED
+            if getattr(declared, name) != getattr(model.config, name)
+        ]
+        if differing:
+            raise ValueError(
+                f"{self}: config.json declares another model; write under "
+                f"[model_args]: {', '.join(differing)}"
+            )
+        placed = [
+            jax.make_array_from_callback(array.shape, old.sharding, array.__getitem__)
+            for array, (_, old) in zip(
+                read_weights(model, self._folder).values(),
+                _named_arrays(model),
+                strict=True,
+            )
+        ]
+        structure = jax.tree.structure(nnx.to_pure_dict(nnx.state(model, nnx.Param)))
+        nnx.update(model, jax.tree.unflatten(structure, placed))
+
+
+def read_weights(
+    model: Llama, folder: str | Path
+) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Return the weights in a folder as float32, in the order of a model's arrays.
+
+    Args:
+        model: The model that shall get the weights; its arrays are not read.
+        folder: As for `load`.
+
+    Raises:
+        ValueError, ModuleNotFoundError: As for `load`.
+    """
+    safetensors = _library("reading weights", "safetensors")
+    folder, config = Path(folder), model.config
+    shapes = {name: array.shape for name, array in _named_arrays(model)}
+    found: dict[str, Any] = {}
     for file in sorted(matches_in(folder, "*.safetensors")):
-        with safe_open(file, framework="flax") as tensors:
+        with safetensors.safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - the object is no mapping
                 if name in shapes:
-                    found[name] = tensors.get_tensor(name).astype(jnp.float32)
+                    found[name] = tensors.get_tensor(name).astype(np.float32)
                 elif not _is_redundant(name, config):
                     raise ValueError(
                         f"{file}: holds {name}, which the model of config.json lacks; "
@@ -225,8 +402,65 @@ def load(folder: str | Path, **changes: Any) -> Llama:
                 f"{folder}: {name} has the shape {found[name].shape}, but config.json "
                 f"declares {shape}; use the config that belongs to the weights"
             )
-    arrays = [found[name] for name in shapes]
-    return nnx.merge(graphdef, jax.tree_util.tree_unflatten(structure, arrays))
+    return {name: found[name] for name in shapes}
+
+
+def _named_arrays(model: Llama) -> list[tuple[str, Any]]:
+    """Return the arrays of a model by the names of their weights."""
+    state = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    leaves = jax.tree_util.tree_flatten_with_path(state)[0]
+    return [(".".join(str(key.key) for key in path), leaf) for path, leaf in leaves]
+
+
+def _architecture_of(config: LlamaConfig) -> str:
+    """Return the `model_type` of a config."""
+    for name, each in _ARCHITECTURES.items():
+        known = (each.qk_norm, each.norm_placement)
+        if known == (config.qk_norm, config.norm_placement):
+            return name
+    raise ValueError(
+        f"a model with qk_norm={config.qk_norm!r} and norm_placement="
+        f"{config.norm_placement!r} has no class in transformers; only the "
+        f"combinations of {', '.join(_ARCHITECTURES)} have one"
+    )
+
+
+def _shards(arrays: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return the files for some weights, each with the names of its weights."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, array in arrays.items():
+        if shards[-1] and size + array.nbytes > _SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += array.nbytes
+    if len(shards) == 1:
+        return {"model.safetensors": shards[0]}
+    total = len(shards)
+    return {
+        f"model-{number:05}-of-{total:05}.safetensors": names
+        for number, names in enumerate(shards, 1)
+    }
+
+
+def _library(what: str, name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise missing_extra(what, "safetensors", "roxxel", "hf") from error
+
+
+def _toml(value: Any) -> str:
+    """Return a fact of a config as a value of TOML."""
+    if isinstance(value, RopeScaling):
+        pairs = (f"{key} = {_toml(x)}" for key, x in asdict(value).items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return f"{json.dumps(values, indent=2)}\n"
 
 
 def _is_redundant(name: str, config: LlamaConfig) -> bool:

@@ -1,0 +1,87 @@
+"""`roxxel export`: writes the model of a run as a folder for transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from roxxel_format import Roxxel
+from roxxel_train import RunFolderError
+
+from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._words import say
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from roxxel.run import Run
+
+DESCRIPTION = """\
+Write the model of a run as a folder that the library transformers loads:
+AutoModelForCausalLM.from_pretrained(FOLDER) has the same logits. The folder gets
+weights, config.json, generation_config.json and the tokenizer's files. RUN@STEP
+takes the checkpoint of a step, RUN the newest one. If the run averages its
+weights, the average is written. For a model of your own, `roxxel ckpt export`
+writes the weights alone.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument("folder", metavar="FOLDER", help="a folder, new or empty")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="type of the weights (default: %(default)s, as trained)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the folder, and say what is in it."""
+    options.run, step = split_step(options.run)
+    of_run = opened(options)
+    model = of_run.model(step)
+
+    from roxxel.models import Llama
+    from roxxel.models.huggingface import export_model
+
+    if not isinstance(model, Llama):
+        raise RunFolderError(
+            f"{options.run}: its model is a {type(model).__name__}, which is no class "
+            "of transformers; export the weights alone by `roxxel ckpt export`"
+        )
+    end, files, note = _tokenizer(of_run, options)
+    if model.config.eos_token_id is None:
+        model.config = replace(model.config, eos_token_id=end)
+    try:
+        export_model(model, options.folder, dtype=options.dtype, tokenizer=files)
+    except (ValueError, ModuleNotFoundError) as error:
+        raise RunFolderError(f"{options.run}: {error}") from error
+    count = f"{model.config.num_parameters:,}"
+    say(f"{options.folder}: {count} parameters in {options.dtype}, {note}")
+
+
+def _tokenizer(
+    of_run: Run, options: argparse.Namespace
+) -> tuple[int | None, Mapping[str, str], str]:
+    """Return the token that ends a document, the tokenizer's files, and a note."""
+    from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
+
+    source, end = of_run.primary, None
+    try:
+        corpus = of_run.corpora()[source]
+        separator = (
+            corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else 0
+        )
+        end = separator[0] if separator and len(separator) == 1 else None
+        codec = codec_of(source, corpus, options)
+    except RunFolderError as error:
+        return end, {}, f"without a tokenizer, because {error}"
+    definition = codec.definition
+    if definition is None and (corpus.tokenizer or "bytes").startswith("bytes"):
+        definition = byte_definition(has_end=corpus.tokenizer is not None)
+    if definition is None:
+        return end, {}, "without a tokenizer, because transformers has no form of it"
+    return end, tokenizer_files(definition, end), "with the tokenizer"
