@@ -58,9 +58,11 @@ def test_save_returns_before_the_checkpoint_is_there(
         record = saving.last_save
         assert record is not None
         assert (record.step, record.total_s) == (1, None)
+        assert saving.is_saving
         gate.set()
         saving.wait()
 
+        assert not saving.is_saving
         assert saving.latest_step == 1
         record = saving.last_save
         assert record is not None

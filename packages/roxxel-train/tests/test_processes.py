@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_ckpt import coordination
+from roxxel_ckpt import Checkpointer, coordination
 from roxxel_ckpt.coordination import Channel
 from roxxel_train import (
     PREEMPTED_EXIT_CODE,
@@ -28,7 +28,7 @@ from roxxel_train._together import barriers, processes, watcher
 from roxxel_train._together.processes import Processes, Request
 from roxxel_train._together.watcher import Watcher
 
-from .helpers import trainer
+from .helpers import pair, trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -318,6 +318,36 @@ def test_run_saves_the_step_of_a_request(tmp_path: Path) -> None:
 
     folder = tmp_path / "run" / "checkpoints"
     assert {2, 3, 5, 10} == {int(path.name) for path in folder.glob("[0-9]*")}
+
+
+def test_continuous_saves_begin_where_no_save_is_in_flight(tmp_path: Path) -> None:
+    busy = {2, 3, 5, 6, 8}
+    model, optimizer = pair()
+
+    class Slow(Checkpointer):
+        """Is still writing after some steps, and done after the others."""
+
+        @property
+        def is_saving(self) -> bool:
+            return seen[-1] in busy
+
+    seen: list[int] = []
+    kept = Slow(tmp_path / "kept", model, optimizer, None)
+    one = trainer(
+        tmp_path,
+        pair=(model, optimizer),
+        checkpointer=kept,
+        checkpoint_every="continuous",
+        keep_every=4,
+        eval_fn=lambda state: seen.append(int(state.step[...])),
+        eval_every=1,
+    )
+    one.run()
+
+    # Step 8 is saved although it is busy, because keep_every keeps it.
+    assert kept.steps() == [1, 4, 7, 8, 9, 10]
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "on request" not in log
 
 
 def test_request_without_a_run_is_an_error(tmp_path: Path) -> None:

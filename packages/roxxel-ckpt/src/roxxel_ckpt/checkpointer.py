@@ -478,6 +478,11 @@ class Checkpointer:
         """How long the last save took; None before any save."""
         return self._last and self._last.record
 
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save is in flight, so that the next `save` would wait for it."""
+        return self._last is not None and not self._last.has_ended
+
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, oldest first."""
         return list(finished(self._folder))

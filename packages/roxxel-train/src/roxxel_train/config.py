@@ -64,6 +64,10 @@ _ALIKE = {"alike": True}  # must be equal in all processes
 _OBJECT = {"is_object": True}  # nothing that a file may record
 
 
+CONTINUOUS = "continuous"
+"""The value of `checkpoint_every` that saves whenever no save is in flight."""
+
+
 @runtime_checkable
 class Weights(Protocol):
     """Weights from outside, such as a folder of a model of another library.
@@ -124,6 +128,9 @@ class TrainConfig:
         eval_every: Updates between evaluations. None evaluates only after the last
             update.
         checkpoint_every: Updates between checkpoints; the last update is always saved.
+            `"continuous"` begins a save whenever the one before is complete, so a crash
+            loses as little as the storage allows. Each save costs a copy of the state
+            to the host (`save_s` in the log).
         log_every: Updates between metrics rows. The first and the last update always
             have a row.
         seed: Seed of the data order.
@@ -225,7 +232,14 @@ class TrainConfig:
         default=None, metadata={"called_with": "state"}
     )
     eval_every: int | None = field(default=None, metadata=_COUNT | _ALIKE)
-    checkpoint_every: int = field(default=1000, metadata=_COUNT | _ALIKE)
+    checkpoint_every: int | str = field(
+        default=1000,
+        metadata={
+            **(_COUNT | _ALIKE),
+            "pattern": r"\Acontinuous\Z",
+            "must_be": 'a number of steps of 1 or more, or "continuous"',
+        },
+    )
     log_every: int = field(default=10, metadata=_COUNT | _ALIKE)
     seed: int = field(default=0, metadata={"at_least": None})
     mesh: Mesh | None = field(default=None, metadata=_OBJECT)
@@ -301,6 +315,17 @@ class TrainConfig:
         if given is None:
             return {}
         return {"": given} if isinstance(given, Curriculum) else dict(given)
+
+    @property
+    def saved_every(self) -> int | None:
+        """Steps between the checkpoints that are due; None if none is due by its step.
+
+        With continuous saves, only a step that `keep_every` keeps is due.
+        """
+        every = self.checkpoint_every
+        if isinstance(every, int):
+            return every
+        return self.keep_every if isinstance(self.keep_every, int) else None
 
     def pacing(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.

@@ -249,13 +249,16 @@ class Trainer:
         updates = self._session.updates
         with compiling_thread() as compiler:
             updates.begin(compiler, self._session.shapes)
-        num_checkpoints = -(-self.sampler.total_steps // config.checkpoint_every)
+        every = config.checkpoint_every
+        # Continuous saves may be as many as the steps.
+        interval = every if isinstance(every, int) else 1
+        num_checkpoints = -(-self.sampler.total_steps // interval)
         if config.max_to_keep is not None:
             # The newest checkpoints, the best one, and one that is being written.
             kept = config.max_to_keep + 2
             if isinstance(config.keep_every, int):
-                every = math.lcm(config.keep_every, config.checkpoint_every)
-                kept += self.sampler.total_steps // every
+                permanent = math.lcm(config.keep_every, interval)
+                kept += self.sampler.total_steps // permanent
             num_checkpoints = min(num_checkpoints, kept)
         folder = state.folder if config.checkpointer is None else None
         checkpoints = None if folder is None else folder.checkpoints

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import jax
 from roxxel_loader import device_stream
 
 from roxxel_train._log.logger import WarningForwarder
@@ -23,6 +24,7 @@ from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._together.processes import Processes
+from roxxel_train.config import CONTINUOUS
 from roxxel_train.errors import LogWriteError, Preempted
 
 if TYPE_CHECKING:
@@ -189,13 +191,18 @@ class Session:
         failure = self.log.failure
         if failure is not None:
             self.processes.fail(str(failure))
+        every, checkpointer = self.config.checkpoint_every, self.state.checkpointer
+        is_idle = checkpointer is not None and not checkpointer.is_saving
+        # Process 0 commits a save, so it knows first when the next one may begin.
+        if every == CONTINUOUS and is_idle and jax.process_index() == 0:
+            self.processes.request_save()
         request = self.processes.after(self.state.step)
         if request is not None and request.kind != "save":
             raise self._ended(request)
-        if request is not None:
+        if request is not None and every != CONTINUOUS:
             self.recorder.drain()
             self.log.info(events.requested_save(self.state.step))
-        if request is not None or self.is_due(self.config.checkpoint_every):
+        if request is not None or self.is_due(self.config.saved_every):
             self._save()
 
     def is_due(self, every: int | None) -> bool:

@@ -301,7 +301,9 @@ class RunState:
             # A resumed run relies on all metrics rows up to its checkpoint. If the log
             # fails, the checkpoint keeps them, and the run ends with `log.failure`.
             unwritten = log.unwritten_rows()
-            is_due = self.step % self._checkpoint_every == 0
+            # The mean loss of a checkpoint is that since the last one that was due.
+            every = self._checkpoint_every
+            is_due = not isinstance(every, int) or self.step % every == 0
             open_ = LossMean() if is_due else self.losses.checkpoint
             extra = {
                 "data": self.sampler.state(self.step),
