@@ -163,9 +163,9 @@ def test_the_shares_of_processes_are_the_whole_batch(
         assert np.array_equal(part[field], whole[field][:, half])
 
 
-def sampler_of(unit: int = 5, bins: int = 400, **changes: Any) -> Sampler:
-    curriculum = Curriculum(BinReader(bins, unit), [Phase(20, 4, 2 * unit)], **changes)
-    return curriculum.sampler(3, fields=FIELDS)
+def sampler_of(unit: int = 5, fields: Any = FIELDS, **changes: Any) -> Sampler:
+    curriculum = Curriculum(BinReader(400, unit), [Phase(20, 4, 2 * unit)], **changes)
+    return curriculum.sampler(3, fields=fields)
 
 
 def test_padding_has_segment_0_and_is_not_learned() -> None:
@@ -175,10 +175,11 @@ def test_padding_has_segment_0_and_is_not_learned() -> None:
     assert batch["positions"][0].tolist() == [0, 1, 0, 1, 0] * 2
 
 
-def test_a_withdrawn_document_of_a_bin_is_masked_alone() -> None:
+@pytest.mark.parametrize("fields", [FIELDS, ("tokens", "loss_mask")])
+def test_a_withdrawn_document_of_a_bin_is_masked_alone(fields: Any) -> None:
     plain = sampler_of()
     here = plain.locate(7, 2)
-    batch = sampler_of(without={"self": [here.documents[1]]}).batch(7)
+    batch = sampler_of(fields=fields, without={"self": [here.documents[1]]}).batch(7)
     assert batch["loss_mask"][2].tolist() == [1, 1, 0, 0, 0, 1, 1, 1, 1, 0]
     assert np.array_equal(batch["tokens"], plain.batch(7)["tokens"])
 

@@ -183,7 +183,10 @@ class Sampler:
         tokens = self._masking.read(step, block.source_indices, *windows, self.dtype)
         if self.fields == ("tokens",):
             return tokens
-        mask = self._masking.mask(step, *windows) if self._has_mask else None
+        mask = None
+        if self._has_mask:
+            finds_padding = not reads_documents(self.fields)
+            mask = self._masking.mask(step, *windows, finds_padding=finds_padding)
         return fill_fields(
             self.fields, tokens, source, start, self._readers, mask, first_column=first
         )

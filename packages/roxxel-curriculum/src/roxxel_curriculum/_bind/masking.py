@@ -118,18 +118,28 @@ class Masking:
         return np.flatnonzero(is_partial)
 
     def mask(
-        self, step: int, source: _Integers, starts: _Integers, length: int
+        self,
+        step: int,
+        source: _Integers,
+        starts: _Integers,
+        length: int,
+        *,
+        finds_padding: bool,
     ) -> npt.NDArray[np.int32]:
-        """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`."""
+        """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`.
+
+        Without `finds_padding`, padding is 1: the caller knows it from the documents.
+        """
         mask = np.ones((source.size, length), np.int32)
         for index, column in self._columns.items():
             rows = np.flatnonzero(source == index)
             if rows.size:
                 mask[rows] = column.read(starts[rows], length) != 0
         withdrawn = self._withdrawn.at(step)
-        for row in np.flatnonzero(np.isin(source, [*self._padded, *withdrawn])):
+        padded = self._padded if finds_padding else set[int]()
+        for row in np.flatnonzero(np.isin(source, [*padded, *withdrawn])):
             index, start = int(source[row]), int(starts[row])
-            if self.reads_documents(step, index):
+            if index in padded or len(withdrawn[index].documents):
                 spans = self._readers[index].document_spans(start, start + length)
                 is_learned = spans[:, 0] >= 0
                 if index in withdrawn:
