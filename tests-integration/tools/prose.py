@@ -20,9 +20,8 @@ ROOT = Path(__file__).parents[2]
 SPECIFICATIONS = {"format.md", "arithmetic.md", "architecture.md"}
 
 _NOT_PROSE = re.compile(
-    r"""^(?P<fence>`{3,}|:{3,})(?!.*\{(?:note|tip|warning|important)\})[^\n]*\n
-        .*?^(?P=fence)[^\n]*$      # a block, or a directive that is not a remark
-      | ^(?:`{3,}|:{3,})[^\n]*$    # the fences of a remark, whose text counts
+    r"""^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)[^\n]*$  # a block or a directive
+      | ^:{3,}[^\n]*$              # the fences of a remark, whose text counts
       | ^[ ]*\|[^\n]*$             # a row of a table
       | ^\#[^\n]*$ | <!--.*?--> | ^\(.*\)=$ | ^\[[^\]]+\]:[^\n]*$ | ^!\[[^\n]*$
       | </?[a-z][^>]*>""",
