@@ -225,6 +225,18 @@ def test_reference_is_made_from_the_code() -> None:
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
 
 
+def test_reference_names_the_variables_that_the_code_reads() -> None:
+    page = (ROOT / "docs/reference/environment.md").read_text("utf-8")
+    read = re.compile(r"""environ(?:\.get)?[\[(]"([A-Z_]+)\"""")
+    found = {
+        name for path in SOURCES.values() for name in read.findall(path.read_text())
+    }
+
+    of_others = {"HOME", "UV_RUN_RECURSION_DEPTH", "GCE_METADATA_HOST"}
+    assert [name for name in sorted(found - of_others) if name not in page] == []
+    assert len(found) > 8
+
+
 WRITTEN = re.compile(r"""(?:# file: |["'\s(=])([\w./*\[\]-]+)(?=["'\s),#@])""")
 SUFFIXES = (".rox", ".toml", ".py", ".json", ".jsonl", ".txt", ".html", ".png", ".bin")
 
