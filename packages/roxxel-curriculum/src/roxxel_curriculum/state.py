@@ -190,6 +190,8 @@ def check_form(state: Any) -> None:
         _check_keys(source, _SOURCE, "one of its sources")
         _check(_is_policy(source["policy"]), f"the policy {source['policy']}")
         _check("tokenizer" in source, "a source without a tokenizer")
+        unit = source.get("unit", 2)
+        _check(_is(unit, int) and unit > 1, f"bins of {unit!r:.50} tokens")
     for phase in state["phases"]:
         _check_keys(phase, _PHASE, "one of its phases")
         _check(
