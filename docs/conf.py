@@ -23,7 +23,7 @@ extensions = [
     "generated",
 ]
 exclude_patterns = ["_build"]
-default_role = "code"
+default_role = "name"
 
 html_theme = "furo"
 html_title = "Roxxel"

@@ -3,7 +3,7 @@
 A page of docs/reference/ has lines such as `<!-- generated: config -->`. When Sphinx
 reads the page, it gets the tables of the declarations that the program itself obeys in
 their place: the dataclasses of a config, the parsers of the commands. So the reference
-cannot be out of date, and nobody edits it.
+cannot be out of date, and nobody edits it. Names in docstrings link to their own entry.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _CODE = re.compile(r"(\d+) +(?:for )?([^\d]+?)(?=[,;]\s+\d|\n +\d|\.?\s*\Z)")
 _REQUIRED = ("batch_size", "seq_len")
 _PASSED_ON = ("prepare", "format", "ckpt")
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SENTENCES = {
     "eval": "Held-out data: `sources` and `[[phases]]`, or one table for each set.",
     "trainer": "Settings of the trainer, listed below.",
@@ -222,6 +223,21 @@ def filled(page: str) -> str:
     return _MARK.sub(lambda mark: PAGES[mark[1]](), page)
 
 
+def name_role(
+    role: str, rawtext: str, text: str, lineno: int, inliner: Any, **more: Any
+) -> Any:
+    """Link a name in a docstring to where it is documented, and show all else as code.
+
+    The role `py:obj` alone would cut `~/.cache` and `.rox`.
+    """
+    from docutils.parsers.rst.roles import code_role  # a test reads this file without
+
+    if _NAME.fullmatch(text):
+        linked = inliner.document.settings.env.get_domain("py").role("obj")
+        return linked("py:obj", rawtext, text, lineno, inliner, **more)
+    return code_role(role, rawtext, text, lineno, inliner, **more)
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Connect to Sphinx."""
 
@@ -230,4 +246,5 @@ def setup(app: Any) -> dict[str, bool]:
             source[0] = filled(source[0])
 
     app.connect("source-read", read)
+    app.add_role("name", name_role)
     return {"parallel_read_safe": True}
