@@ -205,7 +205,7 @@ class Run:
         """Return the model with the weights of a checkpoint.
 
         If the optimizer of the run averages the weights, these are the average: the
-        weights that the run evaluates.
+        weights that the run evaluates. A `model` of yours gets the trained weights.
 
         Args:
             step: Step of the checkpoint; None for the newest sound checkpoint.
