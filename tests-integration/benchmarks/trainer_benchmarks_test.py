@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from . import trainer_memory, trainer_overhead
+from . import packing_training, trainer_memory, trainer_overhead
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_training_on_packed_documents(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(folder: Path, _: object, arm: str, *more: int) -> tuple[float, ...]:
+        return len(arm), len([*folder.glob("packed_*.rox")]), more[0] / 4
+
+    monkeypatch.setattr(packing_training, "run", run)  # Training takes minutes.
+    documents = [bytes([65 + n % 20]) * (40 + n % 90) for n in range(400)]
+    config = packing_training.config_of(width=8, num_layers=1)
+
+    packing_training.compare(tmp_path, (documents, documents[:8]), config, 2, 1)
+
+    said = capsys.readouterr().out
+    assert said.count("mean:") == 3
+    assert "bins seed 0: 4.0000  1.0000  0.5000" in said
 
 
 def test_overhead() -> None:
