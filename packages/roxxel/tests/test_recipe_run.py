@@ -140,6 +140,26 @@ def test_new_weights_begin_a_new_average(config: Path) -> None:
     np.testing.assert_allclose(found, begun, rtol=1e-5)
 
 
+def test_another_optimizer_of_a_run_begins_with_the_weights_of_the_run(
+    config: Path,
+) -> None:
+    changes = ["model_args.ema=0.0", "phases.0.steps=4"]
+    assert main(["train", str(config), *set_each(*changes)]) == 0
+    run = open_run(config.parent / "run")
+    free = "model_args.optimizer=schedule_free_sgd"
+    changes = ["model_args.ema=0.0", free, "model_args.peak_rate=0.0"]
+
+    assert main(["train", str(config), *set_each(*changes)]) == 0
+
+    np.testing.assert_allclose(
+        run.model().embedding[...], weights_of(run, 4), rtol=1e-5
+    )
+
+
+def set_each(*changes: str) -> list[str]:
+    return [x for each in changes for x in ("--set", each)]
+
+
 def test_a_plan_says_both_rates_where_an_extension_changes_the_next_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

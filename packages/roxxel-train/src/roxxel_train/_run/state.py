@@ -29,7 +29,14 @@ from roxxel_train._run.origin import (
     find_origin,
 )
 from roxxel_train._step.compiled import is_debugging
-from roxxel_train._step.step import is_finite, is_sound, put, signature, take
+from roxxel_train._step.step import (
+    is_finite,
+    is_sound,
+    put,
+    restart,
+    signature,
+    take,
+)
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
@@ -251,6 +258,10 @@ class RunState:
                 self._is_lost = True
                 self._spoilt = "lost its model while it read a checkpoint"
                 raise
+            report = self.checkpointer.report
+            new = () if report is None else report.new
+            if any(name.startswith("optimizer/") for name in new):
+                restart(self.model, self.optimizer, new)
             if self.step:
                 extra = self.checkpointer.extra or {}
                 # Another program may have continued the run since the constructor ran.

@@ -24,7 +24,7 @@ from roxxel_train._step.loss import LOSS_WEIGHT, Scalars, unpack_loss
 from roxxel_train._step.tally import check_names, tally
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from roxxel_train._step.fed import Fed
 
@@ -85,15 +85,32 @@ def show_average(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
         nnx.update(model, parameters)
 
 
-def restart(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
+def restart(
+    model: nnx.Module,
+    optimizer: nnx.Optimizer[Any],
+    names: Collection[str] | None = None,
+) -> None:
     """Give an optimizer the state that it begins with, for the model as it is now.
 
     Some states begin as copies of the parameters, such as an average of the weights.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+        names: Names of leaves as a checkpoint has them; only these begin anew. None
+            stands for all.
     """
     parameters = nnx.as_pure(nnx.state(model, optimizer.wrt))
     shardings = jax.tree.map(lambda x: x.sharding, nnx.as_pure(optimizer.opt_state))
     state = jax.jit(optimizer.tx.init, out_shardings=shardings)(parameters)
-    nnx.update(optimizer.opt_state, nnx.state(state))
+    begun = dict(nnx.to_flat_state(nnx.state(state)))
+    if names is not None:
+        begun = {
+            path: leaf
+            for path, leaf in begun.items()
+            if "/".join(("optimizer", "opt_state", *map(str, path))) in names
+        }
+    nnx.update(optimizer.opt_state, nnx.from_flat_state(begun))
 
 
 def is_sound(tree: Tree) -> bool:
