@@ -157,6 +157,7 @@ def test_a_damaged_gzip_file_says_between_which_bytes(
     assert error.startswith(
         f": bytes 0 to {len(whole)} are not a complete gzip member ("
     )
+    assert "Error" not in error
     assert error.endswith("); copy the file again or make it again")
 
 

@@ -18,6 +18,7 @@ import importlib
 import io
 import lzma
 import os
+import re
 import zlib
 from dataclasses import dataclass
 from itertools import chain
@@ -230,7 +231,8 @@ def _after_padding(
 
 def _not_decoded(what: str, error: Exception, compression: Compression) -> Exception:
     """Return the error for bytes that a decoder refused; memory is no damage."""
-    text = reason(error).rpartition(": ")[2]
+    # `Error -3 while decompressing data: ` of zlib, and `Error -3 ` of isal.
+    text = _NUMBERED.sub("", reason(error).rpartition(": ")[2])
     if isinstance(error, MemoryError) or text == _NO_MEMORY:
         return MemoryError(
             f"{what} need more memory to decompress than this process can get (a file "
@@ -251,6 +253,8 @@ def _not_decoded(what: str, error: Exception, compression: Compression) -> Excep
 # Texts of `zstandard`, which has one type of error.
 _NO_MEMORY = "not enough memory"
 _DICTIONARY = ("Dictionary mismatch", "Dictionary is corrupted")
+
+_NUMBERED = re.compile(r"^Error -?\d+ ")
 
 
 class _Pieces(io.RawIOBase):
