@@ -12,8 +12,8 @@
 | The bytes of a batch are found without a search through the corpus | `test_resumed_run_reads_the_tokens_of_its_step_alone` |
 | A batch arrives in 0 ms | differs: `a-batch-takes-time` |
 | A corpus takes no memory of Python | `test_batch_takes_the_memory_of_a_batch_whatever_the_corpus` |
-| A batch takes 0 bytes of Python's memory | differs: `a-batch-is-copied-once-on-the-host` |
-| Batches go from mapped files to the devices without a copy | differs: `a-batch-is-copied-once-on-the-host` |
+| A batch takes 0 bytes of Python's memory | differs: `a-batch-is-copied-on-the-host` |
+| Batches go from mapped files to the devices without a copy | differs: `a-batch-is-copied-on-the-host` |
 | A process reads what its own devices hold, once | `packages/roxxel-loader/tests/test_device_stream.py::test_every_row_and_column_is_read_once` |
 | Batches are placed on the mesh by their sharding | `packages/roxxel-loader/tests/test_layout.py::test_every_value_is_read_once_and_is_where_the_sharding_says` |
 | Resuming computes the next step and replays nothing | `test_resumed_run_reads_the_tokens_of_its_step_alone` |

@@ -54,11 +54,15 @@ def foreign(package: str, others: set[str]) -> list[str]:
 
 
 def unusable(module: str) -> list[str]:
-    """Return the error of importing a module, unless it names the extra to install."""
+    """Return the error of importing a module, unless it names what to install.
+
+    That is an extra, or the library of a bridge, which its users have.
+    """
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        if type(error).__name__ != "MissingExtraError":
+        is_named = f"install {error.name}" in str(error)
+        if type(error).__name__ != "MissingExtraError" and not is_named:
             return [f"importing {module}: {error}; declare it, or name its extra"]
     return []
 

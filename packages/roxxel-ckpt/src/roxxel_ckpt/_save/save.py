@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
+import importlib
 import logging
 import threading
 import time
@@ -368,8 +369,10 @@ def _install_exit_hook() -> None:
     """Finish saves in flight when the program ends without `close()`.
 
     `atexit` hooks run too late: by then `concurrent.futures`, which Orbax uses, refuses
-    new work. Hooks of `threading` run earlier, in reverse order of registration.
+    new work. Hooks of `threading` run earlier, in reverse order of registration, so
+    `concurrent.futures` must register its own first: it does when it is imported.
     """
+    importlib.import_module("concurrent.futures.thread")
     global _has_exit_hook  # noqa: PLW0603 - one hook for the process
     with _exit_hook_lock:
         if _has_exit_hook:

@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_train._step.diagnose.objects import mark_gradients
+from roxxel_train._step.diagnose.objects import mark_gradients, pure
 from roxxel_train._step.loss import LOSS_WEIGHT, Scalars, unpack_loss
 from roxxel_train._step.tally import check_names, tally
 
@@ -100,8 +100,8 @@ def restart(
         names: Names of leaves as a checkpoint has them; only these begin anew. None
             stands for all.
     """
-    parameters = nnx.as_pure(nnx.state(model, optimizer.wrt))
-    shardings = jax.tree.map(lambda x: x.sharding, nnx.as_pure(optimizer.opt_state))
+    parameters = pure(nnx.state(model, optimizer.wrt))
+    shardings = jax.tree.map(lambda x: x.sharding, pure(optimizer.opt_state))
     state = jax.jit(optimizer.tx.init, out_shardings=shardings)(parameters)
     begun = dict(nnx.to_flat_state(nnx.state(state)))
     if names is not None:

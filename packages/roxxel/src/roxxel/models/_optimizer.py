@@ -72,13 +72,13 @@ class RecipeOptimizer(nnx.Optimizer[Any]):
         The average is that of `ema`, or the sequence that schedule-free optimizers
         evaluate.
         """
-        states = jax.tree.leaves(nnx.as_pure(self.opt_state), is_leaf=_is_average)
+        states = jax.tree.leaves(_pure(self.opt_state), is_leaf=_is_average)
         found = [each for each in states if _is_average(each)]
         if not found:
             return None
         if isinstance(found[0], WeightAverage):
             return found[0].average
-        parameters = nnx.as_pure(nnx.state(model, self.wrt))
+        parameters = _pure(nnx.state(model, self.wrt))
         return contrib.schedule_free_eval_params(found[0], parameters)
 
 
@@ -87,6 +87,11 @@ class WeightAverage(NamedTuple):
 
     num_updates: jax.Array
     average: Any
+
+
+def _pure(tree: Any) -> Any:
+    """Return a tree with the values of its Variables; Flax 0.12.8 renamed `pure`."""
+    return (getattr(nnx, "as_pure", None) or nnx.pure)(tree)
 
 
 def optimizer_names() -> list[str]:

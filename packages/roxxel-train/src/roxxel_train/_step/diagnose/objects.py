@@ -137,8 +137,8 @@ def check_pair(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
         )
     if type(optimizer) is not nnx.Optimizer:
         return  # a subclass may hold another state
-    expected = _forms(jax.eval_shape(optimizer.tx.init, _pure(trained)))
-    given = _forms(_pure(optimizer.opt_state))
+    expected = _forms(jax.eval_shape(optimizer.tx.init, pure(trained)))
+    given = _forms(pure(optimizer.opt_state))
     if expected != given:
         raise ValueError(
             "optimizer was made for another model: its state "
@@ -202,7 +202,7 @@ def check_gradients(gradients: Mapping[str, bool]) -> str | None:
     )
 
 
-def _pure(tree: Any) -> Any:
+def pure(tree: Any) -> Any:
     """Return a tree with the values of its Variables; Flax 0.12.8 renamed `pure`."""
     return (getattr(nnx, "as_pure", None) or nnx.pure)(tree)
 
