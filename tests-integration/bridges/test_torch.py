@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import doctest
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import roxxel_curriculum.torch
 import torch
 from roxxel_curriculum import Curriculum, CurriculumError, Phase
 from roxxel_curriculum.testing import PositionReader
@@ -186,6 +188,10 @@ def test_the_page_runs_as_it_is_shown(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_of_the_module_runs() -> None:
+    assert doctest.testmod(roxxel_curriculum.torch).failed == 0
 
 
 def test_no_jax_is_needed() -> None:

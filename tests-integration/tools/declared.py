@@ -7,6 +7,7 @@ itself. The sources are read, and none is imported.
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,12 +51,14 @@ def import_name(package: str) -> str:
 
 
 def is_of_extra(path: Path) -> bool:
-    """Return whether a module needs an extra's library, and names the extra without it.
+    """Return whether a module needs a library that its package does not require.
 
-    Such a module raises `missing_extra` when it is imported.
+    Such a module raises an error when it is imported without: `missing_extra`, or for
+    a library that only its users have, a `ModuleNotFoundError`.
     """
     return any(
-        isinstance(node, ast.Raise) and "missing_extra(" in ast.unparse(node)
+        isinstance(node, ast.Raise)
+        and re.search(r"missing_extra\(|ModuleNotFoundError\(", ast.unparse(node))
         for block in ast.parse(path.read_text("utf-8")).body
         if isinstance(block, ast.Try)
         for node in ast.walk(block)

@@ -52,6 +52,13 @@ class Steps:
     Raises:
         CurriculumError: A phase has a batch size that `world_size` does not divide.
         ValueError: `rank` is not less than `world_size`.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> Steps(curriculum.sampler(seed=42))[8].shape
+        torch.Size([4, 129])
     """
 
     def __init__(
