@@ -148,9 +148,9 @@ class CorpusWrite:
         return self
 
     def __exit__(self, *error: object) -> None:
-        with self._resources:
-            if not self._is_committed:
-                self.place.undo_begin()
+        self._resources.close()
+        if not self._is_committed:
+            self.place.undo_begin()
         if self._is_committed and not self.recipe.appends:
             self.place.remove_leftovers()
 

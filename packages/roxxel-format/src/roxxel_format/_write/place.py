@@ -293,12 +293,18 @@ class FolderPlace(Place):
         return self._found
 
     def undo_begin(self) -> None:
-        """Remove the manifest that `begin` committed, if there is no other file."""
+        """Remove the manifest that `begin` committed, if there is no other file.
+
+        Another write may have found this manifest, and will commit to it: the manifest
+        stays until no write is in progress.
+        """
+        if not self._began:
+            return
         # A later `clean` removes files that cannot be removed now.
-        with contextlib.suppress(OSError, ShardError):
-            files = leftovers(self.name, abandon=True)
-            if self._began and {*files} <= {self.name.manifest}:
+        with contextlib.suppress(OSError, ShardError), alone(self.name):
+            if {*leftovers(self.name, abandon=True)} <= {self.name.manifest}:
                 withdraw(self.name)
+        remove_idle_locks(self.name)
 
     def commit(self, manifest: Manifest) -> bool:
         """Replace the manifest; False if another write committed since `begin`."""
