@@ -93,13 +93,13 @@ def sample_tokens(
     return added[: ends[0]] if len(ends) else added
 
 
-def printable(content: bytes) -> str:
+def readable(content: bytes) -> str:
     r"""Return UTF-8 text that cannot upset a terminal.
 
     An undertrained model may write control characters and broken UTF-8; each becomes
     U+FFFD. Line ends and tabs stay.
 
-    >>> printable(b"a\x1b[2J")
+    >>> readable(b"a\x1b[2J")
     'a\ufffd[2J'
     """
     return "".join(

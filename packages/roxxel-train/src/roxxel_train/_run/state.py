@@ -261,7 +261,7 @@ class RunState:
             report = self.checkpointer.report
             new = () if report is None else report.new
             if any(name.startswith("optimizer/") for name in new):
-                restart(self.model, self.optimizer, new)
+                restart(self.model, self.optimizer, {*new})
             if self.step:
                 extra = self.checkpointer.extra or {}
                 # Another program may have continued the run since the constructor ran.

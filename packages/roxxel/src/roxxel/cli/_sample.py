@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> None:
     separator = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
     model = opened_run.model(step)
 
-    from roxxel.sampling import printable, sample_tokens
+    from roxxel.sampling import readable, sample_tokens
 
     try:
         added = sample_tokens(
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
         raise RunFolderError(f"{options.run}: {error}") from error
     # Decoded with the prompt, because some tokenizers drop a space at the beginning.
     tokens = np.concatenate([prompt, added]).astype(corpus.dtype)
-    text = printable(codec.decode(tokens))
+    text = readable(codec.decode(tokens))
     if options.json:
         say(json.dumps({"prompt": options.prompt, "text": text, "tokens": len(added)}))
         return
