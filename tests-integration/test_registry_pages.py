@@ -12,21 +12,12 @@ from typing import Any
 
 import pytest
 
-from .tools import release
+from .tools import address, release
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = {member.name: member for member in release.read_members()}
-WARNING = (
-    "**On the public package index, `roxxel` is another project.** Install from a "
-    "checkout, as shown here, or from the URL of the repository: `pip install "
-    '"git+URL#subdirectory=packages/NAME"`, with one such argument for each package.'
-)
-PAGES = sorted(
-    path
-    for folder in (ROOT, ROOT / "packages", ROOT / "docs")
-    for path in folder.glob("*.md" if folder == ROOT else "**/*.md")
-    if "_build" not in path.parts and path.name != "CHANGELOG.md"
-)
+ADDRESS = address.configured()
+PAGES = [page for page in address.pages() if page.name != "CHANGELOG.md"]
 INSTALLS = re.compile(r"\b(?:pip install|uv add)\s+(?!--no-index)([^`\n]+)")
 BY_PACKAGE = pytest.mark.parametrize("package", MEMBERS)
 
@@ -68,7 +59,7 @@ def test_a_page_that_installs_warns_of_the_other_project(page: Path) -> None:
     words = {word.strip("\"'") for command in commands for word in command}
 
     if any("roxxel" in word for word in words):
-        assert WARNING in " ".join(text.split())
+        assert address.notice(ADDRESS) in " ".join(text.split())
     assert [word for word in words if re.match(r"roxxel\b", word)] == []
 
 
@@ -98,7 +89,7 @@ def test_the_project_says_the_same_as_the_others(package: str) -> None:
     assert own["requires-python"].split(",")[0] == first["requires-python"]
     assert own["readme"] == "README.md"
     assert own["name"] == package
-    assert "urls" not in own, "no host is the project's own"
+    assert own.get("urls", {}) == address.urls(ADDRESS, package)
 
 
 @BY_PACKAGE
@@ -106,3 +97,23 @@ def test_the_licence_comes_along(package: str) -> None:
     licence = (ROOT / "packages" / package / "LICENSE").read_bytes()
 
     assert licence == (ROOT / "LICENSE").read_bytes()
+
+
+def test_an_address_that_is_set_is_shown_by_packages_and_pages() -> None:
+    host = "https://git.example/roxxel"
+    path = ROOT / "packages/roxxel-format/pyproject.toml"
+    bare = address.with_urls(path.read_text("utf-8"), "", "roxxel-format")
+    page = address.with_notice(readme("roxxel-format"), "")
+
+    told = address.with_urls(bare, host, "roxxel-format")
+    shown = " ".join(address.with_notice(page, host).split())
+
+    assert tomllib.loads(told)["project"]["urls"]["Repository"] == host
+    assert f'pip install "git+{host}#subdirectory=packages/NAME"' in shown
+    assert address.with_urls(told, "", "roxxel-format") == bare
+    assert address.with_notice(address.with_notice(page, host), "") == page
+
+
+def test_a_page_shows_no_placeholder_for_the_address() -> None:
+    for page in PAGES:
+        assert "git+URL" not in page.read_text("utf-8"), page
