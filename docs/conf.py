@@ -1,6 +1,7 @@
 """How the documentation is built: `uv run nox -s docs`."""
 
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from sphinx.domains.python import PythonDomain
 
 sys.path.insert(0, str(Path(__file__).parent))
+settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
 
 project = "Roxxel"
 author = "the Roxxel developers"
@@ -26,10 +28,23 @@ exclude_patterns = ["_build"]
 default_role = "name"
 
 html_theme = "furo"
-html_title = "Roxxel"
+html_title = f"Roxxel {version}"
+html_favicon = "_static/favicon.svg"
 html_show_sphinx = False
+html_copy_source = html_show_sourcelink = False
+repository = settings["tool"]["roxxel"]["repository"]
+html_theme_options = (
+    {
+        "source_repository": repository,
+        "source_branch": "main",
+        "source_directory": "docs/",
+    }
+    if repository
+    else {}
+)
 html_static_path = ["_static"]
 html_css_files = ["roxxel.css"]
+html_search_scorer = "_static/scorer.js"
 copybutton_exclude = ".linenos, .gp, .go"
 
 myst_enable_extensions = ["colon_fence", "deflist"]

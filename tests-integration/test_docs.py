@@ -206,6 +206,16 @@ def test_chart_of_the_readme_shows_the_figures_of_the_benchmarks() -> None:
     assert {name: (PICTURES / name).read_text() for name in drawn} == drawn
 
 
+def test_site_has_a_version_an_icon_and_a_search_that_explains() -> None:
+    site = runpy.run_path(str(ROOT / "docs/conf.py"))
+
+    assert site["version"] in site["html_title"]
+    assert (ROOT / "docs" / site["html_favicon"]).exists()
+    assert "guides" in (ROOT / "docs" / site["html_search_scorer"]).read_text("utf-8")
+    guide = (ROOT / "docs/guides/model.md").read_text("utf-8")
+    assert "## The learning rate\n" in guide
+
+
 def test_reference_is_made_from_the_code() -> None:
     module = runpy.run_path(str(ROOT / "docs/generated.py"))
     pages = {
