@@ -8,8 +8,9 @@ from typing import Any
 
 from sphinx.domains.python import PythonDomain
 
-sys.path.insert(0, str(Path(__file__).parent))
-settings = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+settings = tomllib.loads((HERE.parent / "pyproject.toml").read_text("utf-8"))
 
 project = "Roxxel"
 author = "the Roxxel developers"
@@ -44,7 +45,7 @@ html_theme_options = (
 )
 html_static_path = ["_static"]
 html_css_files = ["roxxel.css"]
-html_search_scorer = "_static/scorer.js"
+html_search_scorer = str(HERE / "_static" / "scorer.js")
 copybutton_exclude = ".linenos, .gp, .go"
 
 myst_enable_extensions = ["colon_fence", "deflist"]
