@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import lzma
 import os
 import sys
 import threading
@@ -132,16 +133,30 @@ def test_a_gzip_member_of_an_empty_text_is_an_empty_document(tmp_path: Path) -> 
 
 
 @with_both
-@pytest.mark.parametrize("garbage", [b"more bytes than a header", bytes(512)])
-def test_garbage_after_the_last_gzip_member_is_an_error(
-    garbage: bytes, error_of: Callable[..., str]
+@pytest.mark.parametrize(
+    "garbage", [b"more bytes than a header", bytes(512), b"x", b"a header"]
+)
+@pytest.mark.parametrize(
+    ("ending", "compress", "member"),
+    [("gz", gzip.compress, "gzip member"), ("xz", lzma.compress, "xz stream")],
+)
+def test_garbage_after_the_last_member_is_an_error(
+    garbage: bytes,
+    ending: str,
+    compress: Callable[[bytes], bytes],
+    member: str,
+    error_of: Callable[..., str],
 ) -> None:
-    whole = gzip.compress(LINES)
+    if ending == "xz" and not garbage[0]:
+        garbage = garbage[:-4] + b"tail"  # Zeros alone may follow.
+    whole = compress(LINES)
 
-    error = error_of("a.jsonl.gz", whole + garbage)
+    error = error_of(f"a.jsonl.{ending}", whole + garbage)
 
-    where = f": bytes {len(whole)} to {len(whole) + len(garbage)} are not a complete"
-    assert error.startswith(f"{where} gzip member (")
+    end = len(whole) + len(garbage)
+    if ending == "gz":
+        assert error.startswith(f": bytes {len(whole)} to {end} are not a complete")
+    assert f"to {end} are not a complete {member} (" in error
     assert error.endswith("); copy the file again or make it again")
 
 

@@ -65,6 +65,8 @@ class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.
 
     A member may be followed by zeros, a multiple of `padding` bytes, if this is not 0.
+    `magic` are its first bytes, for a decoder that waits for more of them than it needs
+    to refuse others.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Compression:
     decoder: Callable[[], _Decoder]
     error: type[Exception]
     padding: int = 0
+    magic: bytes = b""
 
 
 def library(name: str, extra: str, path: str) -> Any:
@@ -133,6 +136,7 @@ def compression_of(path: str) -> Compression | None:
             "gzip member",
             lambda: found.decompressobj(16 + zlib.MAX_WBITS),
             found.error,
+            magic=b"\x1f\x8b",
         )
     if name.endswith(".zst"):
         zstandard = library("zstandard", "zstd", path)
@@ -151,6 +155,7 @@ def compression_of(path: str) -> Compression | None:
             lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
             lzma.LZMAError,
             _XZ_PADDING,
+            magic=b"\xfd7zXZ\0",
         )
     if name.endswith(".bz2"):
         return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
@@ -179,7 +184,7 @@ def _decompressed(
     stop = len(piece)
     while piece:
         start = stop - len(piece)
-        decoder = compression.decoder()
+        decoder = _decoder(f"{path}: bytes {start} to {stop}", compression, piece)
         while True:
             try:
                 data = decoder.decompress(piece)
@@ -204,6 +209,16 @@ def _decompressed(
             stop += len(piece)
         if compression.padding:
             piece, stop = _after_padding(path, file, compression, piece, stop)
+
+
+def _decoder(what: str, compression: Compression, piece: bytes) -> _Decoder:
+    """Return the decoder of a member that begins with `piece`, which are bytes `what`.
+
+    Raises InputError if no member begins so.
+    """
+    if not compression.magic.startswith(piece[: len(compression.magic)]):
+        raise _not_complete(what, compression)
+    return compression.decoder()
 
 
 def _after_padding(
@@ -244,8 +259,14 @@ def _not_decoded(what: str, error: Exception, compression: Compression) -> Excep
             f"{what} are a {compression.member} that was compressed with a dictionary; "
             "decompress the file first, with `zstd -d -D DICTIONARY`"
         )
+    return _not_complete(what, compression, text)
+
+
+def _not_complete(
+    what: str, compression: Compression, why: str = "other first bytes"
+) -> InputError:
     return InputError(
-        f"{what} are not a complete {compression.member} ({text}); copy the file again "
+        f"{what} are not a complete {compression.member} ({why}); copy the file again "
         "or make it again"
     )
 
