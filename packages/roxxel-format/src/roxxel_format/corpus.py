@@ -464,6 +464,7 @@ class Roxxel:
         field: str | None = None,
         prompt: str | None = None,
         completion: str | None = None,
+        chat: str | os.PathLike[str] | bool = False,
         document_id: str | None = None,
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
@@ -476,7 +477,8 @@ class Roxxel:
 
         Args:
             data: Documents: flat arrays, lists of ints, `str` or `bytes`. With
-                `prompt` or `document_id`, mappings with the fields that these name.
+                `prompt`, `chat` or `document_id`, mappings with the fields that these
+                name.
             separator: Appended to each document: a token; the name of one of the
                 tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
                 a whole token; or None for no separator. Default: the tokenizer's
@@ -511,7 +513,8 @@ class Roxxel:
                 Choose it if no sequence shall cut a document. All documents are held in
                 memory; `roxxel-prepare write --pack` holds those of one unit. Not for a
                 corpus of one file. Default: documents stay in their order.
-            field: Name of the field of documents, with `document_id`. Default: `text`.
+            field: Name of the field of documents, with `document_id` or `chat`.
+                Default: `text`, and `messages` with `chat`.
             prompt: Name of the field of prompts. A document is the tokens of its
                 prompt, then those of its completion; both are encoded separately. The
                 column `loss_mask` is 0 on the prompt, and 1 on the completion and the
@@ -519,6 +522,14 @@ class Roxxel:
                 before the prompt and after the completion. Not for a corpus of one
                 file.
             completion: Name of the field of completions; needs `prompt`.
+            chat: Whether documents are chats, lists of messages with `role` and
+                `content`: True renders them by the chat template of the tokenizer, and
+                the path of a file by the template in the file. The column `loss_mask`
+                is 1 on what the assistant says: what the template marks with
+                `{% generation %}`, or else each message of the role `assistant`. A
+                message with the text of a special token is an error, unless
+                `special_tokens` makes it the token. Needs `roxxel-prepare` with its
+                extra `chat`. Not for a corpus of one file.
             document_id: Name of the field of ids, texts or integers. They are kept as
                 texts in the column `id`. Not for a corpus of one file.
             exist: What to do if the corpus exists. If the last write had the same
@@ -555,7 +566,7 @@ class Roxxel:
             tokenizer_backend,
             special_tokens,
             metadata,
-            fields=named_fields(field, prompt, completion, document_id),
+            fields=named_fields(field, prompt, completion, document_id, chat),
             pack=pack,
         )
         try:

@@ -66,6 +66,8 @@ class RoxxelDatasink(Datasink[TaskShards]):
             Default: `text`, or the columns `prompt` and `completion`.
         prompt: Column of prompts; as for `Roxxel.write`.
         completion: Column of completions; needs `prompt`.
+        chat: Whether the documents are chats, in the column `messages` by default; as
+            for `Roxxel.write`.
         document_id: Column of ids, texts or integers, which documents keep in a column
             `id` of the corpus.
         exist: What to do if the corpus exists; see `Roxxel.write`. There is no
@@ -100,6 +102,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
         *,
         prompt: str | None = None,
         completion: str | None = None,
+        chat: str | os.PathLike[str] | bool = False,
         document_id: str | None = None,
         exist: Literal["error", "replace", "append"] = "error",
         min_bytes_per_write: int | None = DEFAULT_MIN_BYTES,
@@ -116,7 +119,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
                 "or a prompt and a completion; pass the names of one kind"
             )
         self._filepath = os.fspath(filepath)
-        self._fields = Fields(column or "text", prompt, completion, document_id)
+        self._fields = Fields(column or "", prompt, completion, document_id, chat=chat)
         self._exist: Literal["error", "replace", "append"] = exist
         self._min_bytes = min_bytes_per_write
         self._options = WriteOptions(
@@ -153,6 +156,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
                     'exist="append", or write elsewhere'
                 )
             write.begin()
+            self._fields = write.options.fields
             recipe = write.recipe.decided(dtype, kind)
             self._job = write.job(secrets.token_hex(6), recipe)
             self._write, self._resources = write, resources.pop_all()
@@ -245,12 +249,12 @@ def _document(fields: Fields, values: Sequence[Any], what: str, row: int) -> obj
     """Return the document of a row, whose values are those of `fields.names`."""
     found: dict[str, object] = {}
     for name, value in zip(fields.names, values, strict=True):
-        is_plain = name not in fields.contents or _is_tensor(value.type)
+        is_plain = name not in fields.contents or fields.chat or _is_tensor(value.type)
         found[name] = value.as_py() if is_plain else column_document(what, row, value)
     try:
         return fields.document(found)
     except ValueError as error:
-        raise ValueError(f"{what}: row {row}: {error}; correct it") from error
+        raise ValueError(f"{what}: row {row}: {error}") from error
 
 
 def _kind_and_dtype(fields: Fields, schema: Any) -> tuple[str | None, str | None]:
@@ -262,6 +266,8 @@ def _kind_and_dtype(fields: Fields, schema: Any) -> tuple[str | None, str | None
     """
     for name in fields.names:
         _check_column(name, schema)
+    if fields.chat:
+        return "text", None
     found = [_of_column(name, schema) for name in fields.contents]
     kind = next((kind for kind, _ in found if kind is not None), None)
     dtypes = {dtype for _, dtype in found}

@@ -18,17 +18,23 @@ from roxxel_store import missing_extra
 from roxxel_store.files import open_file, read_file
 from roxxel_store.records import parse_object
 
+from roxxel_prepare._tokenize.chats import ChatTemplate, chat_encoder
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from roxxel_format import TokenizerBackend
 
-__all__ = ["NamedTokenizer", "load_tokenizer"]
+__all__ = ["NamedTokenizer", "chat_encoder", "load_chat", "load_tokenizer"]
 
 # A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 # Files beside a `tokenizer.json` that name its end of text; the first counts.
 _NAMING_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+_NAMED_TOKENS = tuple(
+    f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+)
+_CONFIG, _TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
 _MAX_NAMING_SIZE = 1 << 26
 
 
@@ -39,7 +45,8 @@ class NamedTokenizer(NamedTuple):
         tokenizer: An object of the library `tokenizers`.
         name: The name that a corpus records: that of the file, or of the hub.
         end_of_text: The end-of-text token that the files beside it name, if any.
-        encoder: What encodes its texts, with versions, and why.
+        encoder: What encodes its texts, with versions, which a corpus records.
+        note: What else to say of the encoder: why it is not a faster one.
 
     Example:
         >>> named = NamedTokenizer(object(), "gpt2", "<|endoftext|>", "tokenizers 0.23")
@@ -51,6 +58,7 @@ class NamedTokenizer(NamedTuple):
     name: str
     end_of_text: str | None
     encoder: str
+    note: str = ""
 
 
 def load_tokenizer(
@@ -101,20 +109,22 @@ def load_tokenizer(
             "tokenizer.json or a name on the Hugging Face hub"
         ) from error
     if path is None:
-        loaded, encoder = _with_backend(loaded, str(name), backend)
-        return NamedTokenizer(loaded, str(name), _end_named_by(naming), encoder)
-    loaded, encoder = _with_backend(loaded, path.name, backend)
+        loaded, *encoder = _with_backend(loaded, str(name), backend)
+        return NamedTokenizer(loaded, str(name), _end_named_by(naming), *encoder)
+    loaded, *encoder = _with_backend(loaded, path.name, backend)
     if path.name == "tokenizer.json":
         beside = (path.parent / each for each in _NAMING_FILES)
         naming = (each for each in beside if each.exists())
-    return NamedTokenizer(loaded, path.name, _end_named_by(naming), encoder)
+    return NamedTokenizer(loaded, path.name, _end_named_by(naming), *encoder)
 
 
-def _with_backend(loaded: Any, name: str, backend: TokenizerBackend) -> tuple[Any, str]:
-    """Return the tokenizer with the backend, and what encodes."""
+def _with_backend(
+    loaded: Any, name: str, backend: TokenizerBackend
+) -> tuple[Any, str, str]:
+    """Return the tokenizer with the backend, what encodes, and a note on it."""
     reference = f"tokenizers {version('tokenizers')}"
     if backend == "tokenizers":
-        return loaded, reference
+        return loaded, reference, ""
     # Imported here because few programs encode much text.
     from roxxel_prepare._tokenize.fast import FastTokenizer
 
@@ -127,31 +137,108 @@ def _with_backend(loaded: Any, name: str, backend: TokenizerBackend) -> tuple[An
         if backend == "fastokens":
             raise missing from error
         _, _, command = str(missing).partition("install it: ")
-        return loaded, f"{reference}; the extra fast encodes much faster: {command}"
+        return loaded, reference, f"; the extra fast encodes much faster: {command}"
     except ValueError as error:
         if backend == "fastokens":
             raise ValueError(
                 f"{name}: fastokens cannot encode with this tokenizer ({error}); leave "
                 "tokenizer_backend (--tokenizer-backend) out"
             ) from error
-        return loaded, f"{reference}, because fastokens cannot ({error})"
-    return fast, fast.encoder
+        return loaded, reference, f", because fastokens cannot ({error})"
+    return fast, fast.encoder, ""
+
+
+def load_chat(
+    name: str | os.PathLike[str] | None,
+    template: str | os.PathLike[str] | None,
+    refused: tuple[str, ...],
+) -> ChatTemplate:
+    """Load the chat template of a tokenizer, or of a file.
+
+    You rarely call this yourself, because `Roxxel.write(..., chat=True)` does.
+
+    Args:
+        name: Path or name of the tokenizer; see `load_tokenizer`. None for an object,
+            which has no files.
+        template: Path of a template. Default: that of the tokenizer.
+        refused: Texts that no message may hold, such as those of special tokens.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ModuleNotFoundError: The library `jinja2` is missing.
+        ValueError: The tokenizer has no template, or it is damaged.
+    """
+    beside = [] if name is None else _files_beside(name)
+    tokens: dict[str, str] = {}
+    found: list[tuple[str, object]] = []
+    for path in beside:
+        if path.name == _TEMPLATE_FILE:
+            found.insert(0, (str(path), _text_of(path)))
+            continue
+        table = _named_by(path)
+        for token in _NAMED_TOKENS:
+            text = _token_text(table.get(token))
+            if text is not None:
+                tokens.setdefault(token, text)
+        if path.name == _CONFIG and table.get("chat_template") is not None:
+            found.append((str(path), table["chat_template"]))
+    if template is not None:
+        found = [(os.fspath(template), _text_of(Path(template)))]
+    if not found:
+        what = "the tokenizer" if name is None else os.fspath(name)
+        raise ValueError(
+            f"{what}: has no chat template, which {_TEMPLATE_FILE} or {_CONFIG} beside "
+            "it would hold; pass the path of a template as chat (--chat-template)"
+        )
+    where, text = found[0]
+    return ChatTemplate.checked(where, text, tokens, refused)
+
+
+def _text_of(path: Path) -> str:
+    remedy = "pass the path of a template as chat (--chat-template)"
+    data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: is no chat template, because it is not UTF-8 text (byte "
+            f"{error.start}); {remedy}"
+        ) from error
+
+
+def _files_beside(name: str | os.PathLike[str]) -> list[Path]:
+    """Return the files beside a tokenizer that say how it is used, the first first."""
+    names = (*_NAMING_FILES, _TEMPLATE_FILE)
+    path = _file_of(name)
+    if path is None:
+        from roxxel_prepare._tokenize.hub import fetch
+
+        return fetch(str(name), "tokenizer.json", names)[1]
+    if path.name != "tokenizer.json":
+        return []
+    return [each for each in (path.parent / file for file in names) if each.exists()]
 
 
 def _end_named_by(files: Iterable[Path]) -> str | None:
     """Return the `eos_token` of the first file that has one."""
-    for path in files:
-        remedy = (
-            "the tokenizer's end of text is in this file, so correct it, or remove it "
-            "and pass separator"
-        )
-        data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
-        end = parse_object(data, str(path), remedy, ValueError).get("eos_token")
-        if isinstance(end, dict):  # A token with its options.
-            end = cast("dict[str, object]", end).get("content")
-        if isinstance(end, str):
-            return end
-    return None
+    ends = (_token_text(_named_by(path).get("eos_token")) for path in files)
+    return next((end for end in ends if end is not None), None)
+
+
+def _named_by(path: Path) -> dict[str, Any]:
+    """Return the content of a file that names special tokens."""
+    remedy = (
+        "the tokenizer's end of text is in this file, so correct it, or remove it and "
+        "pass separator"
+    )
+    data = read_file(path, _MAX_NAMING_SIZE, remedy=remedy)
+    return parse_object(data, str(path), remedy, ValueError)
+
+
+def _token_text(token: object) -> str | None:
+    if isinstance(token, dict):  # A token with its options.
+        token = cast("dict[str, object]", token).get("content")
+    return token if isinstance(token, str) else None
 
 
 def _file_of(name: str | os.PathLike[str]) -> Path | None:

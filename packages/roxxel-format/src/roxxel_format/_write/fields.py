@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, cast
+
+import numpy as np
 
 from roxxel_format._spec.dtypes import TEXTS
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping
 
-    import numpy as np
-
 LOSS_MASK = "loss_mask"
+Spans: TypeAlias = "tuple[tuple[int, int], ...]"
+"""Ranges `[start, stop)`, in order."""
+
+TO_END = sys.maxsize
+"""The stop of a span that covers the separators of a document too."""
+
+
+class Chat(Protocol):
+    """Renders chats as text; `roxxel_prepare` has the implementation."""
+
+    @property
+    def identity(self) -> str:
+        """A digest of all that determines the text of a chat."""
+        ...
+
+    def render(self, messages: object) -> tuple[str, Spans]:
+        """Return the text of a chat, and which of its characters are learned.
+
+        Raises ValueError, whose message says what to do, for messages that cannot be
+        rendered.
+        """
+        ...
 
 
 class Origin(Protocol):
@@ -29,7 +53,8 @@ class Row:
     """A document with a `prompt` before it, or with an `id` or the `path` of its file.
 
     `prompt` is None for documents without a prompt. `origin` is where the document
-    comes from, None for a document in memory.
+    comes from, None for a document in memory. `learned` are the characters of a chat
+    that are learned; None for other documents.
     """
 
     content: object
@@ -37,6 +62,7 @@ class Row:
     id: str | None = None
     path: str | None = None
     origin: Origin | None = None
+    learned: Spans | None = None
 
     @property
     def parts(self) -> tuple[object, ...]:
@@ -46,33 +72,51 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """A document as tokens, of which the first `num_prompt` are its prompt.
+    """A document as tokens, and which of them and of its separators are learned.
 
     `num_dropped` counts the characters that the tokenizer left out.
     """
 
     tokens: np.ndarray[Any, Any]
-    num_prompt: int
     row: Row
+    learned: Spans = ((0, TO_END),)
     num_dropped: int = 0
+
+    def mask(self, start: int, stop: int) -> bytes:
+        """Return the loss mask of tokens `[start, stop)`, separators included."""
+        found = np.zeros(stop - start, np.uint8)
+        for first, last in self.learned:
+            found[max(first - start, 0) : max(last - start, 0)] = 1
+        return found.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The fields of a row that make a document.
 
-    `text` names the field of the document, or `prompt` and `completion` name the fields
+    `text` names the field of the document; by default `text`, and `messages` with
+    `chat`. Or `prompt` and `completion` name the fields
     of its two parts. `id` names the field of its id. With `path`, the path of the
-    document's file is stored.
+    document's file is stored. With `chat`, the document is a list of messages. Then
+    `chat` is True or the path of a template, until `load_intake` has loaded what
+    renders.
     """
 
-    text: str = "text"
+    text: str = ""
     prompt: str | None = None
     completion: str | None = None
     id: str | None = None
     path: bool = False
+    chat: Chat | str | os.PathLike[str] | bool = False
 
     def __post_init__(self) -> None:
+        if not self.text:
+            object.__setattr__(self, "text", "messages" if self.chat else "text")
+        if self.chat and self.prompt is not None:
+            raise ValueError(
+                f"chat and prompt={self.prompt!r} are given; pass chat for lists of "
+                "messages, or the fields of prompts and completions"
+            )
         given, missing = ("prompt", "completion")
         if self.prompt is None:
             given, missing = missing, given
@@ -102,12 +146,17 @@ class Fields:
     @property
     def needs_rows(self) -> bool:
         """Whether documents must come from rows with fields."""
-        return self.prompt is not None or self.id is not None
+        return self.has_mask or self.id is not None
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether a document has tokens that are not learned."""
+        return self.prompt is not None or bool(self.chat)
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
         """The columns by name: per token or document, and dtype."""
-        masks = {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
+        masks = {LOSS_MASK: ("token", "uint8")} if self.has_mask else {}
         names = {"id": self.id is not None, "path": self.path}
         return masks | {
             name: ("document", TEXTS) for name, is_kept in names.items() if is_kept
@@ -121,6 +170,7 @@ class Fields:
             "completion": self.completion,
             "document_id": self.id,
             "path": self.path,
+            "chat": getattr(self.chat, "identity", None),
         }
         return {name: value for name, value in arguments.items() if value}
 
@@ -134,18 +184,23 @@ class Fields:
         if name == self.id and name not in self.contents:
             return "the ids as --id"
         if self.prompt is None:
-            return "the documents as --field"
+            return f"the {'chat' if self.chat else 'document'}s as --field"
         return f"the {self.part(name)}s as --{self.part(name)}"
 
     def document(self, values: Mapping[str, object]) -> object:
         """Return the document of a row; `values` maps the fields of `names` to values.
 
-        Raises ValueError for an id that is neither text nor an integer.
+        Raises ValueError, whose message says what to do, for an id that is neither text
+        nor an integer, and for messages that cannot be rendered.
         """
         *prompts, content = (values[name] for name in self.contents)
         if not self.needs_rows:
             return content
         number = None if self.id is None else parse_id(values[self.id])
+        if self.chat:
+            chat = cast("Chat", self.chat)  # loaded before the first document
+            text, learned = chat.render(content)
+            return Row(text, id=number, learned=learned)
         return Row(content, *prompts, id=number)
 
     def row(self, document: object, origin: Origin, path: str = "") -> Row:
@@ -161,6 +216,7 @@ def named_fields(
     prompt: str | None,
     completion: str | None,
     document_id: str | None,
+    chat: str | os.PathLike[str] | bool,
 ) -> Fields:
     """Return the fields that a user names; raise ValueError if they do not fit."""
     if text is not None and prompt is not None:
@@ -168,12 +224,12 @@ def named_fields(
             f"field={text!r} is given with prompt={prompt!r}; pass the field of "
             "documents, or those of prompts and completions"
         )
-    if text is not None and document_id is None:
+    if text is not None and document_id is None and not chat:
         raise ValueError(
             f"field={text!r} is given without document_id; pass texts instead of "
             "rows, or name the field of ids too"
         )
-    return Fields("text" if text is None else text, prompt, completion, document_id)
+    return Fields(text or "", prompt, completion, document_id, chat=chat)
 
 
 def parse_id(value: object) -> str:
@@ -182,4 +238,4 @@ def parse_id(value: object) -> str:
         return value
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return str(index(value))
-    raise ValueError(f"id {value!r:.100} is neither a text nor an integer")
+    raise ValueError(f"id {value!r:.100} is neither a text nor an integer; correct it")

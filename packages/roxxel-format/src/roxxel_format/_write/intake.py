@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -19,16 +20,21 @@ from roxxel_format._write.casting import (
     InexactError,
     number_array,
 )
-from roxxel_format._write.fields import EncodedRow, Row
+from roxxel_format._write.fields import TO_END, EncodedRow, Row
 from roxxel_format._write.options import Separator
 from roxxel_format._write.rows import RowError, as_rows
-from roxxel_format._write.tokenizers import encoded_ids, load
+from roxxel_format._write.tokenizers import (
+    chat_renderer,
+    chat_tokenizer,
+    encoded_ids,
+    load,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.fields import Fields
+    from roxxel_format._write.fields import Fields, Spans
     from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.tokenizers import Tokenizer
 
@@ -42,10 +48,11 @@ def load_intake(
 ) -> tuple[WriteOptions, Intake]:
     """Load the tokenizer of a write; convert the separator to a token, bytes or None.
 
-    With `says_ending`, print how documents end if the tokenizer determines the
-    separator.
+    Also loads what renders chats. With `says_ending`, print how documents end if the
+    tokenizer determines the separator.
     """
     tokenizer = load_tokenizer(options)
+    options = _with_chat(options, tokenizer)
     separator = options.separator
     if tokenizer is None:
         if options.special_tokens:
@@ -78,7 +85,11 @@ def intake_of(
 ) -> Intake:
     """Return the intake of a write whose separator is a token, bytes or None."""
     end = None
-    if tokenizer is not None and type(options.separator) is int:
+    if (
+        tokenizer is not None
+        and type(options.separator) is int
+        and not options.fields.chat
+    ):
         end = tokenizer.added_end()
     return Intake(
         options.dtype_name,
@@ -92,12 +103,22 @@ def intake_of(
 def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
     """Load the tokenizer of a write, if the options name one."""
     found = None
+    has_chats = bool(options.fields.chat)
     if options.tokenizer is not None:
         found = load(
             options.tokenizer,
             special_tokens=options.special_tokens,
-            backend=options.tokenizer_backend,
+            # Only this one says which characters a token has.
+            backend="tokenizers" if has_chats else options.tokenizer_backend,
         )
+    if has_chats:
+        if options.tokenizer_backend == "fastokens":
+            raise ValueError(
+                'tokenizer_backend="fastokens" (--tokenizer-backend) cannot encode '
+                "chats, because it does not say which characters a token has; leave "
+                "it out"
+            )
+        return chat_tokenizer(found)
     if options.tokenizer_backend == "fastokens" and not (found and found.encoder):
         raise ValueError(
             'tokenizer_backend="fastokens" (--tokenizer-backend) encodes for a '
@@ -105,6 +126,25 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
             "or leave tokenizer_backend out"
         )
     return found
+
+
+def _with_chat(options: WriteOptions, tokenizer: Tokenizer | None) -> WriteOptions:
+    """Return the options with what renders chats, if there are any."""
+    fields = options.fields
+    chat = fields.chat
+    if not isinstance(chat, (str, os.PathLike, bool)) or not chat:
+        return options
+    assert tokenizer is not None  # noqa: S101 - `chat_tokenizer` raises without one
+    ends_texts = options.separator is Separator.OF_TOKENIZER
+    if ends_texts and tokenizer.added_end() is not None:
+        raise ValueError(
+            f"{tokenizer.name}: ends each text by itself, but a chat ends as its "
+            "template says; pass separator (--separator): a token, its name, or none"
+        )
+    refused = () if options.special_tokens else tuple(tokenizer.special_ids)
+    template = None if isinstance(chat, bool) else chat
+    loaded = chat_renderer(options.tokenizer, template, refused)
+    return replace(options, fields=replace(fields, chat=loaded))
 
 
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
@@ -187,6 +227,11 @@ class Intake:
         return "the tokenizer" if self.tokenizer is None else self.tokenizer.name
 
     @property
+    def encoder(self) -> str | None:
+        """What encodes texts, with versions; None if unknown."""
+        return None if self.tokenizer is None else self.tokenizer.encoder
+
+    @property
     def recorded_tokenizer(self) -> dict[str, Any] | None:
         """The record of the tokenizer in a corpus."""
         return None if self.tokenizer is None else self.tokenizer.to_dict()
@@ -231,38 +276,62 @@ class Intake:
 
         Prompt and completion are encoded separately, so that no token spans the border.
         Tokens that the tokenizer puts before or after each text come before the prompt
-        and after the completion. An error names the origin of its document.
+        and after the completion. A chat is encoded as a whole. An error names the
+        origin of its document.
         """
         waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
         of_parts, before, after = self._for_parts(fields)
-        arrays = of_parts.arrays(_parts_of(as_rows(rows, fields), waiting))
+        of_chats: deque[Spans] = deque()
+        if fields.chat:
+            parts = self._chats_of(as_rows(rows, fields), waiting, of_chats)
+        else:
+            parts = _parts_of(as_rows(rows, fields), waiting)
+        arrays = of_parts.arrays(parts)
         num_dropped = num_yielded = 0
         while True:
             try:
                 first = next(arrays, None)
                 if first is None:
                     return
-                parts = [first] if fields.prompt is None else [first, next(arrays)]
+                found = [first] if fields.prompt is None else [first, next(arrays)]
             except RowError:
                 raise
             except (DocumentError, DocumentTypeError) as error:
-                found = error
+                named = error
                 if fields.prompt is not None:
                     number, part = divmod(error.document, 2)
                     name = "completion" if part else "prompt"
-                    found = type(error)(number, f": its {name}{error.problem}")
-                row = waiting[found.document - num_yielded]
-                raise found.of(row.origin) from error
+                    named = type(error)(number, f": its {name}{error.problem}")
+                row = waiting[named.document - num_yielded]
+                raise named.of(row.origin) from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
             self.num_dropped = of_parts.num_dropped
             row, tokens = waiting.popleft(), first
-            num_prompt = 0
+            learned = of_chats.popleft() if fields.chat else ((0, TO_END),)
             if fields.prompt is not None:
-                num_prompt = before.size + first.size
-                tokens = _joined([before, *parts, after])
-            yield EncodedRow(tokens, num_prompt, row, self.num_dropped - num_dropped)
+                learned = ((before.size + first.size, TO_END),)
+                tokens = _joined([before, *found, after])
+            yield EncodedRow(tokens, row, learned, self.num_dropped - num_dropped)
             num_dropped = self.num_dropped
             num_yielded += 1
+
+    def _chats_of(
+        self, rows: Iterable[Row], waiting: deque[Row], learned: deque[Spans]
+    ) -> Iterator[object]:
+        """Yield chats as `_Encoded`; note the rows, and their tokens to learn."""
+        tokenizer = self.tokenizer
+        assert tokenizer is not None  # noqa: S101 - loaded with the chats
+        encode, drops = tokenizer.encode_chat, tokenizer.drops
+        assert encode is not None  # noqa: S101 - loaded with the chats
+        for number, row in enumerate(rows):
+            waiting.append(row)
+            text = str(row.content)
+            try:
+                ids, spans = encode(text, row.learned or ())
+            except Exception as error:  # the library raises bare Exception
+                raise DocumentError(number, _not_encoded(error)) from error
+            learned.append(spans)
+            yield _Encoded(ids, 0 if drops is None else drops(text))
 
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
         """Return an intake for the parts of documents with these fields.
@@ -345,13 +414,7 @@ class Intake:
         try:
             encoded = self.tokenizer.encode(text)
         except Exception as error:  # the libraries raise exceptions of many types
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise DocumentError(
-                number,
-                " cannot be encoded by the tokenizer "
-                f"({reason or type(error).__name__}); correct the text, or pass "
-                "another tokenizer",
-            ) from error
+            raise DocumentError(number, _not_encoded(error)) from error
         if self.tokenizer.drops is not None:
             self.num_dropped += self.tokenizer.drops(text)
         return self._without_end(encoded_ids(encoded))
@@ -371,9 +434,17 @@ class Intake:
         return dtypes.stored_name(items.dtype)
 
 
+def _not_encoded(error: Exception) -> str:
+    reason = " ".join(str(error).split()).rstrip(".")
+    return (
+        f" cannot be encoded by the tokenizer ({reason or type(error).__name__}); "
+        "correct the text, or pass another tokenizer"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """A text that the tokenizer encoded as part of a batch."""
+    """A text that the tokenizer has encoded already."""
 
     encoded: object
     num_dropped: int
@@ -444,9 +515,11 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
     numbers = int, float, np.integer, np.floating, np.bool
     for index, each in enumerate(document):
         if not isinstance(each, numbers):
+            remedy = "pass a flat list of ints"
+            if isinstance(each, dict):
+                remedy = "pass chat=True (--chat) for messages, or a flat list of ints"
             raise DocumentTypeError(
-                number,
-                f" holds {each!r:.50} at index {index}; pass a flat list of ints",
+                number, f" holds {each!r:.50} at index {index}; {remedy}"
             )
     raise DocumentError(
         number, " holds an integer of more than 64 bits; correct the document"

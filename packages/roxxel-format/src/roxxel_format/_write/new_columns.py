@@ -151,15 +151,13 @@ class _ColumnFile(ABC):
 
 
 class _MaskFile(_ColumnFile):
-    """A column `loss_mask`: 0 for prompts, 1 for all else."""
+    """A column `loss_mask`: 1 for tokens that are learned."""
 
     def data_of(
         self, row: EncodedRow, start: int, stop: int, num_separators: int
     ) -> bytes:
         """Return the mask of a part of a document."""
-        num_masked = min(max(row.num_prompt - start, 0), stop - start)
-        num_learned = stop - start - num_masked + num_separators
-        return bytes(num_masked) + b"\1" * num_learned
+        return row.mask(start, stop + num_separators)
 
 
 class _TextFile(_ColumnFile):

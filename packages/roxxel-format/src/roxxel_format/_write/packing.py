@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.fields import Spans
 
 _CAST_TOKENS = 1 << 20
 _NO_ROW = Row(None)
@@ -38,8 +39,8 @@ _NO_ROW = Row(None)
 class Part:
     """A part of a document in a bin, separator included: the whole document, mostly.
 
-    `row.num_prompt` counts tokens of the part. `is_cut` marks the first part of a
-    document that is longer than a bin.
+    `row.learned` counts from the first token of the part. `is_cut` marks the first part
+    of a document that is longer than a bin.
     """
 
     row: EncodedRow
@@ -143,7 +144,7 @@ class _Held:
         self.sizes: list[int] = []
         self._caster = Caster(dtype, vocab_size)
         self._separator = self._caster.separator(separator)
-        self._rows: list[tuple[Row, int]] = []  # each with the tokens of its prompt
+        self._rows: list[tuple[Row, Spans]] = []  # each with its tokens to learn
         self._chunks: list[Tokens] = []
         self._places: list[tuple[int, int]] = []  # chunk, and first token in the chunk
         self._dtype = stored_dtype(dtype)
@@ -165,7 +166,7 @@ class _Held:
         # The content of a row is a text, which would fill the memory.
         kept = Row(None, None, row.row.id, row.row.path)
         is_named = (kept.id, kept.path) != (None, None)
-        self._rows.append((kept if is_named else _NO_ROW, row.num_prompt))
+        self._rows.append((kept if is_named else _NO_ROW, row.learned))
 
     def cast(self) -> None:
         """Cast the documents that wait; raises for the first that is out of range."""
@@ -200,9 +201,10 @@ class _Held:
     def part(self, document: int, start: int, size: int) -> Part:
         """Return `size` tokens of a document, from `start` on."""
         chunk, first = self._places[document]
-        row, num_prompt = self._rows[document]
+        row, learned = self._rows[document]
         first += start
         tokens = self._chunks[chunk][first : first + size]
-        num_prompt = min(max(num_prompt - start, 0), size)
+        if start:
+            learned = tuple((one - start, other - start) for one, other in learned)
         is_cut = not start and size < self.sizes[document]
-        return Part(EncodedRow(tokens, num_prompt, row), is_cut)
+        return Part(EncodedRow(tokens, row, learned), is_cut)

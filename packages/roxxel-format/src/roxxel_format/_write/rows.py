@@ -43,6 +43,6 @@ def _row(number: int, row: object, fields: Fields) -> Row:
     try:
         document = fields.document(table)
     except ValueError as error:
-        raise RowError(number, f": its {error}; correct the row") from error
+        raise RowError(number, f": its {error}") from error
     assert isinstance(document, Row)  # noqa: S101 - `fields` needs rows
     return document

@@ -125,7 +125,7 @@ class ShardSeries:
         if self._columns is not None or ending is not None:
             return self._chosen(data, arrange)
         arrays = self._intake.arrays(_iterator(data))
-        return (EncodedRow(each, 0, Row(None)) for each in arrays)
+        return (EncodedRow(each, Row(None)) for each in arrays)
 
     def _add_bins(self, rows: Iterator[EncodedRow], unit: int) -> None:
         first = next(rows, None)

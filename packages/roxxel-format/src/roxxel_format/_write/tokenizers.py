@@ -28,12 +28,16 @@ from roxxel_format._write.dropped import drops_of
 if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.dropped import Drops
+    from roxxel_format._write.fields import Chat, Spans
 
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
 
 EncodeBatch = Callable[[list[str]], list[Any]]
 """Returns what `Encode` returns, for each of several texts."""
+
+EncodeChat = Callable[[str, "Spans"], "tuple[Tokens, Spans]"]
+"""Returns the ids of a text, and the tokens that are learned, from the characters."""
 
 # End-of-text tokens of well-known tokenizers, for those that name none.
 _ENDS_OF_TEXT = (
@@ -72,7 +76,9 @@ class Tokenizer:
     known. `special_ids` maps the text of each special token to its id. `named_end` is
     the end of text that the tokenizer's files or its object name. `drops` counts the
     characters of a text that have no token; None if all have one. `encoder` names what
-    encodes, with its version, if the tokenizer was loaded by its path or name.
+    encodes, with its version, if the tokenizer was loaded by its path or name, and
+    `encoder_note` is what else to say of it.
+    `encode_chat` encodes the texts of chats, if the write has chats.
     """
 
     source: Any
@@ -87,6 +93,8 @@ class Tokenizer:
     named_end: str | int | None = None
     drops: Drops | None = None
     encoder: str | None = None
+    encoder_note: str = ""
+    encode_chat: EncodeChat | None = None
 
     @property
     def identity(self) -> str:
@@ -150,7 +158,9 @@ class Tokenizer:
 
     def encoding(self) -> str:
         """Describe in a line what encodes; empty if nothing was chosen."""
-        return f"{self.name} is encoded by {self.encoder}\n" if self.encoder else ""
+        if self.encoder is None:
+            return ""
+        return f"{self.name} is encoded by {self.encoder}{self.encoder_note}\n"
 
     def for_parts(self) -> tuple[Tokenizer, Tokens, Tokens]:
         """Return a tokenizer that encodes the parts of a document separately.
@@ -226,9 +236,9 @@ def load(
     `get_vocab_size()`.
     """
     end: object
-    encoder = None
+    encoder, note = None, ""
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end, encoder = _named(
+        source, name, end, encoder, note = _named(
             cast("str | os.PathLike[str]", tokenizer), backend
         )
     elif hasattr(tokenizer, "encode"):
@@ -266,25 +276,65 @@ def load(
         named_end,
         drops_of(source),
         encoder,
+        note,
     )
 
 
 def _named(
     name: str | os.PathLike[str], backend: str
-) -> tuple[Any, str, str | None, str | None]:
-    """Return a tokenizer, its name, the end of text of its files, what encodes."""
+) -> tuple[Any, str, str | None, str | None, str]:
+    """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes."""
     if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name, None, None
-    # Files and names are the business of preparation, which stands above the format
-    # and need not be installed.
+        return ByteTokenizer(), ByteTokenizer.name, None, None, ""
+    prepare = _of_prepare(f"tokenizer={os.fspath(name)!r}", "tokenizers")
+    return prepare.load_tokenizer(name, backend)
+
+
+def _of_prepare(what: str, extra: str) -> Any:
+    """Return the module of preparation for tokenizers.
+
+    Files and names are its business. It stands above the format, and need not be
+    installed.
+    """
     try:
-        tokenizers: Any = importlib.import_module("roxxel_prepare.tokenizers")
+        return importlib.import_module("roxxel_prepare.tokenizers")
     except ModuleNotFoundError as error:
-        raise missing_extra(
-            f"tokenizer={os.fspath(name)!r}",
-            *("roxxel-prepare", "roxxel-prepare", "tokenizers"),
-        ) from error
-    return tokenizers.load_tokenizer(name, backend)
+        raise missing_extra(what, "roxxel-prepare", "roxxel-prepare", extra) from error
+
+
+def chat_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer with `encode_chat`.
+
+    Raises ValueError if it does not say which characters a token has.
+    """
+    source = None if tokenizer is None else tokenizer.source
+    source = getattr(source, "backend_tokenizer", source)
+    if tokenizer is None or not hasattr(source, "encode_special_tokens"):
+        raise ValueError(
+            "chat (--chat) encodes with a tokenizer of the library tokenizers; pass a "
+            "tokenizer.json, its folder, or a name on the Hugging Face hub as "
+            "tokenizer (--tokenizer)"
+        )
+    encode = _of_prepare("chat", "chat").chat_encoder(source)
+    return replace(tokenizer, encode_chat=encode)
+
+
+def chat_renderer(
+    tokenizer: object,
+    template: str | os.PathLike[str] | None,
+    refused: tuple[str, ...],
+) -> Chat:
+    """Load what renders chats.
+
+    Args:
+        tokenizer: Path or name of the tokenizer, or an object, which names no template.
+        template: Path of a template. Default: that of the tokenizer.
+        refused: Texts that no message may hold.
+    """
+    name = None
+    if isinstance(tokenizer, (str, os.PathLike)):
+        name = cast("str | os.PathLike[str]", tokenizer)
+    return _of_prepare("chat", "chat").load_chat(name, template, refused)
 
 
 def _own_name(tokenizer: object) -> str:

@@ -89,12 +89,17 @@ def find_inputs(
     return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
 
 
-def check_fields(inputs: Inputs, given: Mapping[str, str | None]) -> None:
+def check_fields(inputs: Inputs, given: Mapping[str, str | bool | None]) -> None:
     """Raise InputError if fields are named, but an input has none.
 
-    `given` has the name of each field by the option that the user passes.
+    `given` has the name of each field by the option that the user passes; True for an
+    option that names none.
     """
-    options = [f"--{name} {field}" for name, field in given.items() if field]
+    options = [
+        f"--{name}" if field is True else f"--{name} {field}"
+        for name, field in given.items()
+        if field
+    ]
     if not options:
         return
     for path in inputs.paths:

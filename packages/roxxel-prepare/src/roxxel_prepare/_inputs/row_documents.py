@@ -42,7 +42,7 @@ def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) ->
     pairs = zip(fields.names, values, strict=True)
     found = {
         name: column_document(path, row, value)
-        if name in fields.contents
+        if name in fields.contents and not fields.chat
         else value.as_py()
         for name, value in pairs
     }
@@ -54,9 +54,12 @@ def row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> objec
     for name in fields.names:
         _check_text(where, values[name])
     try:
-        return fields.document(values)
+        document = fields.document(values)
     except ValueError as error:
-        raise InputError(f"{where}: {error}; correct it") from error
+        raise InputError(f"{where}: {error}") from error
+    if fields.chat:
+        _check_text(where, getattr(document, "content", None))
+    return document
 
 
 def _check_text(where: str, text: object) -> None:
@@ -107,9 +110,12 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
         table = cast("dict[str, Any]", value)
         for field in fields.names:
             if field not in table:
+                chats = "; pass --chat if its messages are chats, or "
+                has_chats = "messages" in table and not fields.has_mask
                 raise InputError(
-                    f"{where}: {_lacks('field', field, sorted(table))}; pass the field "
-                    f"of {fields.passed_as(field)}"
+                    f"{where}: {_lacks('field', field, sorted(table))}"
+                    f"{chats if has_chats else '; pass '}"
+                    f"the field of {fields.passed_as(field)}"
                 )
     elif fields.needs_rows:
         raise InputError(
@@ -118,7 +124,7 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
         )
     else:
         table = {fields.text: value}
-    for field in fields.contents:
+    for field in () if fields.chat else fields.contents:
         if not isinstance(table[field], (str, list)):
             raise InputError(
                 f"{where}: {type(table[field]).__name__} found; "

@@ -40,6 +40,7 @@ def write_files(
     field: str | None = None,
     prompt: str | None = None,
     completion: str | None = None,
+    chat: str | os.PathLike[str] | bool = False,
     document_id: str | None = None,
     path: bool = False,
     exist: Exist = "keep",
@@ -68,9 +69,13 @@ def write_files(
             `"parquet"`, `"arrow"`, `"ds"` or `"roxxel02"`. Default: that of each file's
             name, which its first bytes must confirm.
         field: Field of JSON objects, or column of tables, that holds the document.
-            Default: `text`, or the fields `prompt` and `completion`.
+            Default: `text`, or `messages` with `chat`, or the fields `prompt` and
+            `completion`.
         prompt: Field of prompts; as for `Roxxel.write`.
         completion: Field of completions; needs `prompt`.
+        chat: Whether documents are chats, lists of messages that the tokenizer's chat
+            template renders, or the path of a template; as for `Roxxel.write`. Needs
+            the extra `chat`.
         document_id: Field of ids, which documents keep in a column `id`.
         path: Keep the path of each document's file, relative to the folder of all
             inputs, in a column `path`.
@@ -144,11 +149,13 @@ def write_files(
             )
     outputs = outputs_of(os.fspath(filepath), split, bucket_by_length)
     paths = [each.path for each in outputs]
-    files = find_inputs([str(each) for each in inputs], format, field, outputs=paths)
+    fields = Fields(field or "", prompt, completion, document_id, path, chat)
+    names = [str(each) for each in inputs]
+    files = find_inputs(names, format, fields.text, outputs=paths)
     given = {"field": field, "prompt": prompt, "completion": completion}
-    check_fields(files, given | {"id": document_id})
+    check_fields(files, given | {"chat": bool(chat), "id": document_id})
     options = WriteOptions(
-        fields=Fields(files.field, prompt, completion, document_id, path),
+        fields=fields,
         **arguments,
     )
     options, line_of = with_old_separator(paths[-1], options, exist, files)

@@ -157,7 +157,7 @@ def prepare(
     documents = Documents(
         parts_of(inputs),
         inputs.form,
-        options.fields,
+        write.options.fields,  # with what renders chats
         line_of,
         options.dtype_name if has_old else None,
         skips_bad=choice.skip_bad,

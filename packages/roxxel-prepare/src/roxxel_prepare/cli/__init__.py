@@ -11,6 +11,7 @@ import shlex
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
+from roxxel_format.writing import Fields
 from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
@@ -63,6 +64,7 @@ def _write(options: argparse.Namespace) -> int:
         field=options.field,
         prompt=options.prompt,
         completion=options.completion,
+        chat=options.chat,
         document_id=options.id,
         path=options.path,
         exist=options.exist,
@@ -91,10 +93,11 @@ def _write(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     """Print the units of a preparation, without writing anything."""
     _check_usage(options)
+    fields = Fields(options.field or "", chat=options.chat)
     inputs = find_inputs(
-        options.inputs, options.format, options.field, outputs=[options.corpus]
+        options.inputs, options.format, fields.text, outputs=[options.corpus]
     )
-    check_fields(inputs, {"field": options.field})
+    check_fields(inputs, {"field": options.field, "chat": bool(options.chat)})
     units = units_of(inputs, options.unit_bytes)
     if options.json:
         rows = [
@@ -154,10 +157,14 @@ def _check_usage(options: argparse.Namespace) -> None:
             )
         if options.special_tokens:
             usage_error("argument --special-tokens: needs --tokenizer")
+        if options.chat:
+            usage_error("argument --chat: needs --tokenizer")
     if (options.prompt is None) != (options.completion is None):
         usage_error("arguments --prompt and --completion: pass both, or neither")
     if options.prompt is not None and options.field is not None:
         usage_error("argument --field: not allowed with --prompt and --completion")
+    if options.prompt is not None and options.chat:
+        usage_error("argument --chat: not allowed with --prompt and --completion")
 
 
 _COMMANDS = {

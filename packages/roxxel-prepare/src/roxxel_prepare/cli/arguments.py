@@ -171,6 +171,19 @@ def _add_write_options(write: ArgumentParser) -> None:
     )
     write.add_argument("--completion", metavar="FIELD", help="field of completions")
     write.add_argument(
+        "--chat",
+        action="store_true",
+        help="documents are chats: lists of messages in the field messages, or in "
+        "--field. The chat template of --tokenizer renders them, and the column "
+        "loss_mask is 1 on what the assistant says",
+    )
+    write.add_argument(
+        "--chat-template",
+        dest="chat",
+        metavar="PATH",
+        help="as --chat, with the template in this file",
+    )
+    write.add_argument(
         "--id", metavar="FIELD", help="field of ids; documents keep them in a column id"
     )
     write.add_argument(
@@ -260,7 +273,7 @@ def _add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--field",
         help="field of JSON objects, or column of a table, that holds the documents; "
-        "default: text",
+        "default: text, and messages with --chat",
     )
     parser.add_argument(
         "--unit-bytes",
