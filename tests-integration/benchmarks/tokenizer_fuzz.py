@@ -63,7 +63,7 @@ def compare(file: Path, num_documents: int, step: int, seed: int) -> None:
     named = load_tokenizer(file, "auto")
     fast = named.tokenizer
     if not hasattr(fast, "num_by_reference"):
-        print(f"{file.stem}: encoded by {named.encoder}")
+        print(f"{file.stem}: encoded by {named.encoder}{named.note}")
         return
     right = Tokenizer.from_file(str(file))
     for each in (fast, right):

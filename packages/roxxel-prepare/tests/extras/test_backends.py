@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
+from roxxel_format.cli import main
 from roxxel_prepare import write_files
 from roxxel_prepare.tokenizers import load_tokenizer
 
@@ -195,11 +196,30 @@ def test_a_backend_that_would_not_encode_is_an_error(
         Roxxel(tmp_path / "a.rox").write(["a"], **options)
 
 
-def test_what_encodes_is_said_with_its_version(
+def test_what_encodes_is_said_and_recorded_with_its_version(
     tmp_path: Path, definition: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written(tmp_path, ["a"], definition, "auto")
 
-    assert f"encoded by {load_tokenizer(definition, 'auto').encoder}" in (
-        capsys.readouterr().err
-    )
+    encoder = load_tokenizer(definition, "auto").encoder
+    assert f"encoded by {encoder}" in capsys.readouterr().err
+    assert main(["info", str(tmp_path / "auto_*.rox")]) == 0
+    assert f"encoded by {encoder}" in capsys.readouterr().out
+
+
+def test_a_corpus_grows_with_another_backend_and_is_kept_with_it(
+    tmp_path: Path, definition: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    backends: list[TokenizerBackend] = ["fastokens", "tokenizers"]
+    options: dict[str, Any] = {"tokenizer": definition, "separator": "<|end|>"}
+
+    for backend in backends:
+        corpus.write(TEXTS, tokenizer_backend=backend, exist="append", **options)
+
+    assert corpus.write(TEXTS * 2, tokenizer_backend="fastokens", **options).kept
+    assert main(["info", str(tmp_path / "c_*.rox"), "--json"]) == 0
+    versions = json.loads(capsys.readouterr().out)["versions"]
+    assert [each["encoded_by"] for each in versions] == [
+        load_tokenizer(definition, backend).encoder for backend in backends
+    ]

@@ -61,12 +61,14 @@ class Version:
     """One committed state of a corpus: its first `num_shards` shards.
 
     `fingerprint` covers these shards; it has 32 hexadecimal digits. `arguments` are the
-    arguments of the write that committed this version.
+    arguments of the write that committed this version. `encoder` names what encoded its
+    texts, with versions; None if unknown.
     """
 
     num_shards: int
     fingerprint: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    encoder: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ class Manifest:
                     "num_shards": version.num_shards,
                     "fingerprint": version.fingerprint,
                     "arguments": dict(version.arguments),
+                    **({} if version.encoder is None else {"encoder": version.encoder}),
                 }
                 for version in self.versions
             ],
@@ -320,7 +323,9 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
             f"the fingerprint of the version of {count} shards",
         )
         arguments = _object(table.get("arguments"))
-        versions.append(Version(count, fingerprint, arguments))
+        encoder = table.get("encoder")
+        _check(encoder is None or type(encoder) is str, f"encoder {encoder!r:.100}")
+        versions.append(Version(count, fingerprint, arguments, encoder))
     return tuple(versions)
 
 

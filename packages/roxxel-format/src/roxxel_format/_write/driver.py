@@ -100,6 +100,7 @@ class CorpusWrite:
             options.fields.columns,
             self._intake.dtype,
             unit=options.pack,
+            encoder=self._intake.encoder,
         )
         self._resources = ExitStack()
         self._is_committed = False

@@ -37,6 +37,8 @@ class Recipe:
         dtype: Name of the item type; None until a document decides.
         kind: `"text"` or `"tokens"`; None until a document decides.
         unit: Tokens of a bin; None unless the documents are packed.
+        encoder: What encodes the texts, with versions; None if unknown. An append may
+            have another one, because all give the same ids.
 
     Example:
         >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
@@ -52,6 +54,7 @@ class Recipe:
     dtype: str | None = None
     kind: str | None = None
     unit: int | None = None
+    encoder: str | None = None
 
     @property
     def appends(self) -> bool:
@@ -191,7 +194,7 @@ class Recipe:
             )
         everything = manifest.shards + new.shards
         (fingerprint,) = everything.fingerprints([len(everything)])
-        version = Version(len(everything), fingerprint, self.arguments)
+        version = Version(len(everything), fingerprint, self.arguments, self.encoder)
         return replace(
             manifest,
             shards=everything,

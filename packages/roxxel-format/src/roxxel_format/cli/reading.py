@@ -174,6 +174,7 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     return {
         "versions": [
             {"fingerprint": version.fingerprint, "shards": version.num_shards}
+            | ({} if version.encoder is None else {"encoded_by": version.encoder})
             for version in contents.manifest.versions
         ],
         "columns": [
