@@ -142,6 +142,55 @@ def test_prompts_completions_and_ids_make_the_columns_of_a_plain_write(
     assert corpus.verify().ok
 
 
+def test_chats_have_the_tokens_and_the_mask_of_a_plain_write(
+    ray: Any, tmp_path: Path
+) -> None:
+    library: Any = import_module("tokenizers")
+    roles = "user", "assistant"
+    words = {word: number for number, word in enumerate(["?", *roles, "a", "b"])}
+    made = library.Tokenizer(library.models.WordLevel(words, "?"))
+    made.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+    made.save(str(tmp_path / "words.json"))
+    (tmp_path / "template").write_text(
+        "{% for each in messages %}{{ each.role }} {{ each.content }}\n{% endfor %}"
+    )
+    said = zip(roles * 2, ("a " * 3, "b a", "?", "b"), strict=True)
+    chat = [{"role": role, "content": text} for role, text in said]
+    rows = [{"messages": chat[: 2 + n % 3]} for n in range(40)]
+    options: dict[str, Any] = {
+        "tokenizer": str(tmp_path / "words.json"),
+        "chat": str(tmp_path / "template"),
+        "separator": None,
+    }
+    plain = Roxxel(tmp_path / "plain_*.rox")
+    plain.write(rows, **options)
+
+    sink = sink_class()(tmp_path / "c_*.rox", min_bytes_per_write=None, **options)
+    ray.data.from_items(rows, override_num_blocks=4).write_datasink(sink)
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert corpus.num_shards == 4
+    for one, other in (
+        (corpus.tokens, plain.tokens),
+        (corpus.column("loss_mask"), plain.column("loss_mask")),
+    ):
+        assert one[:].tolist() == other[:].tolist()
+    assert plain.column("loss_mask")[:7].tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_each_task_of_a_pipeline_packs_its_documents(ray: Any, tmp_path: Path) -> None:
+    sink = sink_class()(
+        tmp_path / "c_*.rox", separator=0, pack=33, min_bytes_per_write=None
+    )
+
+    of_texts(ray, TEXTS[::5]).write_datasink(sink)
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert (corpus.unit, corpus.num_shards, corpus.num_cut) == (33, 4, 0)
+    found = (bytes(document).rstrip(b"\0").decode() for document in corpus.documents)
+    assert sorted(filter(None, found)) == sorted(TEXTS[::5])
+
+
 def test_a_row_without_an_id_is_named_and_leaves_no_files(
     ray: Any, tmp_path: Path
 ) -> None:
@@ -494,6 +543,20 @@ def test_a_connected_program_writes_files_by_its_own_cluster(
 
     assert ray.is_initialized()
     assert content(tmp_path / "by_ray") == expected
+
+
+def test_ray_packs_the_bins_of_one_process(ray: Any, tmp_path: Path) -> None:
+    del ray
+    lines = "".join(json.dumps(text) + "\n" for text in TEXTS)
+    (tmp_path / "inputs.jsonl").write_text(lines)
+    options: dict[str, Any] = {"separator": 0, "unit_bytes": 3000, "pack": 129}
+
+    for folder, where in (("by_ray", {"ray": ""}), ("here", {})):
+        corpus = tmp_path / folder / "c_*.rox"
+        write_files(corpus, tmp_path / "inputs.jsonl", **where, **options)
+
+    assert content(tmp_path / "by_ray") == content(tmp_path / "here")
+    assert Roxxel(tmp_path / "by_ray/c_*.rox").unit == 129
 
 
 def test_units_of_workers_that_died_are_counted_as_retries(
