@@ -91,6 +91,7 @@ options = st.fixed_dictionaries(
         "keep_every": counts | st.just("6h"),
         "log_to": st.just(("csv",)) | st.just({"csv": {"log_dir": "tables"}}),
         "eval_fn": st.just("a.b:score"),
+        "skip_spikes": st.just({}) | st.just({"window": 32, "what": ("loss",)}),
     },
 )
 meshes = st.builds(
@@ -759,12 +760,15 @@ def test_a_mesh_is_made_by_its_preset(tmp_path: Path, mesh: str) -> None:
 
 @pytest.mark.parametrize("name", [each.name for each in fields(TrainConfig)])
 def test_a_setting_of_the_trainer_is_a_key_or_has_a_remedy(name: str) -> None:
-    # A table is the right type of no key but `log_to`, and names no sink.
+    # A table is the right type of `log_to` and `skip_spikes`, which refuse its key.
     with pytest.raises(ConfigError) as caught:
         parse(f"{SMALLEST}[trainer]\n{name} = {{ none = {{}} }}")
 
     message = str(caught.value)
-    is_key = f"trainer.{name} must be " in message or "log_to names 'none'" in message
+    is_key = (
+        re.search(rf"trainer\.{name}(\.none)? must be ", message)
+        or "log_to names 'none'" in message
+    )
     assert is_key or re.search("has no key .*; (write|the function of)", message)
 
 
@@ -795,6 +799,8 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
         ("log_to = [[1]]", "trainer.log_to.0 must be a non-empty string, got [1]"),
         ("csv = {}", "[trainer] has no key 'csv'"),
         ("timeout = 0", "trainer.timeout must be a number above 0, got 0"),
+        ("skip_spikes = 3", "trainer.skip_spikes must be a table, got 3"),
+        ("skip_spikes = { windw = 9 }", "'windw', but its keys are"),
         ('model_sharding = "x"', 'must be "annotated" or "fsdp" or a list, each entry'),
         ('eval_fn = "x"', "trainer.eval_fn must be \"module:function\", got 'x'"),
     ],

@@ -38,6 +38,7 @@ from roxxel_store.arguments import as_integer
 
 from roxxel_train._files.log import plain_row
 from roxxel_train._log.sinks import LogTo, check_log_to
+from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -206,6 +207,15 @@ class TrainConfig:
             error about a damaged block has the option `without=` of `Curriculum` that
             continues without the tokens of the block.
             `"headers"` verifies only the metadata of a shard: head, foot and indexes.
+        skip_spikes: Leaves out updates that are spikes: model and optimizer stay as
+            they were, and the log has the rows of the batch. A dict with any of
+            `deviations` (8: an update is a spike from so many median absolute
+            deviations above the median), `window` (64: the applied updates that it is
+            compared with) and `what` (`("loss", "grad_norm")`: the values that are
+            compared). The first updates of each phase, as many as `window`, are always
+            applied, and so is the update after 8 spikes in a row. A NaN or infinite
+            loss ends the run as ever. `{}` takes all defaults; None applies every
+            update.
 
     Raises:
         ValueError: An argument is out of range.
@@ -283,6 +293,7 @@ class TrainConfig:
         },
     )
     log_to: LogTo = field(default=(), metadata=_OBJECT)
+    skip_spikes: SkipSpikes | None = field(default=None, metadata=_ALIKE)
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -294,6 +305,7 @@ class TrainConfig:
         _check_profile(self.profile)
         _check_held_out(self.eval_curriculum)
         check_log_to(self.log_to)
+        self.spike_rule  # noqa: B018 - raises an error
         if self.log_to and (self.logger is not None or self.save_path is None):
             missing = (
                 "with a logger" if self.logger is not None else "without save_path"
@@ -315,6 +327,11 @@ class TrainConfig:
         if given is None:
             return {}
         return {"": given} if isinstance(given, Curriculum) else dict(given)
+
+    @property
+    def spike_rule(self) -> SpikeRule | None:
+        """The rule of `skip_spikes`; None applies every update."""
+        return None if self.skip_spikes is None else SpikeRule.of(self.skip_spikes)
 
     @property
     def saved_every(self) -> int | None:

@@ -145,7 +145,9 @@ class Trainer:
                 check_pair(self.model, self.optimizer)
 
         # The state to start from: a checkpoint of this run, or of another run.
-        state = RunState(config, self.curriculum, self.model, self.optimizer, folder)
+        state = RunState(
+            config, self.curriculum, self.model, self.optimizer, folder, layout.mesh
+        )
         sampler = state.sampler
         self.seed = sampler.seed
         shapes = [(phase.batch_size, phase.seq_len) for phase in sampler.phases]
@@ -160,7 +162,9 @@ class Trainer:
         graphdef = nnx.graphdef((self.model, self.optimizer))
         batches = fed_shapes(sampler, placement, config.grad_accum_steps)
         updates = CompiledAhead(
-            jit_update(graphdef, step, state.arrays, sampler.source_names),
+            jit_update(
+                graphdef, step, state.arrays, sampler.source_names, config.spike_rule
+            ),
             state.arrays,
             batches,
             layout.mesh,
@@ -337,6 +341,8 @@ class Trainer:
         for phase, shape in zip(self.sampler.phases, session.shapes, strict=True):
             if phase.stop <= state.step:
                 continue
+            if state.step == phase.start:
+                state.begin_phase()
             update = session.update_of(shape)
             for step in range(state.step + 1, phase.stop + 1):
                 batch = next(session.batches)

@@ -21,7 +21,8 @@ import numpy as np
 
 from roxxel_train._observe.ledger import Ledger, rows_by_source
 from roxxel_train._step.diagnose.vocabulary import missing_in_batch
-from roxxel_train._step.loss import LOSS_WEIGHT, perplexity
+from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, perplexity
+from roxxel_train._step.spikes import MOST_IN_A_ROW
 from roxxel_train._step.tally import read_tally
 from roxxel_train.errors import BatchRow, NonFiniteError
 
@@ -104,7 +105,8 @@ class Recorder:
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
     `read_stats` returns the timings of the batch stream. When the scalars of an
     update are read and its metrics row is written, `after_read` is called with the
-    number of the update.
+    number of the update. `skipped` is the number of updates that `skip_spikes` has left
+    out before.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Recorder:
         lookups: Iterable[TokenLookup],
         read_stats: Callable[[], StreamStats],
         after_read: Callable[[int], object],
+        skipped: int = 0,
     ) -> None:
         self._logger = logger
         self._sampler = sampler
@@ -137,6 +140,8 @@ class Recorder:
         self._lookups = lookups
         self._read_stats = read_stats
         self._after_read = after_read
+        self._skipped = skipped
+        self._in_a_row = 0
         self._start = self._step = start
         self._excluded: defaultdict[str, float] = defaultdict(float)
         self._row_at_s = time.perf_counter()
@@ -179,7 +184,7 @@ class Recorder:
         Raises:
             NonFiniteError: The loss that was read is NaN or infinite.
         """
-        for name in scalars.keys() & {"loss", LOSS_WEIGHT}:
+        for name in scalars.keys() & {"loss", LOSS_WEIGHT, SKIPPED}:
             scalars[name].copy_to_host_async()
         tally.copy_to_host_async()
         self._unread.append((step, scalars, tally))
@@ -215,23 +220,60 @@ class Recorder:
 
     def not_finite(self, step: int, what: str) -> NonFiniteError:
         """Log every row of the batch of update `step`, and return the error."""
+        rows = self._log_rows(step, what)
+        cause = missing_in_batch(self._sampler, self._lookups, step - 1)
+        return NonFiniteError(step, what, rows, cause)
+
+    def _log_rows(self, step: int, what: str) -> tuple[BatchRow, ...]:
+        """Log and return every row of the batch of update `step`."""
         rows = tuple(self._rows_of_batch(step - 1))
         for row in rows:
             self._logger.info(f"step {step}: {what}: {row}", terminal=False)
-        cause = missing_in_batch(self._sampler, self._lookups, step - 1)
-        return NonFiniteError(step, what, rows, cause)
+        return rows
+
+    def _is_skipped(self, scalars: Mapping[str, jax.Array]) -> bool:
+        """Return whether an update was left out; count those in a row."""
+        before, self._skipped = self._skipped, int(scalars.get(SKIPPED, 0))
+        is_skipped = self._skipped > before
+        self._in_a_row = self._in_a_row + 1 if is_skipped else 0
+        return is_skipped
+
+    def _log_spike(self, step: int, scalars: Mapping[str, jax.Array]) -> None:
+        """Log an update that was left out, with its rows and documents."""
+        values = ", ".join(
+            f"{name} {float(scalars[name]):.4g}"
+            for name in ("loss", "grad_norm")
+            if name in scalars
+        )
+        self._logger.warning(
+            f"step {step}: a spike ({values}), so this update is skipped; "
+            f"`roxxel show RUN --step {step - 1}` shows its batch"
+        )
+        if self._in_a_row == MOST_IN_A_ROW:
+            self._logger.warning(
+                f"step {step}: {MOST_IN_A_ROW} updates in a row were spikes, so this "
+                "is a new level: the next update is applied, and the window begins "
+                "anew; look at these batches, and branch from before them if they are "
+                "wrong"
+            )
+        self._log_rows(step, "a spike, skipped")
 
     def _read_oldest(self) -> None:
         step, scalars, tally = self._unread.popleft()
         loss = float(scalars["loss"])
         if not math.isfinite(loss):
             raise self.not_finite(step, f"the loss is {loss}")
-        weight = float(scalars.get(LOSS_WEIGHT, 1))
+        is_skipped = self._is_skipped(scalars)
+        if is_skipped:
+            self._log_spike(step, scalars)
+        weight = 0.0 if is_skipped else float(scalars.get(LOSS_WEIGHT, 1))
         self._losses.metrics_row.add(loss, weight)
         self._losses.checkpoint.add(loss, weight)
         of_update = read_tally(np.asarray(tally))
         self._ledger.add(step - 1, of_update, [*self._names])
-        self._step, self._last = step, scalars
+        self._step = step
+        if not is_skipped:  # a checkpoint holds the numbers of what it was trained on
+            self._last = scalars
         row = None
         if step % self._log_every == 0 or step in (1, self._total_steps):
             row = self._train_row(step, scalars)

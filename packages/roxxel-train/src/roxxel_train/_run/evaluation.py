@@ -17,7 +17,7 @@ from roxxel_train._run.held_out import EVAL_LOSS
 from roxxel_train._step.compiled import CompiledAhead, check_weight
 from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
 from roxxel_train._step.placement import batch_shapes
-from roxxel_train._step.step import ModelState, show_average
+from roxxel_train._step.step import ModelState, of_objects, show_average
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -155,7 +155,7 @@ class HeldOut:
             raise ValueError("eval_curriculum needs loss_fn; give loss_fn too")
 
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
-            model, optimizer = nnx.merge(graphdef, state)
+            model, optimizer = nnx.merge(graphdef, of_objects(state))
             show_average(model, optimizer)
             model.eval()
             loss, aux, _ = unpack_loss(loss_fn(model, batch))

@@ -143,6 +143,7 @@ class Session:
                     self.updates.lookups,
                     lambda: batches.stats,
                     self._planned.log,
+                    state.skipped,
                 )
                 stack.push(lambda _, error, __: state.leave(error, recorder, log))
                 yield

@@ -28,8 +28,11 @@ from roxxel_train._run.origin import (
     check_is_origin,
     find_origin,
 )
+from roxxel_train._step import spikes
 from roxxel_train._step.compiled import is_debugging
+from roxxel_train._step.loss import SKIPPED
 from roxxel_train._step.step import (
+    WINDOW,
     is_finite,
     is_sound,
     put,
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from jax.sharding import Mesh
     from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum, Plan
 
@@ -83,6 +87,7 @@ class RunState:
         model: nnx.Module,
         optimizer: nnx.Optimizer[Any],
         folder: OwnFolder | None,
+        mesh: Mesh,
     ) -> None:
         checkpointer = config.checkpointer
         self.best_metric: str | None = None
@@ -115,6 +120,10 @@ class RunState:
         self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
+        self._rule = config.spike_rule
+        self._mesh = mesh
+        if self._rule is not None:
+            self.arrays[WINDOW] = spikes.begin(self._rule, mesh)
         self.step = 0
         self.losses = LossMeans()
         self.ledger = Ledger()
@@ -173,12 +182,23 @@ class RunState:
         rate_at = getattr(self.optimizer, "rate_at", None)
         return None if rate_at is None else float(rate_at(self.step))
 
+    @property
+    def skipped(self) -> int:
+        """Updates that `skip_spikes` has left out so far."""
+        return int(self.arrays[WINDOW][SKIPPED]) if WINDOW in self.arrays else 0
+
+    def begin_phase(self) -> None:
+        """Compare the updates of a new phase with none of another blend or length."""
+        if self._rule is not None:
+            window = self.arrays[WINDOW]
+            self.arrays[WINDOW] = spikes.begin_phase(self._rule, self._mesh, window)
+
     def load_origin(self) -> None:
         """Load the checkpoint from which a new run starts, if any."""
         if self.origin is None:
             return
         self.origin.load()
-        self.arrays = take(self.model, self.optimizer)
+        self.arrays = self.arrays | take(self.model, self.optimizer)
         self._begin_branch()
 
     def check_mask(self, unused: Collection[str]) -> None:
@@ -287,7 +307,7 @@ class RunState:
                 f"this trainer {self._spoilt}, and its model no longer has the values "
                 "with which the run started; make a new Trainer with a fresh model"
             )
-        self.arrays = take(self.model, self.optimizer)
+        self.arrays = self.arrays | take(self.model, self.optimizer)
         return self.step
 
     def show(self) -> None:
@@ -325,6 +345,7 @@ class RunState:
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
+                **self._window_record(),
                 "last_row": log.last_row(),
                 **({"unwritten_rows": unwritten} if unwritten else {}),
             }
@@ -395,6 +416,15 @@ class RunState:
         self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
         self.is_evaluation_due = not extra["evaluated"]
         self.past_rate = extra.get("next_rate")
+        past = extra.get("spikes")
+        if self._rule is not None and past is not None:
+            self.arrays[WINDOW] = spikes.resume(self._rule, self._mesh, past)
+
+    def _window_record(self) -> dict[str, Any]:
+        """Return the window of `skip_spikes` for a checkpoint; empty without it."""
+        if self._rule is None:
+            return {}
+        return {"spikes": spikes.to_json(self._rule, self.arrays[WINDOW])}
 
     def _find_past(
         self, config: TrainConfig

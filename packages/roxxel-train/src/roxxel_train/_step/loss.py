@@ -21,6 +21,9 @@ ROW_LOSS = "row_loss"
 ROW_WEIGHT = "row_weight"
 """Name of the array of shape (B,) with the number of tokens that count in each row."""
 
+SKIPPED = "skipped"
+"""Name of the scalar with the number of updates that `skip_spikes` has left out."""
+
 TIMING_FIELDS = frozenset(
     {
         "time",
@@ -55,6 +58,7 @@ ROW_FIELDS = TIMING_FIELDS | {
     "rows_by_source",
     "digest",
     "digest_from",
+    SKIPPED,
 }
 """Names that the trainer reserves: a loss function must not return them."""
 

@@ -20,16 +20,21 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from roxxel_train._step.diagnose.objects import mark_gradients, pure
-from roxxel_train._step.loss import LOSS_WEIGHT, Scalars, unpack_loss
-from roxxel_train._step.tally import check_names, tally
+from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, Scalars, unpack_loss
+from roxxel_train._step.spikes import judge
+from roxxel_train._step.tally import check_names, tally, without_losses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from roxxel_train._step.fed import Fed
+    from roxxel_train._step.spike_rule import SpikeRule
 
 Tree = Any
-"""Nested dicts of arrays: `{0: model, 1: optimizer}`."""
+"""Nested dicts of arrays, `{0: model, 1: optimizer}`; `skip_spikes` adds a `WINDOW`."""
+
+WINDOW = 2
+"""The key of the window of `skip_spikes` in a tree."""
 
 LossFunction = Callable[[Any, Any], Any]
 """Maps `(model, batch)` to a loss, in any form that `unpack_loss` accepts."""
@@ -74,7 +79,12 @@ def take(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> Tree:
 
 def put(model: nnx.Module, optimizer: nnx.Optimizer[Any], tree: Tree) -> None:
     """Put the arrays of a tree into both objects, without a copy."""
-    nnx.update((model, optimizer), tree)
+    nnx.update((model, optimizer), of_objects(tree))
+
+
+def of_objects(tree: Tree) -> Tree:
+    """Return the arrays of model and optimizer in a tree."""
+    return {key: part for key, part in tree.items() if key != WINDOW}
 
 
 def show_average(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> None:
@@ -140,7 +150,11 @@ def signature(tree: Tree) -> str:
 
 
 def jit_update(
-    graphdef: Any, step: FedStep, state: Tree, sources: Sequence[str]
+    graphdef: Any,
+    step: FedStep,
+    state: Tree,
+    sources: Sequence[str],
+    spikes: SpikeRule | None = None,
 ) -> Any:
     """Return the jitted update `(state, fed) -> (state, scalars, tally)`.
 
@@ -149,18 +163,31 @@ def jit_update(
     the scalars of `step`. If `optax.inject_hyperparams` keeps the learning rate in the
     state, `"learning_rate"` is a scalar too. `sources` are the names of the sources,
     and `read_tally` unpacks the tally.
+
+    With `spikes`, the state has a `WINDOW`, and an update that is a spike leaves the
+    model and the optimizer as they were. The scalar `"skipped"` counts such updates.
     """
 
     def update(state: Tree, fed: Fed) -> tuple[Tree, Scalars, jax.Array]:
-        model, optimizer = nnx.merge(graphdef, state)
+        before = of_objects(state)
+        model, optimizer = nnx.merge(graphdef, before)
         result = step(model, optimizer, fed)
         loss, aux, rows = unpack_loss(result, "train_step")
         new_state = nnx.to_pure_dict(nnx.state((model, optimizer)))
-        _check_same_form(state, new_state)
+        _check_same_form(before, new_state)
         if rows:
             check_names(aux, sources)
         scalars = {**_learning_rate(new_state), "loss": loss, **aux}
-        return new_state, scalars, tally(fed, rows, len(sources))
+        packed = tally(fed, rows, len(sources))
+        if spikes is None:
+            return new_state, scalars, packed
+        skip, window = judge(spikes, state[WINDOW], scalars)
+        kept = jax.tree.map(
+            lambda old, new: jnp.where(skip, old, new), before, new_state
+        )
+        scalars[SKIPPED] = window[SKIPPED]
+        packed = jnp.where(skip, without_losses(packed), packed)
+        return {**kept, WINDOW: window}, scalars, packed
 
     shardings = jax.tree.map(lambda x: x.sharding, state)
     whole = _replicated(jax.tree.leaves(shardings)[0])

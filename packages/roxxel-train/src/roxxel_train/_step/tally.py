@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from roxxel_train._step.fed import Fed
 
+_NUM_HEAD = 3
+"""Numbers before the sums: the digest, and whether there is one."""
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -47,7 +50,7 @@ def tally(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Arra
     """
     tokens = fed.batch.get("tokens") if isinstance(fed.batch, dict) else fed.batch
     if tokens is None:
-        head = jnp.zeros(3, jnp.uint32)
+        head = jnp.zeros(_NUM_HEAD, jnp.uint32)
     else:
         head = jnp.append(device_digest(tokens), jnp.uint32(1))
     sums = jnp.zeros((2, num_sources), jnp.float32)
@@ -58,9 +61,14 @@ def tally(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Arra
 
 def read_tally(packed: npt.NDArray[np.uint32]) -> Tally:
     """Unpack the result of `tally`."""
-    low, high, has_digest = (int(x) for x in packed[:3])
-    loss_sums, weights = packed[3:].view(np.float32).reshape(2, -1)
+    low, high, has_digest = (int(x) for x in packed[:_NUM_HEAD])
+    loss_sums, weights = packed[_NUM_HEAD:].view(np.float32).reshape(2, -1)
     return Tally(low | high << 32 if has_digest else None, loss_sums, weights)
+
+
+def without_losses(packed: jax.Array) -> jax.Array:
+    """Return the tally of an update whose losses do not count, only its tokens."""
+    return packed.at[_NUM_HEAD:].set(0)
 
 
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:

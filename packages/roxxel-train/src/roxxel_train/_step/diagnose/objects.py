@@ -34,7 +34,7 @@ _RATES = ("rate", "dropout_rate")
 def array_path(path: tuple[Any, ...]) -> str:
     """Return a path such as `optimizer/opt_state/0/mu` from keys of Flax or JAX."""
     first, *rest = (getattr(key, "key", key) for key in path)
-    return "/".join([("model", "optimizer")[first], *map(str, rest)])
+    return "/".join([("model", "optimizer", "spikes")[first], *map(str, rest)])
 
 
 def check_model(model: Any) -> None:

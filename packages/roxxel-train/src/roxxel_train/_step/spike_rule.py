@@ -1,0 +1,85 @@
+"""Which updates count as spikes: the setting `skip_spikes`, read without JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, cast
+
+SkipSpikes = Mapping[str, int | float | str | Sequence[str]]
+"""Any of `deviations`, `window` and `what`; `SpikeRule` has the defaults."""
+
+
+@dataclass(frozen=True)
+class SpikeRule:
+    """The rule by which an update is a spike, so that it is not applied.
+
+    Attributes:
+        deviations: Median absolute deviations above the median at which a spike begins.
+        window: Number of applied updates whose values are compared. The first updates
+            of a phase, as many as this number, are never spikes.
+        what: Names of the values that are compared: `"loss"`, `"grad_norm"`, or a
+            scalar that the step returns. One spike among them suffices.
+    """
+
+    deviations: float = 8.0
+    window: int = 64
+    what: tuple[str, ...] = ("loss", "grad_norm")
+
+    @classmethod
+    def of(cls, given: Any) -> SpikeRule:
+        """Return the rule that the setting `skip_spikes` declares.
+
+        Raises:
+            TypeError: The setting, or one of its values, has a wrong type.
+            ValueError: A name is unknown, or a value is out of range.
+        """
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"skip_spikes is a {type(given).__name__}; give a dict, such as "
+                '{"deviations": 8, "window": 64}'
+            )
+        known = [each.name for each in fields(cls)]
+        values = dict(cast("Mapping[str, Any]", given))
+        for name in values:
+            if name not in known:
+                near = get_close_matches(name, known, n=1)
+                raise ValueError(
+                    f"skip_spikes has the key {name!r}, but its keys are "
+                    f"{', '.join(known)}; "
+                    + (f"did you mean {near[0]!r}?" if near else "use one of these")
+                )
+        _check_number(values, "deviations", float, 0)
+        _check_number(values, "window", int, 7)
+        if "what" in values:
+            values["what"] = _names(values["what"])
+        return cls(**values)
+
+
+def _check_number(
+    values: dict[str, Any], name: str, kind: type[int | float], above: int
+) -> None:
+    if name not in values:
+        return
+    value: Any = values[name]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (kind is int and value != value // 1):
+        what = "an integer" if kind is int else "a number"
+        raise TypeError(f"skip_spikes: {name} must be {what}, got {value!r}")
+    if not above < value < float("inf"):
+        raise ValueError(f"skip_spikes: {name} must be above {above}, got {value!r}")
+    values[name] = kind(value)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    names = [value] if isinstance(value, str) else value
+    if (
+        not isinstance(names, Sequence)
+        or not names
+        or not all(isinstance(each, str) for each in cast("Sequence[Any]", names))
+    ):
+        raise TypeError(
+            f'skip_spikes: what must name values, such as ["loss"], got {value!r}'
+        )
+    return tuple(dict.fromkeys(cast("Sequence[str]", names)))
