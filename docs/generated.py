@@ -9,20 +9,25 @@ cannot be out of date, and nobody edits it. Names in docstrings link to their ow
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import re
 from dataclasses import MISSING, fields
-from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from roxxel.cli import _main
-from roxxel.config import MeshConfig, RunConfig, _parse, _schedule
+from roxxel.cli import parsers
+from roxxel.config import (
+    PHASE_KEYS,
+    TOP_KEYS,
+    TRAINER_KEYS,
+    MeshConfig,
+    RunConfig,
+)
 from roxxel.learning_rate import LearningRate
 from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
+from roxxel_store.command import EXIT_CODES
 from roxxel_train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -31,9 +36,7 @@ if TYPE_CHECKING:
 _MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_CODE = re.compile(r"(\d+) +(?:for )?([^\d]+?)(?=[,;]\s+\d|\n +\d|\.?\s*\Z)")
 _REQUIRED = ("batch_size", "seq_len")
-_PASSED_ON = ("prepare", "format", "ckpt")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SENTENCES = {
     "eval": "Held-out data: `sources` and `[[phases]]`, or one table for each set.",
@@ -112,10 +115,7 @@ def config() -> str:
     """Return the tables of every key of a config file."""
     top = {**documented(Curriculum), **documented(RunConfig), **_SENTENCES}
     usual = {**defaults(RunConfig), "overlap": "`0`"}
-    rows = (
-        (f"`{name}`", usual.get(name, ""), top.get(name, ""))
-        for name in _parse._TOP  # noqa: SLF001
-    )
+    rows = ((f"`{name}`", usual.get(name, ""), top.get(name, "")) for name in TOP_KEYS)
     source = ("path", "policy", "tokenizer", "format", "dtype", "offset", "separator")
     of_source = {
         **documented(foreign.open_foreign),
@@ -134,8 +134,8 @@ def config() -> str:
         "`[sources]`": table(
             ("key", "meaning"), ((f"`{name}`", of_source[name]) for name in source)
         ),
-        "`[[phases]]`": keys(_schedule.PHASE, Phase),
-        "`[trainer]`": keys(_parse._TRAINER, TrainConfig),  # noqa: SLF001
+        "`[[phases]]`": keys(PHASE_KEYS, Phase),
+        "`[trainer]`": keys(TRAINER_KEYS, TrainConfig),
         "`[mesh]`": keys((each.name for each in fields(MeshConfig)), MeshConfig),
         "`[model_args]` of `roxxel.models:llama`": keys(
             of_model, *declared, next_token_loss
@@ -144,21 +144,15 @@ def config() -> str:
     return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
 
 
-def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def every_parser() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     """Yield the parser of every command, by the words that a user types."""
-    for name in _main._COMMANDS:  # noqa: SLF001
-        if name == "write":  # the first of the commands of `prepare`
-            continue
-        command = import_module(f"roxxel.cli._{name}")
-        parser = argparse.ArgumentParser(description=command.DESCRIPTION)
-        command.add_arguments(parser)
-        yield f"roxxel {name}", parser
-    for name in _PASSED_ON:
-        prog = f"roxxel {name}"
-        whole = import_module(f"roxxel_{name}.cli.arguments").parser(prog)
-        for each in _commands(whole):
-            for command, parser in each.choices.items():
-                yield f"{prog} {command}", parser
+    for prog, parser in parsers():
+        inner = [
+            *chain.from_iterable(each.choices.items() for each in _commands(parser))
+        ]
+        yield from ((f"{prog} {name}", each) for name, each in inner)
+        if not inner:
+            yield prog, parser
 
 
 def _commands(parser: argparse.ArgumentParser) -> list[Any]:
@@ -184,7 +178,7 @@ def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 def commands() -> str:
     """Return a section for each command, with its options."""
     text = ""
-    for name, parser in parsers():
+    for name, parser in every_parser():
         said = " ".join((parser.description or "").split())
         text += f"## {name}\n\n{_cell(said)}\n\n"
         if rows := list(options(parser)):
@@ -193,22 +187,9 @@ def commands() -> str:
 
 
 def exit_codes() -> str:
-    """Return the exit codes of every command, as its own text lists them."""
-    said = {"roxxel": _main._EXIT_CODES}  # noqa: SLF001
-    said |= {f"roxxel {name}": _described(f"roxxel_{name}.cli") for name in _PASSED_ON}
-    text = ""
-    for prog, codes in said.items():
-        rows = ((f"`{code}`", meaning) for code, meaning in _CODE.findall(codes))
-        text += f"## {prog}\n\n{table(('code', 'meaning'), rows)}\n"
-    return text
-
-
-def _described(module: str) -> str:
-    """Return the sentence of a module's docstring that lists its exit codes."""
-    source = inspect.getsource(import_module(module))
-    said = ast.get_docstring(ast.parse(source)) or ""
-    [codes] = re.findall(r"Exit codes: (.*?)\.(?:\s|$)", said, re.DOTALL)
-    return codes
+    """Return the exit codes of every command."""
+    rows = ((f"`{code}`", meaning) for code, meaning in EXIT_CODES.items())
+    return table(("code", "meaning"), rows)
 
 
 PAGES: dict[str, Callable[[], str]] = {

@@ -148,7 +148,7 @@ def test_new_layer_goes_on_with_all_that_was_learnt(
     assert "new      model/blocks/2/kernel" in log
     # The folder has steps of the old and of the new model.
     steps = [str(run / "checkpoints" / str(step)) for step in (STEPS, 2 * STEPS)]
-    assert main(["ckpt", "diff", *steps]) == 1
+    assert main(["ckpt", "diff", *steps]) == 3
     assert "+ model/blocks/2/kernel: float32[4, 4]" in capsys.readouterr().out
     assert main(["ckpt", "verify", str(run / "checkpoints")]) == 0
 

@@ -117,8 +117,12 @@ def test_a_config_killed_and_stopped_ends_as_one_left_alone(
 
     shown = finish(whole, compilation_cache, "train", "configs/first.toml")
 
-    # Only `plan` tells what an evaluation reads.
-    assert shown.startswith(plan.partition("\nheld-out set")[0])
+    headline = plan.splitlines()[0]
+    brief = shown.splitlines()[:4]
+    assert brief[0] == headline
+    assert brief[1].startswith("tokens: ")
+    assert brief[2] == "the whole plan: roxxel plan configs/first.toml"
+    assert brief[3] == ""
     assert "done: 40 of 40 steps" in shown
     train = ("train", "configs/first.toml")
     first = start(broken, compilation_cache, *train)

@@ -44,8 +44,9 @@ def test_ls_marks_the_newest_and_the_best(
 
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["step", "10", "20", "30"]
-    assert lines[2].split()[-2:] == ["best", "loss=1"]
-    assert lines[3].split()[-2:] == ["newest", "loss=2"]
+    assert lines[0].split()[:3] == ["step", "loss", "marks"]
+    assert lines[2].split()[1:3] == ["1", "best"]
+    assert lines[3].split()[1:3] == ["2", "newest"]
 
     assert main(["ls", str(folder), "--mode", "max", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -95,7 +96,7 @@ def test_a_file_in_place_of_a_directory_is_damage_of_its_step_alone(
 
     assert main(["ls", str(tmp_path)]) == 0
     assert "damaged" in capsys.readouterr().out.splitlines()[1]
-    assert main(["verify", str(tmp_path)]) == 1
+    assert main(["verify", str(tmp_path)]) == 3
     lines = capsys.readouterr().out.splitlines()
     assert re.search(r"1: DAMAGED, state/.* is missing$", lines[0])
     assert lines[1].endswith("2: sound")
@@ -110,7 +111,7 @@ def test_a_directory_in_place_of_a_file_is_damage_of_its_step_alone(
     file.unlink()
     file.mkdir()
 
-    assert main(["verify", str(tmp_path)]) == 1
+    assert main(["verify", str(tmp_path)]) == 3
     assert "is not a regular file" in capsys.readouterr().out
 
 
@@ -121,10 +122,31 @@ def test_ls_shows_first_the_metric_that_ranks(
         saving.save(1, {"grad_norm": 0.5, "loss": 3.123456, "eval_loss": 3.25})
 
     assert main(["ls", str(tmp_path)]) == 0
-    first = capsys.readouterr().out.rstrip()
-    assert first.endswith("best  eval_loss=3.25 grad_norm=0.5 loss=3.123")
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:2] == ["step", "eval_loss"]
+    assert row.split()[:2] == ["1", "3.25"]
+    assert row.endswith("  grad_norm=0.5 loss=3.123")
     assert main(["ls", str(tmp_path), "--metric", "loss"]) == 0
-    assert "  loss=3.123 grad_norm=0.5 " in capsys.readouterr().out
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["1", "3.123"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_ls_fits_the_terminal(
+    columns: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        saving.save(1, {"loss": 3.0, **{f"loss_of_{n}": n + 0.5 for n in range(9)}})
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+
+    assert main(["ls", str(tmp_path)]) == 0
+
+    _, row = capsys.readouterr().out.splitlines()
+    assert len(row) <= columns
+    assert re.search(r"\(\+[1-9]\)$", row)
 
 
 def test_show_prints_every_leaf(
@@ -163,7 +185,7 @@ def test_a_folder_stands_for_its_newest_step(
 def test_diff_tells_what_changed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["diff", str(folder / "10"), str(folder / "30"), "--values"]) == 1
+    assert main(["diff", str(folder / "10"), str(folder / "30"), "--values"]) == 3
     out = capsys.readouterr().out
     assert "! step: 10 -> 30\n" in out
     assert "! metrics.loss: 3.0 -> 2.0\n" in out
@@ -172,7 +194,7 @@ def test_diff_tells_what_changed(
 
     with Checkpointer(tmp_path, *make(depth=3)) as saving:
         saving.save(1)
-    assert main(["diff", str(folder), str(tmp_path)]) == 1
+    assert main(["diff", str(folder), str(tmp_path)]) == 3
     out = capsys.readouterr().out
     assert "+ model/blocks/2/kernel: float32[8, 8]\n" in out
 
@@ -185,7 +207,7 @@ def test_diff_names_each_value_that_was_saved_beside_the_arrays(
         with checkpointer(tmp_path / name) as saving:
             saving.save(1, extra=extra)
 
-    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 3
 
     assert capsys.readouterr().out.splitlines()[:-1] == [
         "! extra.of[0].x: 1 -> 5",
@@ -209,7 +231,7 @@ def test_diff_of_shapes_says_that_it_compared_no_values(
         "compared, add --values to compare them\n"
     )
 
-    assert main(["diff", *pair, "--values"]) == 1
+    assert main(["diff", *pair, "--values"]) == 3
     assert capsys.readouterr().out.splitlines()[-1] == "0 leaves equal, 2 differences"
 
     assert main(["diff", pair[0], pair[0], "--values"]) == 0
@@ -241,7 +263,7 @@ def test_diff_counts_the_values_whose_bits_differ(
         ) as saving:
             saving.save(1)
 
-    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--values"]) == 1
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--values"]) == 3
     assert capsys.readouterr().out.splitlines()[0] == f"! model/x: {line}"
 
 
@@ -255,7 +277,7 @@ def test_verify_finds_damage_and_says_where(
 
     flip(largest_file(tmp_path / "2"))
     (tmp_path / "3" / "digests" / "0.json").unlink()
-    assert main(["verify", str(tmp_path)]) == 1
+    assert main(["verify", str(tmp_path)]) == 3
     out = capsys.readouterr().out
     assert f"{tmp_path / '2'}: DAMAGED, state/" in out
     assert f"{tmp_path / '3'}: DAMAGED, digests/0.json is missing" in out
@@ -462,8 +484,8 @@ def test_ls_marks_a_step_whose_description_is_damaged(
     assert main(["ls", str(tmp_path)]) == 0
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split()[-2:] == ["best", "loss=1"]
-    assert lines[2].endswith("newest, damaged")
+    assert lines[1].split()[1:3] == ["1", "best"]
+    assert "newest, damaged" in lines[2]
 
 
 def test_the_command_starts_without_jax_and_never_touches_an_accelerator(

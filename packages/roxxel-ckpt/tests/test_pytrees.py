@@ -329,7 +329,7 @@ def test_the_commands_show_compare_and_export_a_tree(
     assert "state/params/dense/kernel" in shown
     assert "state: 3 leaves" in shown
     steps = [f"{tmp_path}/run@1", f"{tmp_path}/run@2"]
-    assert cli.main(["diff", "--values", *steps]) == 1
+    assert cli.main(["diff", "--values", *steps]) == 3
     assert "state/params/dense/kernel: 6 of 6 values differ" in capsys.readouterr().out
     assert cli.main(["verify", str(tmp_path / "run")]) == 0
     file = tmp_path / "out.safetensors"

@@ -141,11 +141,13 @@ def test_a_version_lists_the_columns_that_it_has(
     assert Roxxel(corpus.paths[0]).columns == []
     assert main(["info", str(tmp_path), "--no-lengths"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    rows = [line for line in lines if "per token" in line]
-    assert [row.split("name ")[1] for row in rows] == [
-        "old, per token, dtype int64, shards 1, missing shards 1",
-        "both, per token, dtype int64, shards 2, missing shards 0",
-        "new, per token, dtype int64, shards 2, missing shards 0",
+    rows = [line for line in lines if "for each token" in line]
+    assert [
+        row.split(maxsplit=row.startswith("columns"))[-1].strip() for row in rows
+    ] == [
+        "old: int64 for each token, in 1 shard, missing in 1",
+        "both: int64 for each token, in 2 shards",
+        "new: int64 for each token, in 2 shards",
     ]
     message = r"c_00001\.rox: the shard has no column 'old'; append it with write_colu"
     with pytest.raises(ShardError, match=message):

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, Shard
 from roxxel_format.cli import main
+from roxxel_store.amounts import short_size
 
 from .helpers import documents_of, names_in
 
@@ -97,7 +98,7 @@ def test_each_replaced_block_is_named(
         f"replaced block 3 of the tokens (byte {at.tokens + 3 * BLOCK} on)",
         f"replaced block 0 of the documents (byte {at.documents} on)",
         f"replaced the metadata (byte {at.metadata} on)",
-        f"{shard}: {at.stop:,} bytes, all checksums match",
+        f"{shard}: {short_size(at.stop)}, all checksums match",
     ]
 
 

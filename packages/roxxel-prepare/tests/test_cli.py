@@ -217,7 +217,7 @@ def test_export_writes_flat_files(
 
     # Nothing in a .bin file says of which type its tokens are.
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"{tmp_path / 'a.bin'}: 5 tokens (uint16), 10 bytes"
+    assert last == f"{tmp_path / 'a.bin'}: 5 tokens (uint16), 10 B"
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
     assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
     assert run("export", target, tmp_path / "a.txt") == 1
@@ -372,9 +372,11 @@ def test_info_shows_versions_and_columns(
     assert facts["columns"] == [mask | {"shards": 1, "missing_shards": 1}]
     assert run("info", tmp_path / "c_*.rox") == 0
     printed = capsys.readouterr().out
-    assert f"versions     fingerprint {first}, shards 1\n" in printed
-    row = "columns      name mask, per token, dtype uint8, shards 1, missing shards 1\n"
+    assert f"versions     {first}, 1 shard\n" in printed
+    row = "columns      mask: uint8 for each token, in 1 shard, missing in 1\n"
     assert row in printed
+    for raw in ("{", "}", "[", '"'):
+        assert raw not in printed.partition("lengths")[0]
 
 
 def test_other_inputs_are_another_corpus(
@@ -500,10 +502,8 @@ def test_clean_says_in_its_help_what_it_removes(
         main(["clean", "--help"])
 
     text = " ".join(capsys.readouterr().out.split())
-    assert "shards and columns of this corpus that its manifest does not list" in text
-    assert "Files that the manifest lists, files that are not shards, and the plan" in (
-        text
-    )
+    assert "Committed files stay, and so does a preparation that" in text
+    assert "--abandon" in text
 
 
 def test_clean_says_what_it_did(

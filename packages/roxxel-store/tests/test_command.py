@@ -4,6 +4,8 @@ import subprocess
 import sys
 
 import pytest
+from roxxel_store.amounts import short_count, short_size
+from roxxel_store.command import Found, Progress, run_command
 
 PROGRAM = """
 import os, sys
@@ -13,6 +15,42 @@ opened = os.open("/dev/zero", os.O_RDONLY)
 print("caf\\u00e9", flush=True)
 print(opened > 2, file=sys.stderr)
 """
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "size"),
+    [(0, "0", "0 B"), (999, "999", "999 B"), (8795, "8.795 k", "8.795 kB")],
+)
+def test_a_large_number_has_four_digits_and_a_unit(
+    number: int, count: str, size: str
+) -> None:
+    assert (short_count(number), short_size(number)) == (count, size)
+
+
+def test_a_command_that_finds_damage_says_so_in_a_sentence_and_ends_with_3(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def find() -> None:
+        raise Found("web.rox: 2 blocks differ")
+
+    assert run_command("tool", find, lambda _: False) == 3
+    assert capsys.readouterr().err == "tool: web.rox: 2 blocks differ\n"
+
+
+def test_progress_is_one_line_that_is_erased(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+
+    with Progress("reading a bucket of the world") as progress:
+        progress(1, 2)
+
+    *lines, last = capsys.readouterr().err.split("\r")[1:]
+    assert [line.removesuffix("\x1b[K") for line in lines] == [
+        "reading a bucket of"
+    ] * 2
+    assert last == "\x1b[K"
 
 
 def run(redirection: str, encoding: str = "utf-8") -> tuple[int, bytes, bytes]:

@@ -99,7 +99,7 @@ def test_a_flipped_token_names_the_steps(
     shard.write_bytes(data)
 
     source = f"self={moved}/web_*.rox"
-    assert main(["audit", str(trained / "run"), "--source", source]) == 1
+    assert main(["audit", str(trained / "run"), "--source", source]) == 3
 
     said = capsys.readouterr()
     assert "steps 20 to 29 differ; " in said.out

@@ -1,18 +1,26 @@
-"""How a command begins and ends: its streams, its exit code, one sentence per error."""
+"""What all commands have in common: help, streams, exit codes, one sentence per error.
+
+Every command's help ends with its exit codes, positional arguments are in capitals, and
+a mistyped command is answered with the one that was probably meant.
+"""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
+import functools
 import io
 import os
 import re
 import select
+import shutil
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Self
 
 EXPECTED = (
     OSError,
@@ -31,7 +39,148 @@ _PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 REFUSED = 1
+INVALID = 2
+FOUND = 3
 INTERRUPTED = 130
+
+EXIT_CODES = {
+    0: "done",
+    REFUSED: "refused, with the reason in one sentence",
+    INVALID: "the command line is invalid",
+    FOUND: "a check found damage or a difference",
+    75: "a signal stopped the run after a save; the same command continues the run",
+    INTERRUPTED: "interrupted, with nothing to save",
+}
+"""What each exit code means, in every command that has the code."""
+
+
+class Found(SystemExit):
+    """Ends a command whose check found damage or a difference.
+
+    Example:
+        >>> Found("run: 2 rows differ; verify the corpus").code
+        3
+    """
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = FOUND
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose help ends with exit codes, and that takes whole option names.
+
+    Args:
+        codes: Exit codes of the command, from `EXIT_CODES`.
+        epilog: Text before the exit codes.
+        settings: Further arguments of `argparse.ArgumentParser`.
+
+    Example:
+        >>> parser = CommandParser(prog="tool", codes=[0, 2])
+        >>> print(parser.epilog)
+        exit codes:
+          0    done
+          2    the command line is invalid
+        <BLANKLINE>
+    """
+
+    def __init__(
+        self, *, codes: Iterable[int], epilog: str = "", **settings: Any
+    ) -> None:
+        self._codes = tuple(codes)
+        lines = (f"  {code:<3}  {EXIT_CODES[code]}\n" for code in self._codes)
+        super().__init__(
+            epilog=f"{epilog}exit codes:\n{''.join(lines)}",
+            formatter_class=_Help,
+            allow_abbrev=False,
+            **settings,
+        )
+
+    def add_commands(self) -> Any:
+        """Return the action to which `add_parser` adds a command."""
+        made = functools.partial(CommandParser, codes=self._codes)
+        return self.add_subparsers(
+            dest="command",
+            required=True,
+            title="commands (each has its own --help)",
+            metavar="COMMAND",
+            parser_class=cast("type[CommandParser]", made),
+        )
+
+    def parse_command(
+        self, names: Iterable[str], arguments: Sequence[str] | None
+    ) -> argparse.Namespace:
+        """Parse a command line whose first word is a command.
+
+        Args:
+            names: All commands.
+            arguments: Words after the program's name; None for `sys.argv[1:]`.
+        """
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        if not words:
+            self.print_help(sys.stderr)
+            self.exit(INVALID)
+        if not words[0].startswith("-"):
+            self.check_command(words[0], names)
+        return self.parse_args(words)
+
+    def check_command(self, word: str, names: Iterable[str]) -> None:
+        """Exit with the nearest command if a word is none of them."""
+        known = list(names)
+        if word in known:
+            return
+        near = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        self.error(
+            f"no command {word!r}; {hint}`{self.prog} --help` lists the commands"
+        )
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps a text of one line, and keeps the lines of any other."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return "".join(indent + line for line in text.splitlines(keepends=True))
+        return super()._fill_text(text, width, indent)
+
+
+class Progress:
+    """Shows how far some work is, if standard error is a terminal.
+
+    Use it as a context: the line appears at once, and is erased at the end. Call it
+    with the work that is done and with all of it.
+
+    Example:
+        >>> with Progress("reading web.rox") as progress:
+        ...     progress(1, 2)
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        self._show(f"{self._what} ...")
+        return self
+
+    def __call__(self, num_done: int, total: int) -> None:
+        """Show the share of the work that is done."""
+        self._show(f"{self._what}: {num_done / max(1, total):.0%}")
+
+    def __exit__(self, *_: object) -> None:
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        if self._is_shown:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r{text[:width]}\x1b[K")
+            sys.stderr.flush()
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def sentence_of(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """The `roxxel-ckpt` command: list, show, compare, verify and export checkpoints.
 
-The command uses no accelerator. Exit codes: 0 for success; 1 for damage, a difference
-or a missing file; 2 for a wrong command line.
+The command uses no accelerator. `roxxel_store.command.EXIT_CODES` says what the exit
+codes mean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store import check_output
-from roxxel_store.command import prepare_streams, run_command
+from roxxel_store.amounts import short_size
+from roxxel_store.command import (
+    FOUND,
+    REFUSED,
+    Progress,
+    prepare_streams,
+    run_command,
+    terminal_width,
+)
 
 from roxxel_ckpt._integrity import (
     LocalFiles,
@@ -83,7 +91,7 @@ def main(
         The exit code.
     """
     prepare_streams()
-    options = parser(prog).parse_args(arguments)
+    options = parser(prog).parse_command(_COMMANDS, arguments)
     options.describe = describe
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
@@ -119,18 +127,7 @@ def _ls(options: argparse.Namespace) -> int:
             print(json.dumps(row))
         return 0
     ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
-    table = [("step", "size", "saved", "marks", "metrics")]
-    table += [
-        (
-            str(row["step"]),
-            _human(row["num_bytes"]),
-            row["saved_at"],
-            ", ".join(row["marks"]),
-            _metrics_text(row["metrics"], ranking),
-        )
-        for row in rows
-    ]
-    _print_table(table, right=2)
+    _print_steps(rows, ranking)
     if replaced:
         print(f"\n{how_to_bring_back(folder)}")
     return 0
@@ -151,10 +148,38 @@ def _rows(
         }
 
 
-def _metrics_text(metrics: Mapping[str, float], ranking: str) -> str:
-    """Return metrics in one line, first the one that ranks the steps."""
-    names = sorted(metrics, key=lambda name: name != ranking)
-    return " ".join(f"{name}={metrics[name]:.4g}" for name in names)
+def _print_steps(rows: Sequence[Mapping[str, Any]], ranking: str) -> None:
+    """Print a table that fits the terminal, first the metric that ranks the steps."""
+    is_ranked = any(ranking in row["metrics"] for row in rows)
+    table = [("step", *[ranking] * is_ranked, "marks", "size", "saved")]
+    for row in rows:
+        value = row["metrics"].get(ranking)
+        ranked = [f"{value:.4g}" if value is not None else "-"] * is_ranked
+        marks, size = ", ".join(row["marks"]), short_size(row["num_bytes"])
+        table.append((str(row["step"]), *ranked, marks, size, row["saved_at"]))
+    lines = _lines(table, right=1 + is_ranked)
+    width = terminal_width()
+    room = None if width is None else width - 2 - max(map(len, lines))
+    others = [
+        _within(
+            room, [f"{k}={x:.4g}" for k, x in row["metrics"].items() if k != ranking]
+        )
+        for row in rows
+    ]
+    heads = ["other metrics" if any(others) else "", *others]
+    longest = max(map(len, lines))
+    for line, other in zip(lines, heads, strict=True):
+        print(f"{line.ljust(longest)}  {other}".rstrip())
+
+
+def _within(room: int | None, parts: Sequence[str]) -> str:
+    """Return as many parts as fit, and how many are left out."""
+    for shown in range(len(parts), -1, -1):
+        left = len(parts) - shown
+        text = " ".join([*parts[:shown], *[f"(+{left})"] * bool(left)])
+        if room is None or len(text) <= room:
+            return text
+    return ""
 
 
 def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
@@ -184,13 +209,18 @@ def _show(options: argparse.Namespace) -> int:
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
-        (name, spec.dtype, "x".join(map(str, spec.shape)) or "-", _human(_known(spec)))
+        (
+            name,
+            spec.dtype,
+            "x".join(map(str, spec.shape)) or "-",
+            short_size(_known(spec)),
+        )
         for name, spec in leaves.items()
     ]
     _print_table(table)
     for part in dict.fromkeys(name.partition("/")[0] for name in leaves):
         specs = [s for name, s in leaves.items() if name.partition("/")[0] == part]
-        size = _human(sum(_known(spec) for spec in specs))
+        size = short_size(sum(_known(spec) for spec in specs))
         print(f"\n{part}: {len(specs)} leaves, {size}", end="")
     print()
     return 0
@@ -244,7 +274,7 @@ def _diff(options: argparse.Namespace) -> int:
         alike = "of the same shape and dtype"
         note = "; values were not compared, add --values to compare them"
     print(f"{same} leaves {alike}, {len(lines)} differences{note}")
-    return 1 if lines else 0
+    return FOUND if lines else 0
 
 
 def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
@@ -291,19 +321,19 @@ def _different_values(
 
 
 def _verify(options: argparse.Namespace) -> int:
-    is_sound = True
+    code = 0
     for text in options.paths:
         for step in named_steps(text):
             try:
                 damage = _damage(step)
             except OSError as error:
                 print(f"{step.location}: UNKNOWN, {error}")
-                is_sound = False
+                code = code or REFUSED
                 continue
             state = "sound" if damage is None else f"DAMAGED, {damage}"
             print(f"{step.location}: {state}")
-            is_sound &= damage is None
-    return 0 if is_sound else 1
+            code = code if damage is None else FOUND
+    return code
 
 
 def _damage(step: Step, files: LocalFiles | None = None) -> str | None:
@@ -317,11 +347,16 @@ def _damage(step: Step, files: LocalFiles | None = None) -> str | None:
         leaves = leaves_of(step)
     except CheckpointDamagedError as error:
         return problem_of(error, step.location)
-    for part in [digests] if files is not None else _parts(digests):
-        with contextlib.nullcontext(files) if files else step.opened() as some:
-            damages = some.damages(part)
-        if damages:
-            return next(iter(damages.values()))
+    num_bytes = sum(digest.num_bytes for digest in digests.values())
+    num_read = 0
+    with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
+        for part in [digests] if files is not None else _parts(digests):
+            with contextlib.nullcontext(files) if files else step.opened() as some:
+                damages = some.damages(part)
+            if damages:
+                return next(iter(damages.values()))
+            num_read += sum(digest.num_bytes for digest in part.values())
+            progress(num_read, num_bytes)
     with contextlib.nullcontext(files) if files else step.opened() as some:
         return _misfit(some, leaves, digests)
 
@@ -395,7 +430,7 @@ def _export(options: argparse.Namespace) -> int:
             folder, extra = step.location.rpartition("/")[0], description.extra or {}
             carried |= options.describe(folder, step.number, extra)
         num_bytes = export_safetensors(directory, leaves, names, target, carried)
-    print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
+    print(f"{target}: {len(names)} arrays, {short_size(num_bytes)}")
     return 0
 
 
@@ -436,7 +471,7 @@ def _import(options: argparse.Namespace) -> int:
     for directory, problem in import_steps(Path(options.orbax), options.folder):
         print(f"{directory}: {'imported' if problem is None else f'NOT, {problem}'}")
         is_whole &= problem is None
-    return 0 if is_whole else 1
+    return 0 if is_whole else FOUND
 
 
 def _known(spec: LeafSpec) -> int:
@@ -453,22 +488,21 @@ def _local_time(description: Description) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def _human(num_bytes: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.1f} TB"
+def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    for line in _lines(rows):
+        print(line)
 
 
-def _print_table(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> None:
+def _lines(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> list[str]:
+    """Return rows as lines of even columns, the first `right` of them to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [
+    return [
+        "  ".join(
             cell.rjust(width) if index < right else cell.ljust(width)
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        print("  ".join(cells).rstrip())
+        ).rstrip()
+        for row in rows
+    ]
 
 
 _COMMANDS = {

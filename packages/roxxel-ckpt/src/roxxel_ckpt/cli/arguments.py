@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
+from importlib import metadata
+
+from roxxel_store.command import (
+    FOUND,
+    INTERRUPTED,
+    INVALID,
+    REFUSED,
+    CommandParser,
+)
 
 
-def parser(prog: str) -> ArgumentParser:
+def parser(prog: str) -> CommandParser:
     """Return the parser, which stores the name of the command as `command`."""
-    found = ArgumentParser(
+    found = CommandParser(
         prog=prog,
         description="List, show, compare, verify and export checkpoints, without an "
         "accelerator.",
-        epilog="exit codes: 0 for success; 1 for damage, a difference or a missing "
-        "file; 2 for a wrong command line",
+        codes=[0, REFUSED, INVALID, FOUND, INTERRUPTED],
     )
-    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    version = f"roxxel-ckpt {metadata.version('roxxel-ckpt')}"
+    found.add_argument("--version", action="version", version=version)
+    commands = found.add_commands()
     step_help = (
         "directory of a step, or a folder of steps or of a run: its newest step, or "
         "FOLDER@STEP"
@@ -23,15 +32,21 @@ def parser(prog: str) -> ArgumentParser:
     ls = commands.add_parser(
         "ls",
         help="list the steps of a folder",
-        description="List the steps of a folder: size, time, which is the newest and "
-        "which the best, and metrics. Steps that were set aside come first.",
+        description="List the steps of a folder: the metric that ranks them, which is "
+        "the newest and which the best, size, time, and further metrics. Steps that "
+        "were set aside come first.",
     )
     ls.add_argument(
-        "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
+        "folder",
+        metavar="FOLDER",
+        nargs="?",
+        default=".",
+        help="folder of checkpoints or of a run (default: this folder)",
     )
     ls.add_argument(
         "--metric",
-        help="metric that ranks the steps (default: the recorded metric, "
+        metavar="NAME",
+        help="the metric that ranks the steps (default: the recorded metric, "
         "else eval_loss, loss_mean or loss)",
     )
     ls.add_argument(
@@ -49,7 +64,7 @@ def parser(prog: str) -> ArgumentParser:
         description="Show the contents of a step: metrics, versions, and every array "
         "with dtype, shape and size.",
     )
-    show.add_argument("step", help=step_help)
+    show.add_argument("step", metavar="STEP", help=step_help)
     show.add_argument(
         "--json",
         action="store_true",
@@ -61,11 +76,11 @@ def parser(prog: str) -> ArgumentParser:
         help="compare two steps, leaf by leaf",
         description="Compare two steps: their arrays by name, shape and dtype, their "
         "metrics, and what else was saved. A line begins with - for an array of A "
-        "alone, + for an array of B alone, and ! for a difference. Exit code 1 means "
+        "alone, + for an array of B alone, and ! for a difference. Exit code 3 means "
         "that the steps differ.",
     )
-    diff.add_argument("a", help=step_help)
-    diff.add_argument("b", help=step_help)
+    diff.add_argument("a", metavar="A", help=step_help)
+    diff.add_argument("b", metavar="B", help=step_help)
     diff.add_argument(
         "--values", action="store_true", help="also compare the values of the arrays"
     )
@@ -81,10 +96,14 @@ def parser(prog: str) -> ArgumentParser:
         "verify",
         help="check every file against its digest",
         description="Check every file of the steps against its digest, and every "
-        "array against the description. Exit code 1 means damage.",
+        "array against the description. Exit code 3 means damage.",
     )
     verify.add_argument(
-        "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        default=["."],
+        help="a step, or a folder of steps or of a run (default: this folder)",
     )
 
     back = commands.add_parser(
@@ -103,7 +122,7 @@ def parser(prog: str) -> ArgumentParser:
         description="Write the arrays of a step's model to one file, which other "
         "programs read.",
     )
-    export.add_argument("step", help=step_help)
+    export.add_argument("step", metavar="STEP", help=step_help)
     export.add_argument(
         "--safetensors", metavar="FILE", required=True, help="the file to write"
     )
@@ -122,7 +141,7 @@ def parser(prog: str) -> ArgumentParser:
         help="copy the steps of an Orbax CheckpointManager",
         description="Copy every step of an Orbax CheckpointManager into a folder of "
         "checkpoints, from which `restore` reads them. A step has the items `default`, "
-        "the NNX state of (model, optimizer), and `metrics`. Exit code 1 means that a "
+        "the NNX state of (model, optimizer), and `metrics`. Exit code 3 means that a "
         "step is damaged and was not copied.",
     )
     orbax.add_argument("orbax", metavar="ORBAX", help="the manager's directory")

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+from roxxel_store.amounts import short_count
+
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
-from roxxel_curriculum._plan.figures import short_count
 from roxxel_curriculum._plan.tables import notes_on_longest
 from roxxel_curriculum._plan.withdrawn import amount
 

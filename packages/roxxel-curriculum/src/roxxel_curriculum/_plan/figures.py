@@ -207,18 +207,3 @@ class PlanFigures:
     ended: str | None
     withdrawn: tuple[WithdrawnPlan, ...] = ()
     notes_on_sources: tuple[str, ...] = ()
-
-
-def short_count(number: int) -> str:
-    """Return a count with at most four digits and a unit: 1852000 is `1.852 M`."""
-    for unit, size in (
-        ("E", 10**18),
-        ("P", 10**15),
-        ("T", 10**12),
-        ("G", 10**9),
-        ("M", 10**6),
-        ("k", 10**3),
-    ):
-        if number >= size:
-            return f"{number / size:.4g} {unit}"
-    return str(number)

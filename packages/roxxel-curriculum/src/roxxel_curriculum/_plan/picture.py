@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
+from roxxel_store.amounts import short_count
 
 try:
     from matplotlib.figure import Figure
@@ -13,7 +14,6 @@ except ModuleNotFoundError as error:
         "a picture of a plan", "matplotlib", "roxxel-curriculum", "plot"
     ) from error
 
-from roxxel_curriculum._plan.figures import short_count
 from roxxel_curriculum._plan.tables import headline
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from roxxel_curriculum._plan.figures import (
 from roxxel_curriculum._plan.tables import (
     RichTables,
     notes_on_longest,
+    render_brief,
     render_html,
     render_text,
 )
@@ -76,6 +77,11 @@ class Plan(PlanFigures):
 
     def __str__(self) -> str:
         return render_text(self)
+
+    @property
+    def brief(self) -> str:
+        """The plan in two lines: what the run is, and the tokens of each source."""
+        return render_brief(self)
 
     def __rich__(self) -> Any:
         return RichTables(self)

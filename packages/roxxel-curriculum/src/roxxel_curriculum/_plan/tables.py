@@ -7,8 +7,9 @@ from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+from roxxel_store.amounts import short_count
+
 from roxxel_curriculum._order.rounds import cut_spans
-from roxxel_curriculum._plan.figures import short_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,8 @@ _PHASE_COLUMNS = (
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
+_MOST_SOURCES = 4
+"""A brief plan names this many sources."""
 _RICH_GAP = 2
 """Number of characters between two columns of a `rich` table."""
 _NARROWEST_NAME = 6
@@ -200,6 +203,19 @@ def headline(plan: PlanFigures) -> str:
         f"{_counted(len(plan.phases), 'phase')}, "
         f"{_counted(len(plan.sources), 'source')}, seed {plan.seed}"
     )
+
+
+def render_brief(plan: PlanFigures) -> str:
+    """Return two lines: the headline, and what the run reads of each source."""
+    parts = [
+        f"{each.name} {short_count(each.tokens)} of {short_count(each.num_tokens)}"
+        for each in plan.sources[:_MOST_SOURCES]
+    ]
+    left = len(plan.sources) - len(parts)
+    more = f" and {left} more sources" if left else ""
+    num_notes = sum(1 for _ in _notes(plan))
+    notes = f"; {_counted(num_notes, 'note')}" if num_notes else ""
+    return f"{headline(plan)}\ntokens: {', '.join(parts)}{more}{notes}"
 
 
 def _phase_rows(phase: PhasePlan, order: Mapping[str, int]) -> Iterator[Row]:

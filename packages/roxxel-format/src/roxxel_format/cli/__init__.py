@@ -1,7 +1,7 @@
 """The `roxxel-format` command: inspect, verify, copy, adopt, repair and clean corpora.
 
-Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
-interrupted. An error is one sentence on the standard error.
+An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
+what the exit codes mean.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
         The exit code.
     """
     prepare_streams()
-    options = parser(prog).parse_args(arguments)
+    options = parser(prog).parse_command(_COMMANDS, arguments)
     return run_command(
         prog,
         lambda: _COMMANDS[options.command](options),

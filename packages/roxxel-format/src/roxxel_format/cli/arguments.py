@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from roxxel_store.command import positive, size
+from roxxel_store.command import (
+    FOUND,
+    INTERRUPTED,
+    INVALID,
+    REFUSED,
+    CommandParser,
+    positive,
+    size,
+)
 
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
 from roxxel_format.cli.values import span
 from roxxel_format.foreign import FOREIGN_FORMATS
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
-def parser(prog: str) -> ArgumentParser:
+
+def parser(prog: str) -> CommandParser:
     """Return the parser, which stores the name of the command as `command`."""
-    found = ArgumentParser(
+    found = CommandParser(
         prog=prog,
-        description="Inspect, check, copy and repair corpora of .rox shards.",
-        epilog="`roxxel-prepare write` (in roxxel: `roxxel write`) makes corpora of "
-        "files. Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
+        description="Inspect, check, copy and repair corpora of .rox shards.\n\n"
+        "`roxxel write` (without roxxel: `roxxel-prepare write`) makes corpora of "
+        "files.",
+        codes=[0, REFUSED, INVALID, FOUND, INTERRUPTED],
     )
     found.set_defaults(prog=prog)
-    found.add_argument("--version", action="version", version=__version__)
-    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    version = f"roxxel-format {__version__}"
+    found.add_argument("--version", action="version", version=version)
+    commands = found.add_commands()
     _add_readers(commands)
     copy = commands.add_parser(
         "copy",
@@ -33,29 +45,37 @@ def parser(prog: str) -> ArgumentParser:
         "interrupted copy, or to bring a copy up to date. Tokens of another program "
         "(nanoGPT, llm.c, OLMo, Megatron, datatrove) become shards with documents.",
     )
-    copy.add_argument("source", help="a file, a folder, a pattern, or a URL of these")
-    copy.add_argument("target", help="a folder or a pattern, or a URL of one")
+    copy.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a file, a folder, a pattern, or a URL of these",
+    )
+    copy.add_argument(
+        "target", metavar="TARGET", help="a folder or a pattern, or a URL of one"
+    )
     copy.add_argument(
         "--exist",
         choices=("error", "replace"),
         default="error",
-        help="if the target is another corpus: replace it, or stop; default: error",
+        help="if the target is another corpus: replace it, or stop (default: error)",
     )
     foreign = copy.add_argument_group("from another format")
     foreign.add_argument(
         "--format",
         choices=FOREIGN_FORMATS,
-        help="the source's format; default: by its name and its first bytes",
+        help="the source's format (default: by its name and its first bytes)",
     )
     foreign.add_argument(
-        "--dtype", help="type of tokens without a header, such as uint16"
+        "--dtype",
+        metavar="DTYPE",
+        help="type of tokens without a header, such as uint16",
     )
     foreign.add_argument(
         "--offset",
         type=size,
         metavar="BYTES",
-        help="bytes before the first token of each flat file; default: a header of "
-        ".npy or llm.c, else 0",
+        help="bytes before the first token of each flat file (default: a header of "
+        ".npy or llm.c, else 0)",
     )
     foreign.add_argument(
         "--separator",
@@ -83,19 +103,20 @@ def parser(prog: str) -> ArgumentParser:
         "decides: 2 comes before 10. Nothing is written if a shard is damaged, or if "
         "the shards differ in dtype, block size, separator or tokenizer.",
     )
-    adopt.add_argument("corpus", help="a folder, or a pattern such as wiki_*.rox")
+    adopt.add_argument(
+        "corpus", metavar="CORPUS", help="a folder, or a pattern such as wiki_*.rox"
+    )
     clean = commands.add_parser(
         "clean",
         help="remove files of interrupted writes",
-        description="Remove the files that interrupted writes of a corpus left: hidden "
-        "drafts; shards and columns of this corpus that its manifest does not list; "
-        "the manifest of a first write that did not end; and lock files "
-        "without a manifest. Files that the manifest lists, files that are not "
-        "shards, and the plan and the finished units of a preparation that the same "
-        "command would continue, stay. Prints each file, and removes nothing during a "
-        "write.",
+        description="Remove what interrupted writes left behind. Committed files stay, "
+        "and so does a preparation that the same command would continue; --abandon "
+        "removes it too. Each removed file is printed. While a write goes on, nothing "
+        "is removed.",
     )
-    clean.add_argument("corpus", help="a file, a folder, or a pattern")
+    clean.add_argument(
+        "corpus", metavar="CORPUS", help="a file, a folder, or a pattern"
+    )
     clean.add_argument(
         "--abandon",
         action="store_true",
@@ -155,15 +176,15 @@ def _add_readers(commands: Any) -> None:
     cat.add_argument(
         "--tokenizer",
         metavar="PATH",
-        help="tokenizer.json, its folder, or a Hugging Face name; default: the "
-        "recorded one",
+        help="tokenizer.json, its folder, or a Hugging Face name (default: the "
+        "recorded one)",
     )
     cat.add_argument(
         "--width",
         type=positive,
         metavar="COLUMNS",
-        help="wrap lines between words; default: the width of the terminal, and no "
-        "wrapping into a file or a pipe",
+        help="wrap lines between words (default: the width of the terminal, and no "
+        "wrapping into a file or a pipe)",
     )
     export = commands.add_parser(
         "export",
@@ -172,13 +193,16 @@ def _add_readers(commands: Any) -> None:
         "programs that do not read shards.",
     )
     _add_corpus(export)
-    export.add_argument("output", help="a .npy file, or a .bin file without a header")
+    export.add_argument(
+        "output", metavar="OUTPUT", help="a .npy file, or a .bin file without a header"
+    )
     export.add_argument("--force", action="store_true", help="replace the output")
 
 
 def _add_corpus(parser: ArgumentParser) -> None:
     parser.add_argument(
         "corpus",
+        metavar="CORPUS",
         nargs="+",
         help="a file, a folder, a pattern, or a URL of these; or several shards",
     )
@@ -194,7 +218,7 @@ def _add_repair(commands: Any) -> None:
         "no block is damaged, or if the copy of a damaged block is damaged too. "
         "Restart programs that have the shard open, because they read the old file.",
     )
-    repair.add_argument("shard", help="a file")
+    repair.add_argument("shard", metavar="SHARD", help="a file")
     repair.add_argument(
         "--from", required=True, dest="copy", metavar="COPY", help="a file or a URL"
     )
@@ -205,5 +229,5 @@ def _add_max_shard_bytes(parser: Any) -> None:
         "--max-shard-bytes",
         type=size,
         metavar="BYTES",
-        help="largest size of a shard, such as 1G; default: no limit",
+        help="largest size of a shard, such as 1G (default: no limit)",
     )

@@ -6,25 +6,25 @@ import io
 import json
 import os
 import re
-import shutil
 import sys
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from roxxel_store.amounts import short_count, short_size
+from roxxel_store.command import FOUND, Progress, terminal_width
 from roxxel_store.output import Output
 
 from roxxel_format._read.opening import open_corpus
-from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named, printable
 from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._read.input_totals import InputTotals
@@ -35,6 +35,9 @@ _MOST_INPUTS = 10
 """Maximum number of input files that `info` lists one by one."""
 
 
+_SHORT_FROM = 10_000
+"""Smaller counts are printed in full alone."""
+
 _MOST_LETTERS = 160
 """Maximum number of letters of one fact that `info` prints."""
 _JOINED_INPUTS = re.compile("and ([0-9]+) more")
@@ -42,7 +45,7 @@ _JOINED_INPUTS = re.compile("and ([0-9]+) more")
 
 
 def info(options: argparse.Namespace) -> int:
-    """Print sizes, dtype, metadata, versions and columns of a corpus."""
+    """Print what a corpus holds."""
     paths = _paths(options)
     with Roxxel(paths) as corpus:
         contents = open_corpus(corpus.filepath, corpus.fingerprint)
@@ -70,14 +73,14 @@ def info(options: argparse.Namespace) -> int:
             facts["bytes_per_token"] = _bytes_per_token(inputs)
         print(json.dumps(facts | tables, ensure_ascii=False))
         return 0
-    metadata: dict[str, Any] = facts.pop("metadata")
-    for name, value in facts.items():
-        print(f"{name:12} {_shown(value)}")
-    for number, (name, value) in enumerate(metadata.items()):
+    for name, text in _facts_for_people(facts):
+        print(f"{name:12} {text}")
+    for number, (name, value) in enumerate(facts["metadata"].items()):
         label = "" if number else "metadata"
         print(f"{label:12} {printable(name)} {_shown(value)}")
-    for name, rows in tables.items():
-        _print_rows(name, rows)
+    for name, rows in _tables_for_people(tables).items():
+        for number, text in enumerate(rows):
+            print(f"{'' if number else name:12} {printable(text)}")
     if lengths is not None:
         print(
             f"{'lengths':12} {lengths.least:,} to {lengths.greatest:,} tokens, "
@@ -106,17 +109,45 @@ def _bin_facts(corpus: Roxxel) -> dict[str, int]:
     }
 
 
+def _facts_for_people(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield a name and a text for each fact, with units."""
+    for name in ("tokens", "documents", "shards", "bins", "unit", "cut", "padding"):
+        if name in facts:
+            yield name, _count(facts[name])
+    yield "size", short_size(facts["bytes"])
+    seen = facts["token_range"]
+    ids = "" if seen is None else f", ids {seen[0]:,} to {seen[1]:,}"
+    yield "dtype", f"{facts['dtype']}{ids}"
+    yield "blocks", f"{facts['block_size']:,} bytes, each with a checksum"
+    yield "tokenizer", printable(facts["tokenizer"] or "not recorded")
+    yield "fingerprint", facts["fingerprint"]
+
+
+def _count(number: int) -> str:
+    """Return a count in short and in full: `11.94 M (11,936,011)`."""
+    return (
+        f"{number:,}" if number < _SHORT_FROM else f"{short_count(number)} ({number:,})"
+    )
+
+
 def _shown(value: Any) -> str:
     """Return a value on one line, without characters that control the terminal."""
-    if isinstance(value, (dict, list)):
-        text = json.dumps(value, ensure_ascii=False)
-    else:
-        is_count = isinstance(value, int) and not isinstance(value, bool)
-        text = f"{value:,}" if is_count else str(value)
+    text = _words(value)
     more = len(text) - _MOST_LETTERS
     if more > 0:
         text = f"{text[:_MOST_LETTERS]} ... ({more:,} more characters, see --json)"
     return printable(text)
+
+
+def _words(value: Any) -> str:
+    """Return a value of JSON as a person would write it."""
+    if isinstance(value, dict):
+        entries = cast("dict[str, Any]", value).items()
+        return ", ".join(f"{name} {_words(inner)}" for name, inner in entries)
+    if isinstance(value, list):
+        return ", ".join(map(_words, cast("list[Any]", value))) or "none"
+    is_count = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:,}" if is_count else str(value)
 
 
 def _bytes_per_token(inputs: Sequence[InputTotals]) -> float | None:
@@ -190,25 +221,43 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
-    for number, row in enumerate(rows):
-        label = name if number == 0 else ""
-        text = ", ".join(
-            f"{key.replace('_', ' ')} {value}" for key, value in row.items()
+def _tables_for_people(
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+) -> dict[str, list[str]]:
+    """Return a line for each version and column."""
+    found = {
+        "versions": [
+            f"{row['fingerprint']}, {_counted(row['shards'], 'shard')}"
+            + (f", encoded by {row['encoded_by']}" if "encoded_by" in row else "")
+            for row in tables.get("versions", ())
+        ],
+        "columns": [],
+    }
+    for row in tables.get("columns", ()):
+        lacking = row["missing_shards"]
+        note = f", missing in {lacking:,}" if lacking else ""
+        found["columns"].append(
+            f"{row['name']}: {row['dtype']} for each {row['per']}, in "
+            f"{_counted(row['shards'], 'shard')}{note}"
         )
-        print(f"{label:12} {printable(text)}")
+    return found
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def verify(options: argparse.Namespace) -> int:
     """Compare every block of a corpus with its checksum."""
-    with Roxxel(_paths(options)) as corpus:
-        report = corpus.verify(progress=progress("bytes"))
+    shown = Progress(f"verifying {' '.join(options.corpus)}")
+    with Roxxel(_paths(options)) as corpus, shown as progress:
+        report = corpus.verify(progress=progress)
     for error in report.errors:
         print(f"{options.prog}: {error}", file=sys.stderr)
     if not report.ok:
-        return 3
+        return FOUND
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
-    print(f"{shards}, {report.num_bytes:,} bytes: all checksums match")
+    print(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
     return 0
 
 
@@ -216,7 +265,7 @@ def cat(options: argparse.Namespace) -> int:
     """Print documents or tokens, as text or as numbers."""
     with Roxxel(_paths(options), check="blocks") as corpus:
         decode = None if options.ids else _decoder(corpus, options)
-        width = options.width or _terminal_width()
+        width = options.width or terminal_width()
         sys.stdout.flush()
         for number, part in _chosen(corpus, options):
             if options.names and number is not None:
@@ -229,11 +278,6 @@ def cat(options: argparse.Namespace) -> int:
             sys.stdout.buffer.write(_wrapped(line, width) + b"\n")
         sys.stdout.flush()
     return 0
-
-
-def _terminal_width() -> int | None:
-    """Return the width of the terminal; None if the output goes elsewhere."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _wrapped(text: bytes, width: int | None) -> bytes:
@@ -306,8 +350,8 @@ def export(options: argparse.Namespace) -> int:
             _check_free(output, options)
             file.publish()
         print(
-            f"{output}: {corpus.num_tokens:,} tokens ({corpus.dtype}), "
-            f"{output.stat().st_size:,} bytes"
+            f"{output}: {_count(corpus.num_tokens)} tokens ({corpus.dtype}), "
+            f"{short_size(output.stat().st_size)}"
         )
     return 0
 

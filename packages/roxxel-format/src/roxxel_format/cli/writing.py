@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store.amounts import short_size
+from roxxel_store.command import Progress
+
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.tokenizers import load
-from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
 
@@ -35,8 +37,8 @@ def copy(options: argparse.Namespace) -> int:
             "this argument out"
         )
     corpus, target = Roxxel(options.source), options.target
-    show = progress("bytes")
-    summary = corpus.copy_to(target, exist=options.exist, progress=show)
+    with Progress(f"copying to {target}") as progress:
+        summary = corpus.copy_to(target, exist=options.exist, progress=progress)
     print(str(summary).replace("wrote", "copied"))
     return 0
 
@@ -95,9 +97,12 @@ def clean(options: argparse.Namespace) -> int:
 
 def adopt(options: argparse.Namespace) -> int:
     """Verify shards without a manifest, and make them a corpus."""
-    report = Roxxel(options.corpus).adopt(progress=progress("bytes"))
+    with Progress(f"verifying {options.corpus}") as progress:
+        report = Roxxel(options.corpus).adopt(progress=progress)
     shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
-    print(f"{options.corpus}: adopted {shards}, {report.num_bytes:,} bytes, all sound")
+    print(
+        f"{options.corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound"
+    )
     return 0
 
 
@@ -109,5 +114,5 @@ def repair(options: argparse.Namespace) -> int:
     if not done.replaced:
         print(f"{options.shard}: all checksums match, so nothing was changed")
         return 0
-    print(f"{options.shard}: {done.num_bytes:,} bytes, all checksums match")
+    print(f"{options.shard}: {short_size(done.num_bytes)}, all checksums match")
     return 0

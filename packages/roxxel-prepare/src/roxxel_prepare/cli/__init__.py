@@ -1,7 +1,7 @@
 """The `roxxel-prepare` command: write, plan, commit and split.
 
-Exit codes: 0 done, 1 error, 2 wrong arguments, 130 interrupted. An error is one
-sentence on the standard error.
+An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
+what the exit codes mean.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(
         The exit code.
     """
     prepare_streams()
-    options = parser(prog).parse_args(arguments)
+    options = parser(prog).parse_command(_COMMANDS, arguments)
     return run_command(
         prog,
         lambda: _COMMANDS[options.command](options),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from roxxel_format import TokenizerBackend
 from roxxel_format.writing import Exist, Separator
-from roxxel_store.command import positive, size
+from roxxel_store.command import (
+    INTERRUPTED,
+    INVALID,
+    REFUSED,
+    CommandParser,
+    positive,
+    size,
+)
 
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._plan.units import UNIT_BYTES
@@ -15,17 +21,21 @@ from roxxel_prepare._run.runners import num_cores
 from roxxel_prepare._version import __version__
 from roxxel_prepare.cli import values
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
 
-def parser(prog: str) -> ArgumentParser:
+
+def parser(prog: str) -> CommandParser:
     """Return the parser, which stores the name of the command as `command`."""
-    found = ArgumentParser(
+    found = CommandParser(
         prog=prog,
         description="Turn files of text or tokens into corpora of .rox shards.",
-        epilog="exit codes: 0 done, 1 error, 2 wrong arguments",
+        codes=[0, REFUSED, INVALID, INTERRUPTED],
     )
     found.set_defaults(prog=prog)
-    found.add_argument("--version", action="version", version=__version__)
-    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    version = f"roxxel-prepare {__version__}"
+    found.add_argument("--version", action="version", version=version)
+    commands = found.add_commands()
     _add_write(commands)
     _add_split(commands)
     return found
@@ -38,14 +48,22 @@ def _add_split(commands: Any) -> None:
         description="Write two corpora: a share of the documents, chosen by their "
         "content, and all others. Equal documents are on the same side.",
     )
-    split.add_argument("corpus", help="the corpus to divide, which does not change")
-    split.add_argument("kept", help="path of the corpus of all other documents")
-    split.add_argument("held_out", help="path of the corpus of held-out documents")
+    split.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        help="the corpus to divide, which does not change",
+    )
+    split.add_argument(
+        "kept", metavar="KEPT", help="path of the corpus of all other documents"
+    )
+    split.add_argument(
+        "held_out", metavar="HELD_OUT", help="path of the corpus of held-out documents"
+    )
     split.add_argument(
         "--share",
         type=float,
         default=0.02,
-        help="share of the documents to hold out, from 0 to 1; default: 0.02",
+        help="share of the documents to hold out, from 0 to 1 (default: 0.02)",
     )
     split.add_argument(
         "--salt", default="", help="changes which documents are held out"
@@ -53,8 +71,8 @@ def _add_split(commands: Any) -> None:
     split.add_argument(
         "--drop-columns",
         action="store_true",
-        help="write both corpora without the columns of the source; default: an error "
-        "if it has columns",
+        help="write both corpora without the columns of the source (default: an error "
+        "if it has columns)",
     )
     _add_max_shard_bytes(split)
     _add_exist(split)
@@ -84,12 +102,13 @@ def _add_write(commands: Any) -> None:
         description="Commit a corpus when all members of `write --part` are done. "
         "Names the missing units if there are any, and then changes nothing.",
     )
-    commit.add_argument("corpus", help="as for write")
+    commit.add_argument("corpus", metavar="CORPUS", help="as for write")
 
 
 def _add_write_options(write: ArgumentParser) -> None:
     write.add_argument(
         "corpus",
+        metavar="CORPUS",
         help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
     )
     _add_inputs(write)
@@ -99,8 +118,8 @@ def _add_write_options(write: ArgumentParser) -> None:
         type=Separator.parse,
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
-        help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer. Also divides shards of the first Roxxel into documents",
+        help="a token id, a token's name, or none; also divides legacy shards into "
+        "documents (default: the end-of-text token of --tokenizer)",
     )
     separator.add_argument(
         "--separator-bytes",
@@ -112,8 +131,9 @@ def _add_write_options(write: ArgumentParser) -> None:
     )
     write.add_argument(
         "--dtype",
-        help="type of a token on the disk; default: uint16 or uint32, whichever holds "
-        "the vocabulary, and uint8 for bytes",
+        metavar="DTYPE",
+        help="type of a token on the disk (default: uint16 or uint32, whichever holds "
+        "the vocabulary, and uint8 for bytes)",
     )
     write.add_argument(
         "--vocab-size",
@@ -126,7 +146,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         type=size,
         default=4096,
         metavar="BYTES",
-        help="bytes that one checksum covers, a power of two; default: 4096",
+        help="bytes that one checksum covers, a power of two (default: 4096)",
     )
     _add_max_shard_bytes(write)
     packing = write.add_mutually_exclusive_group()
@@ -135,7 +155,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         type=int,
         metavar="T",
         help="put documents whole into bins of T tokens, so that sequences of T tokens "
-        "cut none but those that are longer; default: documents stay in their order",
+        "cut none but those that are longer (default: documents stay in their order)",
     )
     packing.add_argument(
         "--bucket-by-length",
@@ -149,14 +169,14 @@ def _add_write_options(write: ArgumentParser) -> None:
         "--tokenizer",
         metavar="PATH",
         help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
-        "bytes of a text, then token 256; default: the bytes alone",
+        "bytes of a text, then token 256 (default: the bytes alone)",
     )
     write.add_argument(
         "--tokenizer-backend",
         choices=get_args(TokenizerBackend),
         default="auto",
-        help="what encodes, with the same ids; default: auto, which is fastokens where "
-        "the extra fast is installed and it can encode with this tokenizer",
+        help="what encodes, with the same ids (default: auto, which is fastokens where "
+        "the extra fast is installed and it can encode with this tokenizer)",
     )
     write.add_argument(
         "--special-tokens",
@@ -197,16 +217,16 @@ def _add_write_options(write: ArgumentParser) -> None:
         "--workers",
         type=positive,
         metavar="N",
-        help="write units in N processes; default: one for each core that the command "
-        f"may use ({num_cores()} here) and each 64 MiB of inputs",
+        help="write units in N processes (default: one for each usable core, "
+        f"{num_cores()} here, and each 64 MiB of inputs)",
     )
     runners.add_argument(
         "--ray",
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="write units as tasks of the Ray cluster at ADDRESS; default: "
-        "RAY_ADDRESS, or this machine",
+        help="write units as tasks of the Ray cluster at ADDRESS (default: "
+        "RAY_ADDRESS, or this machine)",
     )
     write.add_argument(
         "--part",
@@ -232,7 +252,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         "--skip-bad",
         action="store_true",
         help="leave out damaged documents, and damaged files from the damage on, and "
-        "list them; default: an error",
+        "list them (default: an error)",
     )
     _add_exist(write)
     write.set_defaults(usage_error=write.error)
@@ -243,7 +263,7 @@ def _add_max_shard_bytes(parser: Any) -> None:
         "--max-shard-bytes",
         type=size,
         metavar="BYTES",
-        help="largest size of a shard, such as 1G; default: no limit",
+        help="largest size of a shard, such as 1G (default: no limit)",
     )
 
 
@@ -253,13 +273,14 @@ def _add_exist(parser: ArgumentParser) -> None:
         choices=get_args(Exist),
         default="keep",
         help="if the corpus exists: keep it if the same command wrote it, replace "
-        "it, append a new version, or stop; default: keep",
+        "it, append a new version, or stop (default: keep)",
     )
 
 
 def _add_inputs(parser: ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
+        metavar="INPUT",
         nargs="+",
         help="files, folders, patterns, or URLs of these; - is the standard input",
     )
@@ -267,18 +288,18 @@ def _add_inputs(parser: ArgumentParser) -> None:
         "--format",
         choices=FORMATS,
         metavar="FORMAT",
-        help=f"one of {', '.join(FORMATS)}; default: that of each file's name, which "
-        "its first bytes must confirm",
+        help=f"one of {', '.join(FORMATS)} (default: that of each file's name, which "
+        "its first bytes must confirm)",
     )
     parser.add_argument(
         "--field",
-        help="field of JSON objects, or column of a table, that holds the documents; "
-        "default: text, and messages with --chat",
+        help="field of JSON objects, or column of a table, that holds the documents "
+        "(default: text, and messages with --chat)",
     )
     parser.add_argument(
         "--unit-bytes",
         type=size,
         default=UNIT_BYTES,
         metavar="BYTES",
-        help="minimum size of the inputs of a unit; default: 64M",
+        help="minimum size of the inputs of a unit (default: 64M)",
     )

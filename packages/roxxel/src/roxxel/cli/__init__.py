@@ -1,16 +1,11 @@
 """The `roxxel` command.
 
-Exit codes:
-
-- 0: done;
-- 1: the command refused the request or an input; standard error has the reason;
-- 2: the command line is invalid;
-- 75: a signal stopped the run after a save; the same command continues the run;
-- 130: interrupted, with nothing to save.
+`COMMANDS` and `PASSED_ON` have the help of each command, `parsers()` yields their
+arguments, and `roxxel_store.command.EXIT_CODES` says what a command's exit code means.
 """
 
 from __future__ import annotations
 
-from roxxel.cli._main import main
+from roxxel.cli._main import COMMANDS, PASSED_ON, main, parsers
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "PASSED_ON", "main", "parsers"]

@@ -8,10 +8,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from roxxel_store.command import Found, Progress
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import add_run_arguments, opened
-from roxxel.cli._words import ShownProgress, say
+from roxxel.cli._words import say
 
 if TYPE_CHECKING:
     from roxxel_train.audit import Audit, Difference
@@ -21,7 +22,7 @@ Read the batches of a run again, and compare their digests with those in
 metrics.jsonl, which the devices computed from the tokens that they received.
 A difference is a range of steps between two rows of the log. If a block does
 not match its checksum, the output also names each step that reads the block.
-Exit code 1 means that a batch differs.
+Exit code 3 means that a batch differs.
 """
 
 _STEPS = re.compile(r"(\d+):(\d+)")
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the steps that differ; raise RunFolderError if there are any."""
+    """Print the steps that differ; raise Found if there are any."""
     from roxxel_train.audit import audit
 
     opened_run = opened(options)
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
         # The digest of a batch covers its tokens only. This call raises an error if a
         # mask is not the one that the run read.
         opened_run.sampler(["tokens", "loss_mask"])
-    with ShownProgress("reading steps") as progress:
+    with Progress("reading steps") as progress:
         try:
             result = audit(
                 sampler,
@@ -69,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
             raise RunFolderError(f"{options.run}: {error}") from error
     _show(result, is_json=options.json)
     if not result.is_sound:
-        raise RunFolderError(
+        raise Found(
             f"{options.run}: {len(result.differences)} intervals of its log differ "
             "from what the corpora hold now; verify the corpora, and find the steps of "
             "a damaged block with `roxxel where`"

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.command import FOUND, Found, Progress
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._plan import planned
@@ -40,7 +41,7 @@ from roxxel.config import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
 DESCRIPTION = """\
 Prove that a run survives being killed. The command trains the first steps of a
@@ -48,7 +49,7 @@ config twice, in a scratch folder: once without a break, and once with kill -9
 at random steps. After each kill, the same command continues the run. Then the
 logs, the digests of all batches, and all parameters and optimizer states are
 compared bit for bit. The run in the config's save_path, and its sinks, stay
-unchanged. Exit code 1 means that something differs.
+unchanged. Exit code 3 means that something differs.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -66,21 +67,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_1,
         default=24,
         metavar="K",
-        help="train the first K steps (default 24), with about 4 checkpoints",
+        help="train the first K steps (default: 24), with about 4 checkpoints",
     )
     parser.add_argument(
         "--kills",
         type=at_least_1,
         default=3,
         metavar="N",
-        help="number of kills (default 3)",
+        help="number of kills (default: 3)",
     )
     parser.add_argument(
         "--processes",
         type=at_least_1,
         default=1,
         metavar="N",
-        help="train in N processes on this machine's CPU (default 1)",
+        help="train in N processes on this machine's CPU (default: 1)",
     )
     parser.add_argument(
         "--seed",
@@ -92,13 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--scratch",
         type=Path,
         metavar="FOLDER",
-        help="a new folder for both runs, with space for their checkpoints; by "
-        "default a temporary folder, removed if nothing differs",
+        help="a new folder for both runs, with space for their checkpoints (default: a "
+        "temporary folder, removed if nothing differs)",
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Drill a config; raise RunFolderError if the two runs differ."""
+    """Drill a config; raise Found if the two runs differ."""
     config, total_steps = _shortened(config_of(options), options.steps)
     seed = random.randrange(10**6) if options.seed is None else options.seed
     scratch = _new_folder(options.scratch)
@@ -118,7 +119,7 @@ def run(options: argparse.Namespace) -> None:
     if differences:
         for line in differences:
             say(line)
-        raise RunFolderError(
+        raise Found(
             f"{scratch}: the killed run differs from the unbroken run, as the lines "
             "above say; on a GPU set XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops="
             "true, and check that the model draws random numbers from its rngs only"
@@ -182,17 +183,20 @@ class _Drill:
         config = replace(self.config, save_path=str(self.scratch / name))
         file.write_text(config_text(config), encoding="utf-8")
         command = [sys.executable, "-m", "roxxel", "train", str(file)]
-        start = _Start([*command, "--processes", str(self.processes)])
-        try:
-            yield start
-        finally:
-            start.end()
+        command += ["--processes", str(self.processes)]
+        with Progress(f"{name} run") as progress:
+            start = _Start(command, lambda step: progress(step, self.total_steps))
+            try:
+                yield start
+            finally:
+                start.end()
 
 
 class _Start:
     """One start of a run, which reports steps on its standard error."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], reach: Callable[[int], None]) -> None:
+        self._reach = reach
         self._began_s = time.monotonic()
         self._process = subprocess.Popen(  # noqa: S603 - the user's own config
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -253,6 +257,7 @@ class _Start:
                 reached = _integer(found[1])
                 if self._first_step_s is None:
                     self._first_step_s = time.monotonic() - self._began_s
+            self._reach(reached)
             yield reached
 
     def _check_complete(self) -> None:
@@ -352,6 +357,10 @@ def _state_differences(scratch: Path) -> Iterator[str]:
         # Each run has an id of its own, and a row of its log holds times.
         ignored = ("--ignore", "extra.run", "--ignore", "extra.last_row[1]")
         code = main(["diff", "--values", *ignored, *pair])
+    if code not in (0, FOUND):
+        raise RunFolderError(
+            f"{scratch}: the last checkpoints cannot be compared; see the line above"
+        )
     lines = [f"checkpoint: {line}" for line in printed.getvalue().splitlines()]
     if code:
         yield from lines

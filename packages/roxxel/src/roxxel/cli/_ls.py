@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.command import Progress
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._words import say
@@ -45,8 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print a table of runs, the newest row last."""
-    runs = [run for name in options.folders for run in _runs_in(name)]
-    rows = sorted(map(read_status, runs), key=lambda row: row.time or "")
+    with Progress(f"reading {' '.join(options.folders)}"):
+        runs = [run for name in options.folders for run in _runs_in(name)]
+        rows = sorted(map(read_status, runs), key=lambda row: row.time or "")
     if options.json:
         say(json.dumps([asdict(row) for row in rows]))
         return

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import difflib
 import sys
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import prepare_streams, run_command, sentence_of
+from roxxel_store.command import (
+    EXIT_CODES,
+    CommandParser,
+    prepare_streams,
+    run_command,
+    sentence_of,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-_INVALID = 2
-
-_EXIT_CODES = """\
-exit codes:
-  0    done
-  1    refused, with the reason in one sentence
-  2    the command line is invalid
-  75   a signal stopped the run after a save; the same command continues the run
-  130  interrupted, with nothing to save
-"""
+    from collections.abc import Callable, Iterator, Sequence
 
 _DESCRIPTION = """\
 Pre-train language models in JAX.
@@ -33,8 +26,7 @@ Begin with `roxxel quickstart`. A run of your own is one TOML file:
 the run, and `roxxel report` draws its losses and rates.
 """
 
-
-_COMMANDS = {
+COMMANDS = {
     "quickstart": "train a small model on Python's own sources, in two minutes",
     "plan": "show what a run will read, from its config file",
     "write": "turn files of text or tokens into a corpus",
@@ -53,7 +45,7 @@ _COMMANDS = {
 Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
 
-_PASSED_ON = {
+PASSED_ON = {
     "prepare": "write a corpus from files, in parts too; hold documents out",
     "format": "inspect, verify, copy, repair and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
@@ -76,65 +68,62 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name == "write":  # The first of the commands of `prepare`.
         prepare = import_module("roxxel_prepare.cli")
         return prepare.main(arguments, prog="roxxel")
-    if name in _PASSED_ON:
+    if name in PASSED_ON:
         passed_on = import_module(f"roxxel_{name}.cli")
         more = {}
         if name == "ckpt":
             more["describe"] = import_module("roxxel.run_texts").run_texts
-        if not rest:  # As `roxxel` alone: say which commands there are.
-            with (
-                contextlib.redirect_stdout(sys.stderr),
-                contextlib.suppress(SystemExit),
-            ):
-                passed_on.main(["--help"], prog=f"roxxel {name}")
-            raise SystemExit(_INVALID)
         return passed_on.main(rest, prog=f"roxxel {name}", **more)
-    if name in _COMMANDS:
+    if name in COMMANDS:
         # One parser per command, so that an error shows the usage of the command.
         command = import_module(f"roxxel.cli._{name}")
-        epilog = getattr(command, "EPILOG", "")
-        parser = _new_parser(f"roxxel {name}", command.DESCRIPTION, epilog)
-        command.add_arguments(parser)
-        options = parser.parse_args(rest)
+        options = _parser_of(name).parse_args(rest)
         return _ended_well(lambda: command.run(options))
-    parser = _parser()
-    if not arguments:
-        parser.print_help(sys.stderr)
-        parser.exit(_INVALID)
-    if not name.startswith("-"):
-        known = {**_COMMANDS, **_PASSED_ON}
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        parser.error(f"no command {name!r}; {hint}`roxxel --help` lists the commands")
-    parser.parse_args(arguments)
+    _parser().parse_command([*COMMANDS, *PASSED_ON], arguments)
     raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits
 
 
-def _parser() -> argparse.ArgumentParser:
-    """Return the parser of `roxxel` itself; the help lists all commands."""
-    commands = {**_COMMANDS, **_PASSED_ON}
-    listed = "".join(f"  {name:11} {text}\n" for name, text in commands.items())
-    parser = _new_parser(
-        "roxxel", _DESCRIPTION, f"commands (each has its own --help):\n{listed}\n"
+def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Yield every command as a user types it, with the parser of its arguments.
+
+    Commands that other packages parse come last: their parsers hold further commands.
+    """
+    for name in COMMANDS:
+        if name != "write":  # The first of the commands of `prepare`.
+            yield f"roxxel {name}", _parser_of(name)
+    for name in PASSED_ON:
+        prog = f"roxxel {name}"
+        yield prog, import_module(f"roxxel_{name}.cli.arguments").parser(prog)
+
+
+def _parser_of(name: str) -> CommandParser:
+    command = import_module(f"roxxel.cli._{name}")
+    parser = CommandParser(
+        prog=f"roxxel {name}",
+        description=command.DESCRIPTION,
+        epilog=getattr(command, "EPILOG", ""),
+        codes=EXIT_CODES,
     )
-    parser.usage = "roxxel [-h] [--version] command ..."
+    command.add_arguments(parser)
+    return parser
+
+
+def _parser() -> CommandParser:
+    """Return the parser of `roxxel` itself; the help lists all commands."""
+    commands = {**COMMANDS, **PASSED_ON}
+    listed = "".join(f"  {name:11} {text}\n" for name, text in commands.items())
+    parser = CommandParser(
+        prog="roxxel",
+        usage="roxxel [-h] [--version] COMMAND ...",
+        description=_DESCRIPTION,
+        epilog=f"commands (each has its own --help):\n{listed}\n",
+        codes=EXIT_CODES,
+    )
     parser.add_argument(
         "--version", action="version", version=f"roxxel {metadata.version('roxxel')}"
     )
     parser.add_argument("command", help=argparse.SUPPRESS)
     return parser
-
-
-def _new_parser(
-    prog: str, description: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    return argparse.ArgumentParser(
-        prog=prog,
-        description=description,
-        epilog=epilog + _EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
 
 
 def _ended_well(command: Callable[[], None]) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.command import Progress
+
 from roxxel.cli._words import say
 from roxxel.report import write_comparison, write_report
 
@@ -45,7 +47,8 @@ def run(options: argparse.Namespace) -> None:
     [first, *others] = runs
     is_in_run = isinstance(first, Path) and not others
     out: Path = options.out or (first if is_in_run else Path()) / "report.html"
-    reports = write_comparison(runs, out) if others else [write_report(first, out)]
+    with Progress(f"reading {' '.join(options.runs)}"):
+        reports = write_comparison(runs, out) if others else [write_report(first, out)]
     for each, report in zip(runs, reports, strict=True):
         say(f"{each}: {report.headline}")
     say(f"wrote {out}; open it in a browser")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format.naming import named
+from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 
 from roxxel.run import open_run
@@ -54,7 +55,8 @@ def split_step(text: str) -> tuple[str, int | None]:
 
 def opened(options: argparse.Namespace) -> Run:
     """Return the run of the arguments."""
-    return open_run(options.run, dict(options.source))
+    with Progress(f"reading {options.run}"):
+        return open_run(options.run, dict(options.source))
 
 
 def codec_of(

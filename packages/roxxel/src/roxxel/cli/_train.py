@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.command import Progress
 from roxxel_train import RunFolder
 
 from roxxel.cli._plan import planned, print_plan
@@ -27,7 +28,9 @@ from roxxel.config import (
     RunConfig,
     begun_state,
     keep_config,
+    load_config,
     make_trainer,
+    newest_config,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     add_branch_argument(parser)
     parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print the whole plan at the start, not only if it changed",
+    )
+    parser.add_argument(
         "--preflight",
         action="store_true",
         help=(
@@ -66,22 +75,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=(
             "start N processes on this machine's CPU, to test the run; 1 means a "
-            "single process in any environment. By default, the environment of Slurm, "
-            "Open MPI, Kubernetes or a TPU pod gives the number"
+            "single process in any environment (default: as Slurm, Open MPI, "
+            "Kubernetes or a TPU pod say)"
         ),
     )
     parser.add_argument(
         "--devices-per-process",
         type=at_least_1,
         metavar="M",
-        help="simulate M devices in each of the processes, on the CPU (default 1)",
+        help="simulate M devices in each of the processes, on the CPU (default: 1)",
     )
     parser.add_argument(
         "--connect-timeout",
         type=at_least_1,
         default=300,
         metavar="S",
-        help="longest wait for the other processes, in seconds (default 300)",
+        help="longest wait for the other processes, in seconds (default: 300)",
     )
 
 
@@ -109,12 +118,7 @@ def run(options: argparse.Namespace) -> None:
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
-        folder = RunFolder(run_folder)
-        with folder.claimed():
-            state = begun_state(config, folder.path)
-            keep_config(config, folder.path, 0 if state is None else state["step"])
-        print_plan(planned(config, state), tell)
-        tell("")
+        _begin(config, run_folder, is_verbose=options.verbose)
     try:
         summary = trainer.run()
     except Preempted as stop:
@@ -123,6 +127,35 @@ def run(options: argparse.Namespace) -> None:
         raise SystemExit(stop.code) from None  # every process ends at this step
     if is_first:
         _say_ending(config, run_folder, summary)
+
+
+def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
+    """Keep the config in the run's folder, and say what the run will read."""
+    folder = RunFolder(run_folder)
+    with Progress(f"reading {run_folder}"), folder.claimed():
+        state = begun_state(config, folder.path)
+        is_shown = is_verbose or _reads_otherwise(config, folder.path)
+        keep_config(config, folder.path, 0 if state is None else state["step"])
+    plan = planned(config, state)
+    if is_shown:
+        print_plan(plan, tell)
+    else:
+        tell(plan.brief)
+        whole = shown_command("plan", str(config.file), *_set_again(config.changes))
+        tell(f"the whole plan: {whole}")
+    tell("")
+
+
+def _reads_otherwise(config: RunConfig, run: Path) -> bool:
+    """Return whether the run's last start had another schedule, seed or sources."""
+    used = newest_config(run)
+    if used is None:
+        return False
+    before = load_config(used)
+    return any(
+        getattr(before, name) != getattr(config, name)
+        for name in ("schedule", "sources", "readers", "seed")
+    )
 
 
 def _connect(timeout_s: float) -> None:
@@ -144,8 +177,7 @@ def _run_several(options: argparse.Namespace, config: RunConfig) -> None:
 
     command = [sys.executable, "-m", "roxxel", "train", str(options.config)]
     command += _set_again(config.changes)
-    if options.preflight:
-        command.append("--preflight")
+    command += ["--preflight"] * options.preflight + ["-v"] * options.verbose
     command += ["--connect-timeout", str(options.connect_timeout)]
     code = local.run(command, options.processes or 1, options.devices_per_process or 1)
     if code:

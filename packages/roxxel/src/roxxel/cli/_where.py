@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at, names_of
+from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
-from roxxel.cli._words import ShownProgress, say
+from roxxel.cli._words import say
 from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _chosen(
                 wanted = codec_of(name, corpus, options).encode(options.text)
             if not len(wanted):
                 raise RunFolderError("--text is empty; give a text to find")
-            with ShownProgress(f"searching {name}") as progress:
+            with Progress(f"searching {name}") as progress:
                 shown = partial(_share_of, progress, corpus.num_tokens)
                 for start in find_tokens(corpus, wanted, shown):
                     yield _Range(name, start, start + len(wanted))
@@ -247,7 +248,7 @@ def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
     }
 
 
-def _share_of(progress: ShownProgress, num_tokens: int, num_searched: int) -> None:
+def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
     progress(num_searched, num_tokens)
 
 

@@ -16,8 +16,6 @@ from roxxel_store.command import drop_output
 from roxxel.config import load_config
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from roxxel.config import RunConfig
 
 
@@ -102,26 +100,6 @@ def config_of(options: argparse.Namespace) -> RunConfig:
         where = branch if "://" in branch else str(Path(branch).absolute())
         changes.append(BRANCH + json.dumps(where, ensure_ascii=False))
     return load_config(options.config, changes)
-
-
-class ShownProgress:
-    """Shows the progress of some work in percent, if standard error is a terminal."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._is_shown = sys.stderr.isatty()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __call__(self, num_done: int, total: int) -> None:
-        if self._is_shown:
-            text = f"\r{self._what}: {num_done / max(1, total):.0%}"
-            print(text, end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 CONFIG_EXAMPLE = """\

@@ -62,8 +62,13 @@ from roxxel.config._open import (
     open_foreign_source,
     open_sampler,
 )
-from roxxel.config._parse import load_config, parse_config
-from roxxel.config._schedule import load_schedule, parse_schedule, schedule_from
+from roxxel.config._parse import TOP_KEYS, TRAINER_KEYS, load_config, parse_config
+from roxxel.config._schedule import (
+    PHASE_KEYS,
+    load_schedule,
+    parse_schedule,
+    schedule_from,
+)
 from roxxel.config._text import config_at, config_text, keep_config, newest_config
 from roxxel.config._trainer import (
     make_model,
@@ -73,6 +78,9 @@ from roxxel.config._trainer import (
 )
 
 __all__ = [
+    "PHASE_KEYS",
+    "TOP_KEYS",
+    "TRAINER_KEYS",
     "ConfigError",
     "EvalConfig",
     "HeldOut",

@@ -27,7 +27,7 @@ from roxxel.config._declaration import (
     MeshConfig,
     RunConfig,
 )
-from roxxel.config._schedule import PHASE, SCHEDULE, schedule_of
+from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
 from roxxel.config._toml import checked, dotted, given, keys_of, named, table_of
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ _OF_PYTHON = {
 }
 """Settings of the trainer that are not keys of `[trainer]`, and what to do instead."""
 
-_TRAINER = keys_of(
+TRAINER_KEYS = keys_of(
     TrainConfig,
     **dict.fromkeys(_OF_PYTHON),
     **dict.fromkeys(_FUNCTIONS, FunctionName),
@@ -98,29 +98,29 @@ _Eval = table_of("Eval", _EVAL)
 
 _ONE_CORPUS = {
     "path": _Paths,
-    **{key: PHASE[key] for key in ("steps", "batch_size", "seq_len")},
+    **{key: PHASE_KEYS[key] for key in ("steps", "batch_size", "seq_len")},
 }
 
 _OneCorpus = table_of("OneCorpus", _ONE_CORPUS, required=list(_ONE_CORPUS))
 
-_TOP = {
+TOP_KEYS = {
     **keys_of(
         RunConfig,
         **dict.fromkeys(("file", "schedule", "readers", "changes")),
         sources=dict[str, _Source],
         cache_bytes=_NumBytes,
-        trainer=table_of("Trainer", _TRAINER),
+        trainer=table_of("Trainer", TRAINER_KEYS),
         eval=dict[str, Any],
     ),
     **SCHEDULE,
 }
 
-_Top = table_of("Config", _TOP)
+_Top = table_of("Config", TOP_KEYS)
 
-_ABOVE = dict.fromkeys(_TOP, "write it above the first [table] of the file")
+_ABOVE = dict.fromkeys(TOP_KEYS, "write it above the first [table] of the file")
 _HINTS: Hints = {
     "": {
-        **dict.fromkeys(_TRAINER, "write it under [trainer]"),
+        **dict.fromkeys(TRAINER_KEYS, "write it under [trainer]"),
         **dict.fromkeys(keys_of(MeshConfig), "write it under [mesh]"),
     },
     "trainer": {**_ABOVE, **_OF_PYTHON},

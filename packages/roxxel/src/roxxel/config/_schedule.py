@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from roxxel.config._toml import Key
 
-PHASE = keys_of(Phase)
+PHASE_KEYS = keys_of(Phase)
 """The keys of a phase, with their types."""
 
 SCHEDULE = keys_of(
     Schedule,
-    phases=tuple[table_of("Phase", PHASE, required=["batch_size", "seq_len"]), ...],
+    phases=tuple[
+        table_of("Phase", PHASE_KEYS, required=["batch_size", "seq_len"]), ...
+    ],
     without=dict[str, Any],  # `Schedule` checks these documents
 )
 """The keys of a schedule, with their types."""

@@ -1,0 +1,32 @@
+"""How every command writes a large number: at most four digits and a unit."""
+
+from __future__ import annotations
+
+_UNITS = (
+    *(("E", 10**18), ("P", 10**15), ("T", 10**12)),
+    *(("G", 10**9), ("M", 10**6), ("k", 10**3)),
+)
+
+
+def short_count(number: int) -> str:
+    """Return a count with at most four digits and a unit.
+
+    Example:
+        >>> short_count(1_852_000), short_count(717)
+        ('1.852 M', '717')
+    """
+    for unit, size in _UNITS:
+        if number >= size:
+            return f"{number / size:.4g} {unit}"
+    return str(number)
+
+
+def short_size(num_bytes: int) -> str:
+    """Return a number of bytes with at most four digits and a unit.
+
+    Example:
+        >>> short_size(2_700), short_size(717)
+        ('2.7 kB', '717 B')
+    """
+    count = short_count(num_bytes)
+    return f"{count}B" if " " in count else f"{count} B"

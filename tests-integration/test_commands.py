@@ -1,0 +1,120 @@
+"""Every command of every package follows the same conventions.
+
+Positional arguments are in capitals, help begins with a small letter and gives defaults
+in one form, descriptions are sentences, and exit codes mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from importlib import import_module
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel.cli import COMMANDS, PASSED_ON, parsers
+from roxxel.cli import main as roxxel
+from roxxel_store.command import EXIT_CODES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+PROGRAMS = {f"roxxel-{name}": f"roxxel_{name}.cli" for name in PASSED_ON}
+
+
+def actions_of(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return parser._actions
+
+
+def inner_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    every: list[Any] = [each.choices for each in actions_of(parser)]
+    return dict(chain.from_iterable(c.items() for c in every if isinstance(c, dict)))
+
+
+def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for name, parser in parsers():
+        inner = inner_of(parser)
+        yield from ((f"{name} {word}", each) for word, each in inner.items())
+        if not inner:
+            yield name, parser
+
+
+EVERY = dict(commands())
+
+
+def run(program: str, words: Sequence[str]) -> int:
+    """Run one of the programs, and return its exit code."""
+    main = roxxel if program == "roxxel" else import_module(PROGRAMS[program]).main
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_of_a_command_is_sentences_and_ends_with_the_exit_codes(name: str) -> None:
+    said = " ".join((EVERY[name].description or "").split())
+    codes = re.findall(r"^  (\d+) +(.*)$", EVERY[name].epilog or "", re.MULTILINE)
+
+    assert re.match(r"[A-Z].*\.$", said), said
+    assert {int(code): text for code, text in codes}.items() <= EXIT_CODES.items()
+    assert {"0", "1", "2", "130"} <= {code for code, _ in codes}
+
+
+def form_of(action: argparse.Action) -> Iterator[str]:
+    """Yield what is wrong with the help of an argument."""
+    said = action.help or ""
+    if not re.match(r"([a-z0-9-]|HTML|JSON).*[^.]$", said):
+        yield "begin with a small letter, and leave out the full stop"
+    if re.search(r"[;,] default|by default|\(default [^:]", said):
+        yield "write (default: X)"
+    shown = action.metavar
+    if not action.option_strings and not (shown and shown == str(shown).upper()):
+        yield "write positional arguments in capitals"
+    if any(re.fullmatch("--?[a-z0-9-]+", x) is None for x in action.option_strings):
+        yield "write options in small letters"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_help_of_arguments_has_one_form(name: str) -> None:
+    wrong = [
+        f"{action.dest}: {action.help!r}: {problem}"
+        for action in actions_of(EVERY[name])
+        if action.help != argparse.SUPPRESS and action.dest != "help"
+        for problem in form_of(action)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "meant"),
+    [
+        ("roxxel", "tarin", "train"),
+        ("roxxel-prepare", "comit", "commit"),
+        ("roxxel-format", "verfy", "verify"),
+        ("roxxel-ckpt", "lss", "ls"),
+    ],
+)
+def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
+    program: str, typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(program, [typed]) == 2
+
+    assert f"did you mean {meant}? `{program} --help`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["roxxel", *PROGRAMS])
+def test_a_program_says_its_version_and_its_commands(
+    program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(program, []) == 2
+    assert "commands (each has its own --help):\n" in capsys.readouterr().err
+    assert run(program, ["--version"]) == 0
+    assert re.fullmatch(rf"{program} \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_help_of_a_command_in_a_list_is_a_verb_without_a_full_stop() -> None:
+    for said in {**COMMANDS, **PASSED_ON}.values():
+        assert re.match(r"[a-z]+,? .*[^.]$", said), said
