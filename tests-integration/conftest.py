@@ -24,6 +24,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 # process of the tests itself uses only the CPU.
 REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
 os.environ["JAX_PLATFORMS"] = "cpu"
+
+# Without LLVM's optimizations a program compiles in half the time, and no test asks how
+# fast it runs.
+QUICK_COMPILATION = "--xla_backend_optimization_level=0"
+os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 SEVERAL_PROCESSES = pytest.mark.skipif(
     REAL_DEVICES is not None, reason="processes of one machine share no real device"
 )
@@ -71,7 +76,7 @@ def environment(devices: int, cache: Path) -> Mapping[str, str]:
 
 def simulated(devices: int) -> Mapping[str, str]:
     flags = f"--xla_force_host_platform_device_count={devices}"
-    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": f"{flags} {QUICK_COMPILATION}"}
 
 
 def real(devices: int, found: str) -> Mapping[str, str]:
