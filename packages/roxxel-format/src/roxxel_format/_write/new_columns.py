@@ -15,7 +15,7 @@ from roxxel_format._spec.texts import TextPacker
 from roxxel_format._write.fields import LOSS_MASK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -178,14 +178,3 @@ class _TextFile(_ColumnFile):
     def end(self) -> bytes:
         """Return the end offsets of the texts."""
         return self._packer.close()
-
-
-def joined_columns(
-    parts: Iterable[Mapping[str, ColumnTable]],
-) -> dict[str, ColumnTable]:
-    """Join the columns of consecutive groups of shards; skip groups without columns."""
-    joined: dict[str, ColumnTable] = {}
-    for columns in parts:
-        for name, table in columns.items():
-            joined[name] = joined[name] + table if name in joined else table
-    return joined
