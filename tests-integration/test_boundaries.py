@@ -41,7 +41,7 @@ MAY_DEPEND_ON = {
     "roxxel-loader": {"jax", "numpy", "roxxel-curriculum", "roxxel-store"},
     "roxxel-ckpt": {"jax", "flax", "orbax-checkpoint", "roxxel-store"},
     "roxxel-train": {
-        *("flax", "jax", "numpy", "optax"),
+        *("flax", "jax", "msgspec", "numpy", "optax"),
         *("roxxel-ckpt", "roxxel-curriculum", "roxxel-format", "roxxel-loader"),
         "roxxel-store",
     },

@@ -26,7 +26,7 @@ OF_PHASE_2 = (
 )
 REPEATS = "(begins its 2nd epoch at step 11)"
 SECOND_EPOCH = "step 11: self begins its 2nd epoch (epoch 1): its tokens repeat"
-COMPILING = re.compile("compil(ing|ed) for batches of")
+BY_THE_CLOCK = re.compile("compil(ing|ed) for batches of|wall time: ")
 
 
 def source(folder: Path, name: str, num_tokens: int) -> Roxxel:
@@ -51,10 +51,11 @@ def of_two_sources(folder: Path, **options: Any) -> Trainer:
 
 
 def log(folder: Path) -> list[str]:
-    """Return the texts of `system.log` that do not depend on the compiler."""
+    """Return the texts of `system.log` without what depends on the clock."""
     lines = (folder / "run" / "system.log").read_text().splitlines()
     texts = [line.split(maxsplit=2)[2] for line in lines if " INFO " in line]
-    return [text for text in texts if not COMPILING.match(text)]
+    shown = [text for text in texts if not BY_THE_CLOCK.match(text)]
+    return [re.sub(r"(resumed .*) in [\d.]+ s", r"\1", text) for text in shown]
 
 
 def test_run_says_what_it_reads_and_when_that_changes(tmp_path: Path) -> None:
@@ -136,6 +137,9 @@ def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -
     assert before[-1] == (
         "SIGTERM ended the run after step 9; start the run again to continue"
     )
+    text = (tmp_path / "run" / "system.log").read_text()
+    assert re.search(r"resumed from step 9 of 14 in \d+\.\d\d s\n", text)
+    assert re.findall(r"wall time: \S+ % of \S+ (?:s|min) in steps kept", text)
     assert log(tmp_path)[len(before) :] == [
         "resumed from step 9 of 14",
         f"epochs read so far: self 0.812 of 1.75 {REPEATS}, code 0.833 of 1",

@@ -30,7 +30,14 @@ def write_two(folder: Path) -> None:
         folder / "runs" / "done",
         {"kind": "train", "step": 2, "loss": 3.0, "time": at(0)},
         {"kind": "eval", "step": 4, "eval_loss": 2.25, "time": at(8)},
-        {"kind": "train", "step": 4, "loss": 2.5, "tokens_per_s": 1e4, "time": at(9)},
+        {
+            "kind": "train",
+            "step": 4,
+            "loss": 2.5,
+            "tokens_per_s": 1e4,
+            "step_s": 120.0,
+            "time": at(9),
+        },
         log="2026-01-01T00:00:00Z INFO starts: 4 steps\n",
     )
     write_run(
@@ -53,6 +60,7 @@ def test_runs_are_listed_with_the_newest_last(
     assert failed.split()[:5] == ["runs/old/failed", "ended", "with", "an", "error"]
     assert done.split()[:5] == ["runs/done", "complete", "4", "of", "4"]
     assert done.split()[5:8] == ["2.5000", "2.2500", "10,000"]
+    assert done.split()[8] == "44%"  # 2 steps of 2 minutes, in 9 minutes
     assert done.endswith("d ago")
 
 

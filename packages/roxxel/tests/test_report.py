@@ -52,6 +52,7 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     facts, html = facts_and_page(finished)
 
     assert facts.headline == "complete, 8 of 8 steps, loss 4.0000"
+    assert "in steps kept; " in html
     numbers = numbers_of(html)
     assert numbers["loss"]["loss of a step"] == {
         "x": list(range(1, 9)),

@@ -30,8 +30,10 @@ from roxxel_train._files.records import (
     PROFILE,
     RECORD,
 )
+from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError
+from roxxel_train.goodput import Goodput, goodput
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -53,7 +55,9 @@ _GREATEST_COUNT = 2**63
 _GREATEST_NUMBER = 1e300
 """Numbers of this absolute value or more count as missing: charts would overflow."""
 
-_LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([A-Z]+) (.*)", re.DOTALL)
+_LOG_LINE = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z) ([A-Z]+) (.*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True)
@@ -331,6 +335,19 @@ class RunFolder:
                 last = entries[-1]
                 entries[-1] = replace(last, text=f"{last.text}\n{line}")
         return entries
+
+    def goodput(self, until: float | None = None) -> Goodput:
+        """Return where the wall time of the run went, from both logs.
+
+        Args:
+            until: Seconds since the epoch at which the last start ended; None stands
+                for its newest row or entry.
+
+        Raises:
+            RunFolderError: `system.log` is not a regular file.
+        """
+        entries = ((entry.time, entry.text) for entry in self.log())
+        return goodput(entries, timed_rows(self.path / METRICS), until)
 
     @property
     def is_running(self) -> bool:

@@ -33,6 +33,8 @@ class RunStatus:
             None without one.
         tokens_per_s: Rate of the newest row; None without one.
         time: Time of the newest row, ISO 8601; None without rows.
+        goodput: Share of the wall time in steps that are part of the result; None if
+            the log records no start.
 
     >>> from pathlib import Path
     >>> from roxxel_train import RunFolder
@@ -51,10 +53,11 @@ class RunStatus:
     eval_loss: float | None
     tokens_per_s: float | None
     time: str | None
+    goodput: float | None = None
 
 
 def read_status(run: RunFolder) -> RunStatus:
-    """Read how a run stands, from the ends of its logs.
+    """Read how a run stands, from its logs.
 
     Raises:
         RunFolderError: A log is not a regular file.
@@ -81,6 +84,7 @@ def read_status(run: RunFolder) -> RunStatus:
         eval_loss=min(losses, default=None),
         tokens_per_s=number(train.get("tokens_per_s")),
         time=max(times, default=None),
+        goodput=spent.share if (spent := run.goodput()).seconds else None,
     )
 
 

@@ -13,11 +13,11 @@ import math
 import os
 import queue
 import threading
-import time
 import zlib
 from collections import deque
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from roxxel_store.locks import try_lock, unlock
@@ -182,6 +182,17 @@ class LogFiles:
     def last_row(self) -> LastRow:
         """Return the last metrics row that has a step, written or not."""
         return self._worker.call(lambda: self._last_row)
+
+    def newest_time(self) -> str | None:
+        """Return the time of the last row; None without a row that has one."""
+
+        def newest() -> str | None:
+            rows = (
+                find_object(line) or {} for line in reversed(_tail(self._rows_path))
+            )
+            return next((str(row["time"]) for row in rows if "time" in row), None)
+
+        return self._worker.call(newest)
 
     def bring_back(self, last: LastRow) -> tuple[int, int]:
         """Let the file end with the row `last`, from the rows that `cut` has kept.
@@ -430,7 +441,7 @@ class _LogFile:
 
 def _text_line(level: str, message: str, traceback: str = "") -> str:
     """Return a line of `system.log`: UTC time, level, message, then the traceback."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     return f"{now} {level} {message}\n{traceback}"
 
 

@@ -280,6 +280,10 @@ class Logger:
         """
         return None if self._files is None else self._files.last_row()
 
+    def newest_time(self) -> str | None:
+        """Return the time of the last row of `metrics.jsonl`; None without one."""
+        return None if self._files is None else self._files.newest_time()
+
     @property
     def failure(self) -> Exception | None:
         """The error of the first line that could not be written, or None.

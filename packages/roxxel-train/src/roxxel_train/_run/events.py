@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Curriculum, MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
+    from roxxel_train.goodput import Goodput
 
 Planned = tuple[int, str]
 """A number of updates, and a line that is due when these updates are done."""
@@ -107,18 +108,21 @@ def opening(
     step: int,
     first: int,
     origin: Mapping[str, Any] | None,
+    seconds: float,
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `origin` has the path and the step of the checkpoint of another run from which this
-    run starts. `first` is the step of this checkpoint if the run is a branch, else 0.
+    `seconds` is how long the start took so far, most of it to restore a checkpoint;
+    `goodput` reads the number in the line. `origin` has the path and the step of the
+    checkpoint of another run from which this run starts. `first` is the step of this
+    checkpoint if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:
         yield f"already complete: {_all_done(plan)}"
         return
     if step > first:
-        yield f"resumed from step {step} of {total}"
+        yield f"resumed from step {step} of {total} in {seconds:.2f} s"
     else:
         phases = len({phase.index for phase in plan.phases})
         yield f"starts: {total} steps in {phases} phase{'' if phases == 1 else 's'}"
@@ -220,21 +224,33 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
     return "; ".join([line, *texts])
 
 
-def kept_rows(number: int, step: int) -> str:
-    """Return the line about rows of newer checkpoints than `step`, which stay."""
+def kept_rows(number: int, step: int, newest: str | None) -> str:
+    """Return the line about rows of newer checkpoints than `step`, which stay.
+
+    `newest` is the time of the newest row; `goodput` reads it in the line.
+    """
     return (
-        f"{number} rows of metrics after step {step} moved to metrics.aside.jsonl, "
-        "because the run does not use a newer checkpoint; if `roxxel-ckpt "
-        "bring-back` brings that one back, the next start brings back its rows"
+        f"{number} rows of metrics after step {step}, the newest at {newest}, moved to "
+        "metrics.aside.jsonl, because the run does not use a newer checkpoint; if "
+        "`roxxel-ckpt bring-back` brings that one back, the next start brings back its "
+        "rows"
     )
 
 
-def rewritten_rows(number: int, step: int) -> str:
-    """Return the line about rows after `step` that no checkpoint needs."""
+def rewritten_rows(number: int, step: int, newest: str | None) -> str:
+    """Return the line about rows after `step` that no checkpoint needs.
+
+    `newest` is the time of the newest row; `goodput` reads it in the line.
+    """
     return (
-        f"{number} rows of metrics after step {step} were dropped; "
-        "the run writes them again"
+        f"{number} rows of metrics after step {step}, the newest at {newest}, were "
+        "dropped; the run writes them again"
     )
+
+
+def spent(goodput: Goodput) -> str:
+    """Return the line about where the wall time of all starts of a run went."""
+    return f"wall time: {goodput}"
 
 
 def replaced_rows(number: int, step: int) -> str:

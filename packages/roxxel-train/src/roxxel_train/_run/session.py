@@ -26,10 +26,12 @@ from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._together.processes import Processes
 from roxxel_train.config import CONTINUOUS
 from roxxel_train.errors import LogWriteError, Preempted
+from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from concurrent.futures import Executor
+    from pathlib import Path
 
     from jax.sharding import Mesh
     from roxxel_curriculum import Plan
@@ -281,7 +283,10 @@ class Session:
         self._start = start
         restored = self._restored_rows(start)
         origin = None if state.origin is None else state.origin.record
-        opening = events.opening(sampler, plan, start, state.first_step, origin)
+        seconds = time.perf_counter() - self._began_s
+        opening = events.opening(
+            sampler, plan, start, state.first_step, origin, seconds
+        )
         for line in (*opening, *restored):
             log.info(line)
         if state.checkpointer is None and start < sampler.total_steps:
@@ -323,6 +328,7 @@ class Session:
         state, log = self.state, self.log
         evaluated = not state.is_evaluation_due
         keep_to = () if state.folder is None else state.folder.last_rows_after(start)
+        newest = log.newest_time()
         kept, lost = log.cut_metrics(start, evaluated=evaluated, keep_to=keep_to)
         added = log.add_rows(state.unwritten_rows)
         replaced = 0
@@ -331,9 +337,9 @@ class Session:
             added += brought
         lines: list[str] = []
         if kept:
-            lines.append(events.kept_rows(kept, start))
+            lines.append(events.kept_rows(kept, start, newest))
         if lost:
-            lines.append(events.rewritten_rows(lost, start))
+            lines.append(events.rewritten_rows(lost, start, newest))
         if replaced:
             lines.append(events.replaced_rows(replaced, start))
         if added:
@@ -353,7 +359,16 @@ class Session:
         if self._start is not None and (error is not None or self._start < total):
             checkpointer = state.checkpointer
             latest = None if checkpointer is None else checkpointer.latest_step
+            if state.path is not None and jax.process_index() == 0:
+                self._log_spent(state.path)
             self.log.info(events.ending(error, self._plan, latest))
+
+    def _log_spent(self, folder: Path) -> None:
+        """Log where the wall time of all starts went, if the log is on the disk."""
+        if not self.log.unwritten_rows() and self.log.failure is None:
+            spent = RunFolder(folder).goodput(until=time.time())
+            if spent.seconds:
+                self.log.info(events.spent(spent))
 
     def _settings(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from roxxel_train.goodput import Goodput
     from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
 
     from roxxel.config import RunConfig
@@ -56,6 +57,7 @@ class RunFacts:
         total_steps: Updates of the whole run; None if the log does not record them.
         tokens: Tokens delivered; in a branch, the parent's tokens are included.
         seconds: Seconds of training, without evaluations, compilations and saves.
+        goodput: Where the wall time of all starts went.
         apart: Seconds of evaluating, compiling and saving, by name.
         wait_share: Share of `seconds` in which the loop waited for data.
         first_time: Time of the first row, ISO 8601; empty without rows.
@@ -100,6 +102,7 @@ class RunFacts:
     total_steps: int | None
     tokens: int
     seconds: float
+    goodput: Goodput
     apart: Mapping[str, float]
     wait_share: float
     first_time: str
@@ -224,6 +227,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
             next((_number(r, "tokens") for r in train[::-1] if "tokens" in r), 0)
         ),
         seconds=seconds,
+        goodput=run.goodput(),
         apart=_apart(rows),
         wait_share=waited / seconds if seconds else 0.0,
         first_time=times[0] if times else "",

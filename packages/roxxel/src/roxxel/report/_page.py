@@ -61,6 +61,7 @@ def _head(facts: RunFacts) -> str:
             "Not training",
             ", ".join(f"{name} {duration(s)}" for name, s in facts.apart.items()),
         ),
+        ("Wall time", str(facts.goodput) if facts.goodput.seconds else ""),
         ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),

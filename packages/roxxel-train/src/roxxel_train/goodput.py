@@ -1,0 +1,248 @@
+"""Where the wall time of a run went: kept steps, waits, saves, restarts, idle machines.
+
+Pure arithmetic over what `system.log` and `metrics.jsonl` hold, so it gives the same
+answer on any cloud, during the run and years later. A start begins when it opens the
+run's folder; what comes before (a queue, a new machine, imports) is idle.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, fields
+from datetime import datetime
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_START = re.compile(
+    r"starts: \d+ steps|resumed from step (\d+) of \d+(?: in ([\d.]+) s)?"
+)
+_BRANCH = re.compile(r"begins as a branch of step (\d+) of ")
+_DROPPED = re.compile(r"\d+ rows of metrics after step \d+, the newest at (\S+), ")
+
+
+class TimedRow(NamedTuple):
+    """The times of a metrics row.
+
+    Attributes:
+        time: Seconds since the epoch.
+        step: Updates done.
+        is_training: Whether the row is about training, and no evaluation.
+        step_s: Mean time of a step since the previous row.
+        wait_s: Part of these steps in which the loop waited for data.
+        compile_s: Time of compiling since the previous row.
+        eval_s: Time of evaluating since the previous row.
+        save_s: Time of saving since the previous row.
+    """
+
+    time: float
+    step: int
+    is_training: bool = True
+    step_s: float = 0.0
+    wait_s: float = 0.0
+    compile_s: float = 0.0
+    eval_s: float = 0.0
+    save_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Seconds of a run's wall time, by what they were spent on.
+
+    Attributes:
+        steps: Steps that are part of the result, without their waits.
+        waiting: Waits for data in these steps.
+        compiling: Waits for the compiler.
+        saving: Saves, as far as the loop waits for them, and the end of a start.
+        restoring: Restores of checkpoints.
+        evaluating: Evaluations.
+        lost: What a restart did again: from the last row it kept to the newest it
+            dropped.
+        idle: Nothing ran: from the last sign of a start to the next start.
+        other: The rest, such as preparing the first step.
+
+    Example:
+        >>> print(Goodput(steps=90.0, saving=4.0, lost=6.0))
+        90.0 % of 100.0 s in steps kept; lost to restarts 6.0 %, saving 4.0 %
+    """
+
+    steps: float = 0.0
+    waiting: float = 0.0
+    compiling: float = 0.0
+    saving: float = 0.0
+    restoring: float = 0.0
+    evaluating: float = 0.0
+    lost: float = 0.0
+    idle: float = 0.0
+    other: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Wall time from the first start to the last sign of the run."""
+        return sum(getattr(self, each.name) for each in fields(self))
+
+    @property
+    def share(self) -> float:
+        """Share of the wall time in kept steps; 0 for a run without a row."""
+        return self.steps / self.seconds if self.seconds else 0.0
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds of everything but kept steps, by its name in English."""
+        words = {
+            "waiting": "waiting for data",
+            "lost": "lost to restarts",
+            "idle": "idle between starts",
+        }
+        return {
+            words.get(each.name, each.name): getattr(self, each.name)
+            for each in fields(self)
+            if each.name != "steps"
+        }
+
+    def __str__(self) -> str:
+        """Return the shares in one line, the largest part first."""
+        parts = sorted(self.parts.items(), key=lambda part: -part[1])
+        shown = [
+            f"{name} {share:.1%}".replace("%", " %")
+            for name, seconds in parts
+            if (share := seconds / self.seconds if self.seconds else 0.0) >= _LEAST
+        ]
+        head = f"{self.share:.1%} of {_duration(self.seconds)} in steps kept"
+        return "; ".join([head.replace("%", " %"), *filter(None, [", ".join(shown)])])
+
+
+_LEAST = 0.0005
+"""A smaller share would be shown as 0.0 %."""
+
+
+@dataclass
+class _Start:
+    """One start: when it began and last gave a sign, and from which step it went on."""
+
+    began: float
+    ready: float
+    step: int
+    ended: float
+    dropped_until: float = 0.0
+    """Time of the newest row of the start before, which this one dropped."""
+
+
+def goodput(
+    log: Iterable[tuple[str, str]],
+    rows: Iterable[TimedRow],
+    until: float | None = None,
+) -> Goodput:
+    """Return where the wall time of a run went.
+
+    Args:
+        log: Time (ISO 8601) and text of each entry of `system.log`, in order.
+        rows: The rows of `metrics.jsonl`, in order.
+        until: When the last start ended; None stands for its newest entry or row.
+
+    Example:
+        >>> log = [
+        ...     ("2026-01-01T00:00:00Z", "starts: 4 steps in 1 phase"),
+        ...     ("2026-01-01T00:00:10Z", "complete: 4 of 4 steps are done"),
+        ... ]
+        >>> first = datetime.fromisoformat(log[0][0]).timestamp()
+        >>> print(goodput(log, [TimedRow(first + 9, 4, step_s=2.0, wait_s=1.0)]))
+        70.0 % of 10.0 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
+other 10.0 %
+    """
+    starts = _starts(log)
+    if not starts:
+        return Goodput()
+    if until is not None:
+        starts[-1].ended = max(starts[-1].ended, until)
+    of_start: list[list[TimedRow]] = [[] for _ in starts]
+    began = [start.began for start in starts]
+    for row in rows:
+        of_start[max(0, bisect_right(began, row.time) - 1)].append(row)
+    sums = dict.fromkeys((each.name for each in fields(Goodput)), 0.0)
+    following = [*starts[1:], None]
+    for start, found, then in zip(starts, of_start, following, strict=True):
+        for name, seconds in _of_start(start, found, then):
+            sums[name] += seconds
+    for before, after in pairwise(starts):
+        sums["idle"] += max(0.0, after.began - before.ended)
+    known = sum(sums.values())
+    sums["other"] = max(0.0, starts[-1].ended - starts[0].began - known)
+    return Goodput(**sums)
+
+
+def time_of(text: str) -> float | None:
+    """Return a time in ISO 8601 as seconds since the epoch; None for another text."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return None
+
+
+def _starts(log: Iterable[tuple[str, str]]) -> list[_Start]:
+    """Return the starts that a log records."""
+    starts: list[_Start] = []
+    for text_time, text in log:
+        time = time_of(text_time)
+        if time is None:
+            continue
+        if (found := _START.match(text)) is not None:
+            began = time - float(found[2] or 0)
+            starts.append(_Start(began, time, int(found[1] or 0), time))
+        elif starts and (found := _BRANCH.match(text)) is not None:
+            starts[-1].step = int(found[1])
+        elif starts and (found := _DROPPED.match(text)) is not None:
+            until = time_of(found[1]) or 0.0
+            starts[-1].dropped_until = max(starts[-1].dropped_until, until)
+        if starts:
+            starts[-1].ended = max(starts[-1].ended, time)
+    return starts
+
+
+def _of_start(
+    start: _Start, rows: Sequence[TimedRow], then: _Start | None
+) -> Iterator[tuple[str, float]]:
+    """Yield what the time of one start was spent on.
+
+    `then` is the next start, and `rows` are those of this start that were kept.
+    """
+    yield "restoring", start.ready - start.began
+    step, step_s, last = start.step, 0.0, start.ready
+    for row in rows:
+        if row.is_training:
+            step_s = row.step_s
+            seconds = max(0, row.step - step) * step_s
+            waited = min(row.wait_s, seconds)
+            yield "steps", seconds - waited
+            yield "waiting", waited
+            yield "compiling", row.compile_s
+            yield "evaluating", row.eval_s
+            yield "saving", row.save_s
+            step = row.step
+        last = row.time
+    if rows and not rows[-1].is_training:
+        before = [row.time for row in rows if row.is_training]
+        yield "evaluating", last - (before[-1] if before else start.ready)
+    # Steps up to the checkpoint from which the next start went on have no row.
+    unlogged = 0.0 if then is None else max(0, then.step - step) * step_s
+    if then is not None and then.dropped_until > last:
+        gone = then.dropped_until - last
+        unlogged = min(unlogged, gone)
+        yield "lost", gone - unlogged
+        last = then.dropped_until
+    elif rows:
+        unlogged = min(unlogged, max(0.0, start.ended - last))
+        yield "saving", max(0.0, start.ended - last - unlogged)
+    yield "steps", unlogged
+    start.ended = max(start.ended, last)
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in its largest unit."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"
