@@ -388,3 +388,19 @@ def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
     assert all(stop in text for text in ended.texts)
     assert resumed.codes == whole.codes == [0, 0]
     assert json.dumps(rows(run)) == json.dumps(rows(tmp_path / "whole"))
+
+
+def test_a_slow_process_is_named_within_fifty_steps(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "slow@1:2", "sigterm@50:0", count=4
+    )
+
+    assert ended.codes == [75] * 4
+    [named] = re.findall(r"step (\d+): process (\d) stays behind", ended.log)
+    assert int(named[0]) <= 50
+    assert named[1] == "2"
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
+    lags = [float(lag) for lag in re.findall(r'"lag_s": ([\d.]+)', metrics)]
+    assert 0.1 < sorted(lags)[len(lags) // 2] < 0.3

@@ -13,6 +13,7 @@ from roxxel_train import Logger, NonFiniteError
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.recorder import LossMeans, Recorder
+from roxxel_train._observe.stragglers import Stragglers
 
 from .helpers import pair, rows, trainer
 
@@ -157,6 +158,7 @@ def test_loss_is_read_two_updates_late_however_fast_the_device_is(
             (),
             lambda: stats,
             read.append,
+            Stragglers(dict, log.warning),
         )
         recorder.push(2, {"loss": jnp.float32(1)}, tally)
         recorder.push(3, {"loss": loss}, tally)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.machine import Machine
+    from roxxel_train._observe.stragglers import Stragglers
     from roxxel_train._step.diagnose.vocabulary import TokenLookup
 
 _UNREAD_UPDATES = 2
@@ -105,8 +106,8 @@ class Recorder:
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
     `read_stats` returns the timings of the batch stream. When the scalars of an
     update are read and its metrics row is written, `after_read` is called with the
-    number of the update. `skipped` is the number of updates that `skip_spikes` has left
-    out before.
+    number of the update. `stragglers` knows the slowest process. `skipped` is the
+    number of updates that `skip_spikes` has left out before.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Recorder:
         lookups: Iterable[TokenLookup],
         read_stats: Callable[[], StreamStats],
         after_read: Callable[[int], object],
+        stragglers: Stragglers,
         skipped: int = 0,
     ) -> None:
         self._logger = logger
@@ -140,6 +142,7 @@ class Recorder:
         self._lookups = lookups
         self._read_stats = read_stats
         self._after_read = after_read
+        self._stragglers = stragglers
         self._skipped = skipped
         self._in_a_row = 0
         self._start = self._step = start
@@ -302,7 +305,15 @@ class Recorder:
             **self._ledger.fields(self._names),
             **rates,
             **self._machine.fields(rates["tokens_per_s"]),
+            **self._lag(step, rates["step_s"]),
         }
+
+    def _lag(self, step: int, step_s: float) -> dict[str, float]:
+        """Return the slowest process and its lag; nothing in a single process."""
+        lag = self._stragglers.lag(step, step_s)
+        if lag is None:
+            return {}
+        return {"slowest_process": lag.process, "lag_s": lag.seconds}
 
     def _rates(self, step: int, tokens: int) -> dict[str, float]:
         """Return the timing fields of a metrics row, measured since the previous row.

@@ -16,6 +16,7 @@ from roxxel_loader import device_stream
 
 from roxxel_train._log.logger import WarningForwarder
 from roxxel_train._observe.recorder import Recorder
+from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.profile import Trace
@@ -145,6 +146,7 @@ class Session:
                     self.updates.lookups,
                     lambda: batches.stats,
                     self._planned.log,
+                    Stragglers(self.processes.own_times, log.warning),
                     state.skipped,
                 )
                 stack.push(lambda _, error, __: state.leave(error, recorder, log))

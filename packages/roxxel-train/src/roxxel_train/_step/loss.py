@@ -41,6 +41,8 @@ TIMING_FIELDS = frozenset(
         "save_s",
         "device_bytes",
         "device_peak_bytes",
+        "slowest_process",
+        "lag_s",
     }
 )
 """Fields of a metrics row that depend on the clock and the machine. An interrupted run

@@ -107,6 +107,9 @@ class Processes:
         self._begun: int | None = None
         self._hold: int | None = None
         self._agreed: tuple[int, Request] | None = None
+        # When the last step ended in this process, and the pauses since then.
+        self._free_since_s: float | None = None
+        self._paused_s = 0.0
         # Deadline of the current step. Some writes do not hold `_change`.
         self._due_s: float | None = None
 
@@ -121,6 +124,7 @@ class Processes:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     self._install(number, handler)
         self._progress.step, self._progress.pause = 0, None
+        self._progress.own_s = 0.0
         if self._watcher is not None:
             self._in_run.enter_context(self._watcher.in_run(self._report))
         if self._watcher is not None or self._hang_after_s is not None:
@@ -183,6 +187,9 @@ class Processes:
         if self._begun is None:
             with self._change:
                 self._begun = step
+        if self._free_since_s is not None:
+            free_s = time.perf_counter() - self._free_since_s
+            self._progress.own_s += max(0.0, free_s - self._paused_s)
         self._progress.step = step
         self._due_s = self._from_now()
 
@@ -191,6 +198,15 @@ class Processes:
 
         Call this method after each update. The result is the same in every process.
         """
+        request = self._agreed_after(step)
+        self._free_since_s, self._paused_s = time.perf_counter(), 0.0
+        return request
+
+    def own_times(self) -> Mapping[int, tuple[int, float]]:
+        """Return `step` and `own_s` of every process, in process 0; else nothing."""
+        return {} if self._watcher is None else self._watcher.own_times
+
+    def _agreed_after(self, step: int) -> Request | None:
         if self._watcher is None:
             request = self._requested()
             self._is_save_requested = False
@@ -228,11 +244,14 @@ class Processes:
         with self._change:
             outer, self._progress.pause = self._progress.pause, what
             self._set_timer(None)
+        began_s = time.perf_counter()
         try:
             yield
         finally:
             with self._change:
                 self._progress.pause = outer
+                if outer is None:
+                    self._paused_s += time.perf_counter() - began_s
                 if self._due_s is not None:
                     self._due_s = self._from_now()
 

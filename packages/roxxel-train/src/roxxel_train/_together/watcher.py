@@ -106,11 +106,13 @@ class Progress:
     """The current activity of this process, published to the other processes.
 
     `step` is the last step that began. `pause` names what the process does between
-    steps, such as a save, and is None during a step.
+    steps, such as a save, and is None during a step. `own_s` is the time that the
+    process has spent outside of steps and of pauses, such as waiting for batches.
     """
 
     step: int = 0
     pause: str | None = _START
+    own_s: float = 0.0
 
 
 class Report(Protocol):
@@ -135,7 +137,8 @@ class _Sign:
 class Watcher:
     """Watches the other processes, and ends this process when another process fails.
 
-    The run of this process changes `progress`, and the other processes read it.
+    The run of this process changes `progress`, and the other processes read it. In
+    process 0, `own_times` has the last known `step` and `own_s` of every process.
     """
 
     def __init__(self, service: CoordinationService) -> None:
@@ -156,6 +159,7 @@ class Watcher:
         self._dead: dict[int, str] = {}
         self._stopped: dict[int, str] = {}
         self._left: dict[int, bool] = {}
+        self.own_times: dict[int, tuple[int, float]] = {}
 
     def start(self) -> None:
         """Watch until the program ends."""
@@ -201,7 +205,7 @@ class Watcher:
         """Return the `step` and the `pause` of every process."""
         lives = self.service.entries(f"{_KEYS}/alive/").items()
         parsed = ((int(index), json.loads(life)) for index, life in lives)
-        return {index: (step, pause) for index, (_, step, pause) in parsed}
+        return {index: (step, pause) for index, (_, step, pause, _) in parsed}
 
     def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
         """End all processes after an error, unless all of them raise the error."""
@@ -322,7 +326,8 @@ class Watcher:
         }
         self._end_without_needed()
         self._num_ticks += 1
-        life = [self._num_ticks, self.progress.step, self.progress.pause]
+        own_s = round(self.progress.own_s, 3)
+        life = [self._num_ticks, self.progress.step, self.progress.pause, own_s]
         key = f"{_KEYS}/alive/{self.index}"
         self.service.set(key, json.dumps(life), overwrite=True)
         if self.index == 0:
@@ -358,8 +363,11 @@ class Watcher:
     def _watch_others(self, links: Links, waited_s: float) -> None:
         """Find the processes that are stopped; only process 0 can."""
         self._stopped = {}
-        lives = self.service.entries(f"{_KEYS}/alive/").items()
-        for process, life in ((int(index), life) for index, life in lives):
+        entries = self.service.entries(f"{_KEYS}/alive/").items()
+        lives = {int(index): life for index, life in entries}
+        parsed = {index: json.loads(life) for index, life in lives.items()}
+        self.own_times = {index: (x[1], x[3]) for index, x in parsed.items()}
+        for process, life in lives.items():
             sign = self._signs[process]
             if life != sign.life:
                 self._signs[process] = _Sign(life)

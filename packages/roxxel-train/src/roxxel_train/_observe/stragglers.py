@@ -1,0 +1,88 @@
+"""Finds the process for which the others wait, from how long each worked by itself.
+
+In every step all processes wait for the slowest, so their steps take equally long, and
+no clock tells which one it was. What differs is the time that a process spends outside
+of the compiled step: reading a batch, and whatever else its host does. The processes
+publish this time with their signs of life, and process 0 compares. A device that is
+slow, and not its host, delays the step itself, so it is not found.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_LEAST_SHARE = 0.1
+_LEAST_S = 0.01
+"""A process stays behind if its lag is at least this share of a step, and this time."""
+
+_MOST_ROWS = 3
+"""A process that is behind in so many rows in turn gets a line in the log."""
+
+
+class Lag(NamedTuple):
+    """The slowest process, and how many seconds a step it needs more than others."""
+
+    process: int
+    seconds: float
+
+
+class Stragglers:
+    """Compares the own times of processes between one metrics row and the next.
+
+    `read` returns, without waiting, the step that each process has begun and its own
+    seconds up to there; nothing in a single process, and in all but process 0. When a
+    process stays behind, `report` is called with a line.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], Mapping[int, tuple[int, float]]],
+        report: Callable[[str], object],
+    ) -> None:
+        self._read = read
+        self._report = report
+        self._before: Mapping[int, tuple[int, float]] = {}
+        self._lag: Lag | None = None
+        self._behind: int | None = None
+        self._num_rows = 0
+
+    def lag(self, step: int, step_s: float) -> Lag | None:
+        """Return the lag for the row of a step, whose steps took `step_s` on average.
+
+        The result is that of the row before if a process has published nothing new.
+        """
+        now = self._read()
+        if len(now) < 2:
+            return None
+        before = self._before
+        if before.keys() != now.keys():
+            self._before = now
+            return self._lag
+        steps = {p: now[p][0] - before[p][0] for p in now}
+        if min(steps.values()) < 1:
+            return self._lag
+        self._before = now
+        own = {p: (now[p][1] - before[p][1]) / steps[p] for p in now}
+        slowest = max(own, key=lambda p: own[p])
+        others = median(seconds for p, seconds in own.items() if p != slowest)
+        self._lag = lag = Lag(slowest, own[slowest] - others)
+        self._watch(lag, step, step_s)
+        return lag
+
+    def _watch(self, lag: Lag, step: int, step_s: float) -> None:
+        """Report a process once when it stays behind, and again after a recovery."""
+        is_late = lag.seconds >= max(_LEAST_S, _LEAST_SHARE * step_s)
+        process = lag.process if is_late else None
+        self._num_rows = self._num_rows + 1 if process == self._behind else 1
+        self._behind = process
+        if process is not None and self._num_rows == _MOST_ROWS:
+            self._report(
+                f"step {step}: process {process} stays behind: its host needs "
+                f"{lag.seconds:.2f} s a step more than the others, which wait for it; "
+                f"look at the disk, the network and the load of the host of process "
+                f"{process}"
+            )
