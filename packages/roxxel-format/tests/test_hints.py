@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,16 @@ def advice(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int]]:
     return given
 
 
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no page be in the system's cache, as after a start of the machine."""
+
+    def preadv(*arguments: Any) -> int:
+        raise BlockingIOError(arguments)
+
+    monkeypatch.setattr("os.preadv", preadv)
+
+
 def needed(advice: list[tuple[int, int, int]]) -> list[range]:
     """Return the bytes of the file that were prefetched, call by call."""
     return [
@@ -39,6 +51,7 @@ def needed(advice: list[tuple[int, int, int]]) -> list[range]:
     ]
 
 
+@pytest.mark.usefixtures("cold")
 def test_windows_are_prefetched_near_ones_together(
     tmp_path: Path, advice: list[tuple[int, int, int]]
 ) -> None:
@@ -54,6 +67,7 @@ def test_windows_are_prefetched_near_ones_together(
     assert len(near) + len(far) <= 4 * mmap.PAGESIZE
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_long_window_is_prefetched_in_calls_that_linux_reads_whole(
     tmp_path: Path, advice: list[tuple[int, int, int]]
 ) -> None:
@@ -69,6 +83,7 @@ def test_a_long_window_is_prefetched_in_calls_that_linux_reads_whole(
     assert all(after.start <= before.stop for before, after in pairwise(calls))
 
 
+@pytest.mark.usefixtures("cold")
 def test_windows_across_shards_are_prefetched_from_each(
     tmp_path: Path, advice: list[tuple[int, int, int]]
 ) -> None:
@@ -91,6 +106,7 @@ def test_maps_are_not_read_ahead(
     assert advice == [(mmap.MADV_RANDOM, HEAD - HEAD % mmap.PAGESIZE, 20480)]
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_hint_for_nothing_does_nothing(
     tmp_path: Path, advice: list[tuple[int, int, int]]
 ) -> None:
@@ -100,3 +116,25 @@ def test_a_hint_for_nothing_does_nothing(
     corpus.will_need(np.array([3]), 0)
 
     assert needed(advice) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="only Linux can say so")
+def test_windows_in_memory_are_not_advised(
+    tmp_path: Path, advice: list[tuple[int, int, int]]
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(*[900] * 50))
+    looked: list[int] = []
+    before = os.preadv
+
+    def preadv(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        looked.append(offset)
+        with contextlib.suppress(OSError):
+            before(fd, buffers, offset, flags)
+        return 1  # A file system in memory cannot say so.
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.preadv", preadv)
+        corpus.will_need(range(0, 40_000, 10), 100)
+
+    assert needed(advice) == []
+    assert len(looked) <= 32

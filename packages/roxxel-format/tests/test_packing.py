@@ -98,6 +98,27 @@ def test_spans_of_a_part_are_those_of_all_clipped(
         assert each.document_spans(start, stop).tolist() == expected
 
 
+@QUICK
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=80),
+    starts=st.lists(st.integers(0, 10**6), max_size=9),
+    length=st.integers(0, 40),
+)
+def test_spans_of_windows_are_those_of_each(
+    sizes: list[int], starts: list[int], length: int, tmp_path: Path
+) -> None:
+    corpus = packed_corpus(tmp_path, sizes, exist="replace")
+    length = min(length, corpus.num_tokens)
+    begins = [start % (corpus.num_tokens - length + 1) for start in starts]
+    expected = [
+        [window, *row]
+        for window, start in enumerate(begins)
+        for row in corpus.document_spans(start, start + length).tolist()
+    ]
+    for each in (corpus, corpus.with_check("blocks")):
+        assert each.window_spans(begins, length).tolist() == expected
+
+
 def test_bins_are_full_where_concatenation_would_cut_documents(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     sizes = np.clip(random.lognormal(3, 1, 3000), 1, 255).astype(int).tolist()

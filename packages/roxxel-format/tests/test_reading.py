@@ -149,6 +149,57 @@ def test_document_spans_cover_a_range_once_and_in_order(
     assert len(set(spans[:, 0].tolist())) == len(spans)
 
 
+@given(
+    lengths=LENGTHS,
+    starts=st.lists(st.integers(0, 10**6), max_size=9),
+    length=st.integers(0, 2000),
+)
+def test_spans_of_windows_are_those_of_each(
+    lengths: list[int], starts: list[int], length: int, folder: Path
+) -> None:
+    corpus = corpus_of(folder, documents_of(*lengths), exist="replace")
+    length = min(length, corpus.num_tokens)
+    begins = [start % (corpus.num_tokens - length + 1) for start in starts]
+    expected = [
+        [window, *row]
+        for window, start in enumerate(begins)
+        for row in corpus.document_spans(start, start + length).tolist()
+    ]
+
+    for each in (corpus, corpus.with_check("blocks")):
+        found = each.window_spans(begins, length)
+        assert found.tolist() == expected
+        assert found.shape == (len(expected), 4)
+
+
+@given(
+    dtype=st.sampled_from(["uint16", "uint32", "int64"]),
+    starts=st.lists(st.integers(0, 10**6), min_size=1, max_size=9),
+    data=st.data(),
+)
+def test_windows_fill_chosen_rows_of_an_array_and_no_others(
+    dtype: str, starts: list[int], data: st.DataObject, folder: Path
+) -> None:
+    tokens = np.random.default_rng(0).integers(0, 2**15, 4000)
+    corpus = corpus_of(
+        folder,
+        np.array_split(tokens, 9),
+        dtype=dtype,
+        max_shard_bytes=9000,
+        exist="replace",
+    )
+    begins = [start % (tokens.size - 600) for start in starts]
+    rows = data.draw(st.permutations(range(12)))[: len(begins)]
+    whole = np.full((12, 900), -1, np.int32)
+    out = whole[:, 100:700]
+
+    corpus.read_into(begins, out, rows)
+
+    expected = np.full_like(whole, -1)
+    expected[rows, 100:700] = corpus.read(begins, 600)
+    assert np.array_equal(whole, expected)
+
+
 def test_looking_up_a_document_copies_no_index(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "a.rox")
     corpus.write([[1]] * 200_000)

@@ -30,7 +30,7 @@ from roxxel_format._write.transfer import copy_corpus
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -335,6 +335,31 @@ class Roxxel:
         """
         return self._open().read(starts, length, dtype, out)
 
+    def read_into(
+        self,
+        starts: npt.ArrayLike,
+        out: Tokens,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Fill rows of an array with windows of this corpus.
+
+        Call this for each corpus of a blend, with one `out`: each window is copied once
+        and nothing else is allocated. The windows have as many tokens as `out` has
+        columns.
+
+        Args:
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+            out: Array of shape `(B, length)`, of any dtype that holds the tokens.
+            rows: Row of `out` for each window, n different integers in `[0, B)`. None:
+                the windows fill all rows, in order.
+
+        Raises:
+            IndexError: A window leaves `[0, num_tokens)`.
+            TypeError: Tokens of this corpus do not fit the dtype of `out`.
+            ShardError: As for `read`.
+        """
+        self._open().read_into(starts, out, rows)
+
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view of one shard, or a copy.
 
@@ -376,15 +401,32 @@ class Roxxel:
         """
         return self._open().document_spans(as_index(start), as_index(stop))
 
+    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+        """Return the documents of windows of `length` tokens that begin at `starts`.
+
+        One call for the windows of a batch costs far less than `document_spans` of
+        each.
+
+        Returns:
+            Rows `(window, document, first token, one past the last token)`, of which
+            `window` is an index into `starts`; int64, shape `(n, 4)`, by window. The
+            other columns are those of `document_spans`.
+
+        Raises:
+            IndexError: A window leaves `[0, num_tokens)`.
+        """
+        return self._open().window_spans(starts, length)
+
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False
     ) -> None:
         """Prefetch windows: advise the system to read their pages into its cache.
 
-        Does not wait for the disk. Windows near each other become one request, so pass
-        the windows of several batches in one call. A call can take a millisecond, so
-        call from a background thread. For a corpus in a bucket, this method begins to
-        download the windows.
+        Does nothing if the windows seem to be there: on Linux, up to 16 of them are
+        looked for. Does not wait for the disk. Windows near each other become one
+        request, so pass the windows of several batches in one call. A call can take a
+        millisecond, so call from a background thread. For a corpus in a bucket, this
+        method begins to download the windows.
 
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.

@@ -46,14 +46,15 @@ from roxxel_format._read.separators import (
     items_of,
     with_separator,
 )
-from roxxel_format._read.views import Documents, TokenLine, span_rows
+from roxxel_format._read.spans import find_ends, span_rows
+from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -194,9 +195,23 @@ class MappedTokens:
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
+        return self._line.read(begins, length, wanted, out, self._check_for(wanted))
+
+    def read_into(
+        self,
+        starts: npt.ArrayLike,
+        out: Tokens,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Fill `rows` of `out` with windows; see `Roxxel.read_into`."""
+        begins, _ = parse_windows(starts, out.shape[1], self.num_tokens)
+        self._line.fill(begins, out, rows, self._check_for(out.dtype))
+
+    def _check_for(self, wanted: np.dtype[Any]) -> Callable[[Tokens], None] | None:
+        """Return what checks that tokens fit a dtype; None if all of this type do."""
         name = dtypes.stored_name(self.dtype)
         if dtypes.holds_all(name, wanted):
-            return self._line.read(begins, length, wanted, out)
+            return None
 
         def check(rows: Tokens) -> None:
             values = None
@@ -204,18 +219,23 @@ class MappedTokens:
                 values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
             dtypes.check_readable_as(name, values, wanted)
 
-        return self._line.read(begins, length, wanted, out, check)
+        return check
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return rows `(document, start, stop)`, clipped to tokens `[start, stop)`."""
         start, stop = as_index(start), as_index(stop)
         check_range(start, stop, self.num_tokens)
-        if start == stop:
-            return np.empty((0, 3), np.int64)
-        stops = self._documents.stops
-        low = int(np.searchsorted(stops, start, "right"))
-        high = int(np.searchsorted(stops, stop, "left")) + 1
-        return span_rows(low, stops[low:high], start, stop)
+        return self.window_spans([start], stop - start)[:, 1:]
+
+    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+        """Return rows `(window, document, start, stop)`; see `Roxxel.window_spans`."""
+        begins, length = parse_windows(starts, length, self.num_tokens)
+        if not (begins and length):
+            return np.empty((0, 4), np.int64)
+        first = np.array(begins, np.int64)
+        found = find_ends(self._documents.stops, first, first + length)
+        rows = span_rows(found, first, first + length)
+        return rows[rows[:, 2] < rows[:, 3]]
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False

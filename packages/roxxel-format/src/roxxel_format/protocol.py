@@ -15,6 +15,12 @@ class defines them:
 - `unit -> int | None`: the number of tokens in a bin, if the documents are packed into
   bins. A curriculum then reads windows of whole bins. `document_spans` gives padding
   the document -1, and `num_padding -> int` counts its tokens.
+- `read_into(starts, out, rows)`: fills `rows` of the array `out` with the windows that
+  begin at `starts`. A curriculum fills the rows of a batch from all its sources with
+  it; from other readers it copies what `read` returns.
+- `window_spans(starts, length)`: the rows of `document_spans` for many windows, each
+  with the window's index in front. A curriculum calls it once a batch and source, and
+  `document_spans` of other readers once a row.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
   damaged block that a `ChecksumError` reports. A sampler's error about the block then
   has the option that leaves these tokens out.

@@ -53,6 +53,10 @@ class OpenFile(Protocol):
         """Prefetch the bytes `[start, stop)`."""
         ...
 
+    def is_cold(self, byte_offset: int) -> bool:
+        """Return whether reading a byte would wait for a disk, or may do so."""
+        ...
+
     def read_at_random(self, start: int, stop: int) -> None:
         """Advise that the bytes `[start, stop)` will not be read in order."""
         ...

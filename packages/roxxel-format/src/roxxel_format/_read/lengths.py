@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format._read.views import is_padding
+from roxxel_format._read.spans import is_padding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -133,7 +133,8 @@ def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
             if contents.bins is not None:
                 following = int(ends[stop]) if stop < ends.size else -1
                 unit = contents.bins.unit
-                lengths = lengths[~is_padding(part, unit, following)]
+                after = np.append(part[1:], following)
+                lengths = lengths[~is_padding(part, after, unit)]
             if stop == ends.size:
                 open_length = 0
                 if joined[number + 1]:

@@ -1,9 +1,9 @@
 """Read the items of several files as one sequence, such as the tokens of shards.
 
 All reads of windows use this module. A piece is the items of one file. A window inside
-a piece is a slice; a window across pieces is copied first. `numpy.concatenate` then
-casts and copies the windows into the batch. For windows inside pieces, a line checks a
-file's size at most once in 10 ms, and keeps its pieces for this time.
+a piece is a slice; a window across pieces is copied first. The windows are then cast
+and copied into the batch once. For windows inside pieces, a line checks a file's size
+at most once in 10 ms, and keeps its pieces for this time.
 """
 
 from __future__ import annotations
@@ -90,22 +90,38 @@ class Line(Generic[_T]):
     ) -> Tokens:
         """Return the windows of `length` items that begin at `starts`.
 
-        Windows must be inside the line. `out` has shape `(n, length)`; the line fills
-        and returns it. `check` gets the windows in the stored dtype, before the cast.
+        `out` has shape `(n, length)`; the line fills and returns it. See `fill`.
         """
-        shape = len(starts), length
-        if check is None and (out is None or out.flags.c_contiguous):
-            rows = np.empty(shape, dtype) if out is None else out
-            self._fill(starts, length, np.asarray(rows).reshape(-1))
-            return rows
-        rows = np.empty(shape, self.dtype)
-        self._fill(starts, length, rows.reshape(-1))
-        if check is not None:
-            check(rows)
-        if out is None:
-            return rows.astype(dtype, copy=False)
-        out[...] = rows
-        return out
+        rows = np.empty((len(starts), length), dtype) if out is None else out
+        self.fill(starts, rows, None, check)
+        return rows
+
+    def fill(
+        self,
+        starts: list[int],
+        out: Tokens,
+        rows: Sequence[int] | None = None,
+        check: Callable[[Tokens], None] | None = None,
+    ) -> None:
+        """Fill `rows` of `out` with the windows that begin at `starts`; None fills all.
+
+        Windows must be inside the line, and have as many items as `out` has columns.
+        `check` gets the windows in the stored dtype.
+        """
+        if rows is None and not out.flags.c_contiguous:
+            rows = range(len(starts))
+        if check is None:
+            self._gather(starts, out, rows)
+        elif _is_reversible(self.dtype, out.dtype):
+            self._gather(starts, out, rows)
+            # One pass over `out` instead of a second copy of the windows.
+            filled = out if rows is None else out[np.asarray(rows)]
+            check(filled.view(self.dtype.newbyteorder("=")))
+        else:  # The cast could hide a wrong token.
+            stored = np.empty((len(starts), out.shape[1]), self.dtype)
+            self._gather(starts, stored, None)
+            check(stored)
+            out[slice(None) if rows is None else np.asarray(rows)] = stored
 
     def range(self, start: int, stop: int) -> Tokens:
         """Return the items `[start, stop)`: a view of one piece, or a copy."""
@@ -156,12 +172,15 @@ class Line(Generic[_T]):
         self._kept = _KeptPieces(0.0, {})  # Pieces keep their maps open.
         self._files.clear()
 
-    def _fill(self, starts: list[int], length: int, flat: Tokens) -> None:
-        if not flat.size:
+    def _gather(
+        self, starts: list[int], out: Tokens, rows: Sequence[int] | None
+    ) -> None:
+        length = out.shape[1]
+        if not starts or not length:
             return
         bounds = self._bounds
         # Slices keep the maps of their files open. If a batch needs more files than may
-        # be open, each pass of the loop fills a part of the batch.
+        # be open, each pass of the loop fills a part of the rows.
         num_pieces = len(bounds) - 1
         most = max_maps() if num_pieces > 1 else 1
         turn = most if most < num_pieces else len(starts)
@@ -178,8 +197,12 @@ class Line(Generic[_T]):
                     piece = kept[number] = self._piece(self.file(number))
                 at = start - bounds[number]
                 parts.append(piece[at : at + length])
-            target = flat[first * length : (first + len(parts)) * length]
-            np.concatenate(parts, out=target, casting="unsafe")
+            if rows is None:
+                target = out[first : first + len(parts)].reshape(-1)
+                np.concatenate(parts, out=target, casting="unsafe")
+            else:
+                for row, part in zip(rows[first : first + turn], parts, strict=True):
+                    out[row] = part
 
     def _kept_pieces(self, most: int) -> dict[int, Piece]:
         now = time.monotonic()
@@ -188,6 +211,12 @@ class Line(Generic[_T]):
         if now > kept.until or len(kept.pieces) > most:
             kept = self._kept = _KeptPieces(now + _SIZE_CHECK_S, {})
         return kept.pieces
+
+
+def _is_reversible(stored: np.dtype[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether casting integers to `dtype` keeps their bits."""
+    is_integer = stored.kind in "iu" and dtype.kind in "iu"
+    return is_integer and stored.itemsize == dtype.itemsize and dtype.isnative
 
 
 def parse_windows(

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 # Arguments of `mmap.mmap`. Before Python 3.13, a map keeps a second descriptor open.
 _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
-_MOST_MAPS = 4096
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+_LEAST_MAPS, _MOST_MAPS = 2, 4096
 _MOST_REMOTE_FILES = 4096
 _DESCRIPTORS_PER_MAP = 2
 
@@ -106,6 +108,19 @@ class MappedFile:
         del is_urgent
         self._advise(mmap.MADV_WILLNEED, start, stop)
 
+    def is_cold(self, byte_offset: int) -> bool:
+        """Return whether reading a byte would wait for a disk, or may do so.
+
+        False if the page is in the system's cache. Only Linux can say so, and not for
+        every file system.
+        """
+        if _NO_WAIT is None:
+            return True
+        try:
+            return os.preadv(self._fd, [bytearray(1)], byte_offset, _NO_WAIT) == 0
+        except OSError:  # The page is not there, or the file system cannot say so.
+            return True
+
     def read_at_random(self, start: int, stop: int) -> None:
         """Advise the system not to read ahead in the bytes `[start, stop)`.
 
@@ -163,7 +178,7 @@ def max_maps() -> int:
         return _MOST_MAPS
     num_maps = soft // _DESCRIPTORS_PER_MAP
     share = num_maps // 4 // max(1, len(_HOLDERS))
-    return max(2, min(_MOST_MAPS, num_maps // 8, share))
+    return max(_LEAST_MAPS, min(_MOST_MAPS, num_maps // 8, share))
 
 
 def with_room(make: Callable[[], _R]) -> _R:
@@ -208,14 +223,15 @@ class MapCache(Generic[_T]):
             found = with_room(lambda: self._make(number))
             files = self._maps if self._is_mapped(found) else self._remote
             files[number] = found
-        if self._is_mapped(found):
-            files, most = self._maps, max_maps()
-        else:
-            files, most = self._remote, _MOST_REMOTE_FILES
-        with contextlib.suppress(KeyError):  # Another thread may have evicted the file.
+        files = self._maps if self._is_mapped(found) else self._remote
+        try:
             files.move_to_end(number)
-            while len(files) > most:
-                files.popitem(last=False)
+            if len(files) > _LEAST_MAPS:  # Else the limit need not be computed.
+                most = max_maps() if files is self._maps else _MOST_REMOTE_FILES
+                while len(files) > most:
+                    files.popitem(last=False)
+        except KeyError:  # Another thread has evicted the file.
+            pass
         return found
 
     def __contains__(self, number: int) -> bool:

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
@@ -28,7 +29,12 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
-from roxxel_format._read.views import bin_rows, is_padding, span_rows
+from roxxel_format._read.spans import (
+    bin_rows,
+    is_padding,
+    ranges,
+    span_rows,
+)
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
@@ -56,6 +62,9 @@ begin inside a page."""
 
 
 _WINDOWS_AT_ONCE = 128
+
+_SAMPLED_WINDOWS = 16
+"""Number of windows of a hint, at most, that are looked for in the system's cache."""
 
 
 @dataclass
@@ -199,18 +208,35 @@ class CorpusReader:
     ) -> Tokens:
         """Return windows; see `Roxxel.read`."""
         begins, length = parse_windows(starts, length, len(self._line))
-        wanted = result_dtype((len(begins), length), dtype, out, self._line.dtype)
-        limits = self._limits_of(wanted)
+        shape = len(begins), length
+        wanted = result_dtype(shape, dtype, out, self._line.dtype)
+        self._limits_of(wanted)  # Before the memory of the result.
+        tokens = np.empty(shape, wanted) if out is None else out
+        self._fill(begins, tokens, None)
+        return tokens
+
+    def read_into(
+        self,
+        starts: npt.ArrayLike,
+        out: Tokens,
+        rows: Sequence[int] | None = None,
+    ) -> None:
+        """Fill rows with windows; see `Roxxel.read_into`."""
+        begins, _ = parse_windows(starts, out.shape[1], len(self._line))
+        self._fill(begins, out, rows)
+
+    def _fill(self, starts: list[int], out: Tokens, rows: Sequence[int] | None) -> None:
+        limits = self._limits_of(out.dtype)
         check = None
         if limits is not None:
-            check = partial(self._check_values, starts=begins, limits=limits)
+            check = partial(self._check_values, starts=starts, limits=limits)
 
-        def read() -> Tokens:
+        def fill() -> None:
             if self.contents.files.is_remote:
-                self._request(begins, length, is_urgent=True)
-            return self._line.read(begins, length, wanted, out, check)
+                self._request(starts, out.shape[1], is_urgent=True)
+            self._line.fill(starts, out, rows, check)
 
-        return self._without_damaged_copies(read)
+        self._without_damaged_copies(fill)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
@@ -265,7 +291,8 @@ class CorpusReader:
 
         at = bisect_left(range(len(ends)), document, key=before)
         # Padding counts as many documents before it as the document that follows it.
-        return at + int(is_padding(ends[at : at + 1], unit, int(ends[at + 1]))[0])
+        is_after = is_padding(ends[at : at + 1], ends[at + 1 : at + 2], unit)
+        return at + int(is_after[0])
 
     def _unit_of(self, shard: ShardMap) -> int:
         """Return the unit of a packed corpus; raise if the shard lacks its bins."""
@@ -286,45 +313,73 @@ class CorpusReader:
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
-        return self._without_damaged_copies(lambda: self._document_spans(start, stop))
+        return self.window_spans([start], stop - start)[:, 1:]
 
-    def _document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        contents = self.contents
-        if contents.bins is not None:
-            return self._packed_spans(start, stop)
-        parts: list[npt.NDArray[np.int64]] = []
-        for number, at, until in self._line.parts(start, stop):
-            low, ends = self._line.file(number).ends_around(
-                at, until, checked=self._checked
+    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+        """Return the documents of windows; see `Roxxel.window_spans`."""
+        begins, length = parse_windows(starts, length, len(self._line))
+        if not (begins and length):
+            return np.empty((0, 4), np.int64)
+        first = np.array(begins, np.int64)
+        number = self.contents.shard_of(min(begins))
+        if max(begins) + length <= self.contents.bounds[number + 1]:
+            return self._without_damaged_copies(
+                lambda: _filled(self._spans_in(number, first, first + length))
             )
-            low += contents.first_own[number] - contents.joined[number]
-            rows = span_rows(low, ends, at, until)
-            rows[:, 1:] += contents.bounds[number]
-            is_joined = contents.joined[number]
-            if parts and is_joined and rows[0, 0] == parts[-1][-1, 0]:
-                parts[-1][-1, 2] = rows[0, 2]
-                rows = rows[1:]
-            if len(rows):
-                parts.append(rows)
-        return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
+        return self._without_damaged_copies(lambda: self._spans_across(first, length))
 
-    def _packed_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return `_document_spans` of a packed corpus: no document is in two shards."""
+    def _spans_across(
+        self, first: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[np.int64]:
+        """Return the documents of windows in several shards."""
+        bounds, stop = self._bounds, first + length
+        # A window is a piece of each shard that holds some of its tokens.
+        number = bounds.searchsorted(first, "right") - 1
+        counts = bounds.searchsorted(stop, "left") - number
+        window, number = ranges(number, counts)
+        first = np.maximum(first[window], bounds[number])
+        stop = np.minimum(stop[window], bounds[number + 1])
+        parts: list[npt.NDArray[np.int64]] = []
+        for shard in np.unique(number).tolist():
+            (at,) = np.nonzero((number == shard) & (first < stop))
+            if at.size:
+                part = self._spans_in(shard, first[at], stop[at])
+                part[:, 0] = window[at][part[:, 0]]
+                parts.append(part)
+        rows = np.concatenate(parts)
+        rows = _filled(rows[rows[:, 0].argsort(kind="stable")])
+        if self.contents.bins is not None:  # No document is in two shards.
+            return rows
+        # A document that continues in the next shard has a row for each shard.
+        is_new = np.append(True, (rows[1:, :2] != rows[:-1, :2]).any(axis=1))
+        (heads,) = np.nonzero(is_new)
+        last = np.append(heads[1:], len(rows)) - 1
+        return np.column_stack((rows[heads, :3], rows[last, 3]))
+
+    def _spans_in(
+        self, number: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return the documents of windows inside a shard; documents may be empty."""
         contents = self.contents
-        parts = [np.empty((0, 3), np.int64)]
-        for number, at, until in self._line.parts(start, stop):
-            shard = self._line.file(number)
+        shard, first = self._line.file(number), contents.bounds[number]
+        starts, stops = starts - first, stops - first
+        found = shard.find_documents(starts, stops, checked=self._checked)
+        own = contents.first_own[number]
+        if contents.bins is None:
+            rows = span_rows(found, starts, stops)
+            rows[:, 1] += own - contents.joined[number]
+        else:
             unit = self._unit_of(shard)
-            low, ends = shard.ends_around(at, until, checked=self._checked)
-            high = low + ends.size
-            after = min(high + 1, shard.layout.num_documents)
-            following = shard.ends(high, after, checked=self._checked)
-            ends = np.append(ends, following if following.size else [-1])
-            rows = bin_rows(low, ends, at, until, unit)
-            rows[rows[:, 0] >= 0, 0] += contents.first_own[number]
-            rows[:, 1:] += contents.bounds[number]
-            parts.append(rows)
-        return np.concatenate(parts)
+            last = found.document[found.last]
+            following = shard.ends_after(last, checked=self._checked)
+            rows = bin_rows(found, following, starts, stops, unit)
+            rows[rows[:, 1] >= 0, 1] += own
+        rows[:, 2:] += first
+        return rows
+
+    @cached_property
+    def _bounds(self) -> npt.NDArray[np.int64]:
+        return np.array(self.contents.bounds, np.int64)
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False
@@ -338,9 +393,25 @@ class CorpusReader:
                 )
             )
             return
+        if not self._is_cold(begins, length):
+            return
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
+
+    def _is_cold(self, starts: list[int], length: int) -> bool:
+        """Return whether some of the windows, spread evenly, are not in memory.
+
+        Advice for pages that are in memory costs several times the reading itself.
+        """
+        if not length:
+            return False
+        sampled = starts[:: max(1, -(-len(starts) // _SAMPLED_WINDOWS))]
+        for token in chain.from_iterable((at, at + length - 1) for at in sampled):
+            number = self.contents.shard_of(token)
+            if self._line.file(number).is_cold(token - self.contents.bounds[number]):
+                return True
+        return False
 
     def _without_damaged_copies(self, read: Callable[[], _R]) -> _R:
         """Return `read()`; if a copy is damaged, read the shard in its bucket."""
@@ -445,6 +516,12 @@ class CorpusReader:
             f"{table.max_values[number]}; the bytes are damaged, so fetch or write "
             "this shard again"
         )
+
+
+def _filled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the rows of documents that have tokens."""
+    has_tokens = rows[:, 2] < rows[:, 3]
+    return rows if has_tokens.all() else rows[has_tokens]
 
 
 def _stretches(

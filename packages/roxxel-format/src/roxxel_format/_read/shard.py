@@ -10,6 +10,7 @@ from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
 from roxxel_format._read.maps import MappedFile
+from roxxel_format._read.spans import find_ends
 from roxxel_format._spec.dtypes import item_size
 from roxxel_format._spec.layout import (
     FOOT_SIZE,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import OpenFile
+    from roxxel_format._read.spans import Found
     from roxxel_format._spec.dtypes import Tokens
 
 _DOCUMENTS_AT_ONCE = 1 << 16
@@ -103,6 +105,10 @@ class ShardMap:
         else:
             span = self._bytes_of(start, stop)
         self._file.will_need(*span, is_urgent=is_urgent)
+
+    def is_cold(self, token: int) -> bool:
+        """Return whether reading a token would wait for a disk, or may do so."""
+        return self._file.is_cold(self._bytes_of(token, token)[0])
 
     def will_need_sections(
         self, *, checksums: bool, documents: bool, is_urgent: bool
@@ -208,26 +214,40 @@ class ShardMap:
         skipped = first * 8 - blocks.start * size
         return np.frombuffer(data, "<i8", last - first, skipped)
 
-    def ends_around(
-        self, start: int, stop: int, *, checked: bool
-    ) -> tuple[int, npt.NDArray[np.int64]]:
-        """Return the first document with items in `[start, stop)`, and document ends.
-
-        The ends begin with the end of this document, and finish with the first end that
-        is at least `stop`. `start` is an item of the shard; `start < stop`.
-        """
-        ends = self.document_ends
-        low = int(np.searchsorted(ends, start, "right"))
-        high = int(np.searchsorted(ends, stop, "left")) + 1
+    def find_documents(
+        self,
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+        *,
+        checked: bool,
+    ) -> Found:
+        """Find the documents of the windows `[starts[i], stops[i])`, not empty."""
+        found = find_ends(self.document_ends, starts, stops)
         if not (checked and self._file.is_mapped):
-            return low, ends[low:high]
-        # The search read unverified bytes of the map, so repeat the search in a copy.
-        first = max(0, low - 1)
-        part = self.ends(first, min(high, self.layout.num_documents), checked=True)
-        again = np.searchsorted(part, start, "right"), np.searchsorted(part, stop)
-        if again != (low - first, high - 1 - first):
-            raise self._file.changed()
-        return low, part[low - first :]
+            return found
+        # The search read unverified bytes of the map, so repeat the search in copies.
+        parts: list[npt.NDArray[np.int64]] = []
+        for window in range(starts.size):
+            documents = found.document[found.window == window].tolist() or [0]
+            first, stop = max(0, documents[0] - 1), documents[-1] + 1
+            part = self.ends(first, stop, checked=True)
+            at = slice(window, window + 1)
+            again = find_ends(part, starts[at], stops[at])
+            if (again.document + first).tolist() != documents:
+                raise self._file.changed()
+            parts.append(again.end)
+        return found._replace(end=np.concatenate(parts))
+
+    def ends_after(
+        self, documents: npt.NDArray[np.int64], *, checked: bool
+    ) -> npt.NDArray[np.int64]:
+        """Return the end of the document after each of some; -1 after the last."""
+        found = np.full(documents.shape, -1)
+        for at, document in enumerate(documents.tolist()):
+            stop = min(document + 2, self.layout.num_documents)
+            for end in self.ends(document + 1, stop, checked=checked):
+                found[at] = end
+        return found
 
     @property
     def _block_size(self) -> int:
