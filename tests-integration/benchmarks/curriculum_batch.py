@@ -1,10 +1,14 @@
-"""Measures `batch(step)` against the bare `read` of the same windows.
+"""Measures `batch(step)` against the bare `read` of the same windows, and its parts.
 
 The bare read is the least work that a batch needs: the windows are known in advance,
 and one `read` of each source fills part of an int32 array. Both are timed in turn, over
 stretches of consecutive steps. A stretch is a whole block of computed positions, so the
 time of `batch` includes all index arithmetic. The ratio is the median over the
 stretches. Times are CPU times, so other work on the machine does not count.
+
+Then the same tokens in one source, in five and in 200, in turn: what a batch costs with
+more sources, and with the fields that depend on documents. Of these the least time over
+the rounds counts, because all of them grow alike beside other work.
 
     python tests-integration/benchmarks/curriculum_batch.py [--mib 64] [--rounds 15]
 """
@@ -25,11 +29,18 @@ from roxxel_curriculum import Curriculum, Phase, Sampler
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 Group = tuple[Roxxel, "npt.NDArray[np.int64]", "npt.NDArray[np.int64]"]
 
 WEIGHTS = {"self": 0.5, "a": 0.2, "b": 0.1, "c": 0.1, "d": 0.1}
+FIELDS: dict[str, tuple[Any, ...]] = {
+    "tokens": (),
+    "segments": ("segment_ids", "positions"),
+    "mask": ("loss_mask",),
+}
 SHAPES = ((5, 64, 1025), (5, 64, 2049), (1, 16, 1025), (1, 64, 2049), (1, 1, 32769))
 
 
@@ -48,12 +59,78 @@ def main() -> None:
         for num_sources, batch_size, seq_len in SHAPES:
             names = list(WEIGHTS)[:num_sources]
             compare({n: corpora[n] for n in names}, batch_size, seq_len, options.rounds)
+        for batch_size, seq_len in ((16, 1025), (64, 2049)):
+            split(Path(folder), options.mib << 20, batch_size, seq_len, options.rounds)
 
 
-def write(path: Path, num_bytes: int) -> Roxxel:
+def split(
+    folder: Path,
+    num_bytes: int,
+    batch_size: int,
+    seq_len: int,
+    rounds: int,
+    counts: Sequence[int] = (1, 5, 200),
+) -> None:
+    """Print what a batch costs with more sources, and with more fields."""
+    steps, samplers = 20, dict[tuple[int, str], Sampler]()
+    for count in counts:
+        corpora = {
+            f"{count}-{at}": write(
+                folder / f"{count}-{at}.rox", num_bytes // count, document_tokens=700
+            )
+            for at in range(count)
+        }
+        for corpus in corpora.values():
+            corpus.tokens[:].max()  # First touch of the pages.
+        first, *_ = corpora
+        primary = corpora[first]
+        curriculum = Curriculum(
+            primary,
+            [
+                Phase(
+                    steps * (rounds + 1), batch_size, seq_len, dict.fromkeys(corpora, 1)
+                )
+            ],
+            {name: each for name, each in corpora.items() if name != first},
+            policies=dict.fromkeys(corpora, "repeat"),
+            primary=first,
+        )
+        for name, more in FIELDS.items():
+            samplers[count, name] = curriculum.sampler(1, fields=("tokens", *more))
+    times = {key: [field_us(each, range(steps))] for key, each in samplers.items()}
+    for number in range(1, rounds + 1):
+        part = range(number * steps, (number + 1) * steps)
+        for key, sampler in samplers.items():
+            times[key].append(field_us(sampler, part))
+    least = {key: min(values[1:]) for key, values in times.items()}
+    one = least[counts[0], "tokens"]
+    for count in counts:
+        tokens = least[count, "tokens"]
+        print(
+            f"{count:3} sources, {batch_size:3}x{seq_len}: tokens {tokens:6.1f} us, "
+            f"{tokens / one:.1f} of one source (target: 4); with "
+            f"segments {least[count, 'segments'] / tokens:.1f} of it (target: 3), with "
+            f"mask {least[count, 'mask'] / tokens:.1f}"
+        )
+
+
+def field_us(sampler: Sampler, steps: range) -> float:
+    """Return microseconds a step of batches whose windows are known."""
+    for step in steps:
+        sampler.windows(step)
+    started = time.thread_time()
+    for step in steps:
+        sampler.batch(step)
+    return (time.thread_time() - started) / len(steps) * 1e6
+
+
+def write(path: Path, num_bytes: int, document_tokens: int | None = None) -> Roxxel:
+    """Return a corpus of random tokens: one document, or several of equal length."""
     rng = np.random.default_rng(0)
-    corpus = Roxxel(path)
-    corpus.write([rng.integers(0, 50_000, num_bytes // 2, np.uint16)], dtype="uint16")
+    tokens = rng.integers(0, 50_000, num_bytes // 2, np.uint16)
+    size = document_tokens or tokens.size
+    documents = [tokens[at : at + size] for at in range(0, tokens.size, size)]
+    Roxxel(path).write(documents, dtype="uint16", exist="replace")
     return Roxxel(path)
 
 

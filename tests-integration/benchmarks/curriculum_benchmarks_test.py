@@ -29,6 +29,14 @@ def test_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("3 sources, 512x65: bare read")
 
 
+def test_more_sources_and_more_fields(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curriculum_batch.split(tmp_path, 2**19, 4, 65, rounds=1, counts=(1, 3))
+
+    assert "  3 sources,   4x65: tokens" in capsys.readouterr().out
+
+
 def test_index_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     curriculum_index.compare_sizes(steps=8, rounds=1)
     curriculum_index.declare_and_plan(rounds=1, sizes=[(20, 10)])

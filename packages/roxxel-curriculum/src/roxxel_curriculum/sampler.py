@@ -6,6 +6,7 @@ from bisect import bisect_right
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._bind.fields import (
@@ -20,6 +21,7 @@ from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
 from roxxel_curriculum._bind.masking import Masking
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
+from roxxel_curriculum._bind.reading import BatchReader
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
     batch_dtype,
@@ -39,6 +41,8 @@ from roxxel_curriculum.state import checked_state, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
 
     from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
@@ -105,7 +109,10 @@ class Sampler:
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
-        self._masking = Masking(solution, self._readers, reads_columns=self._has_mask)
+        self._reader = BatchReader(self._readers)
+        self._masking = Masking(
+            solution, self._readers, self._reader, reads_columns=self._has_mask
+        )
         if self._has_mask and past is not None:
             self._masking.check_columns(checked_state(past, self.primary))
         self._source_keys = {
@@ -155,23 +162,33 @@ class Sampler:
         """
         return self.rows(step, slice(None))
 
-    def rows(self, step: int, rows: Rows, columns: slice | None = None) -> Any:
+    def rows(
+        self,
+        step: int,
+        rows: Rows,
+        columns: slice | None = None,
+        *,
+        out: npt.NDArray[Any] | None = None,
+    ) -> Any:
         """Return some rows and columns of a batch; reads no other tokens.
 
         Args:
             step: Training step, `0 <= step < total_steps`.
             rows: Slice, or integers in `[0, B)`.
             columns: Slice with step 1 or None; None for all T columns.
+            out: Array for the tokens, of their shape and of the sampler's dtype, which
+                this method fills. Pass the memory of your framework to save a copy.
 
         Returns:
             `batch(step)[rows, columns]`. If a batch is a dict, a dict of its arrays,
-            each indexed this way.
+            each indexed this way. The tokens are `out`, if it is given.
 
         Raises:
             IndexError: The step is outside the run, or a row outside the batch.
             TypeError: `rows` or `columns` has the wrong type, or a source holds
                 tokens outside the range of int32.
-            ValueError: `columns` has a step other than 1.
+            ValueError: `columns` has a step other than 1, or `out` has another shape or
+                dtype.
         """
         step = as_integer("step", step)
         block = self._block(step)
@@ -179,16 +196,25 @@ class Sampler:
         source, start = block.rows(step)
         chosen = checked_rows(rows, source.size)
         source, start = source[chosen], start[chosen]
-        windows = source, start + first, length
-        tokens = self._masking.read(step, block.source_indices, *windows, self.dtype)
+        shape = source.size, length
+        tokens = np.empty(shape, self.dtype) if out is None else out
+        if tokens.shape != shape or tokens.dtype != self.dtype:
+            raise ValueError(
+                f"out has shape {tokens.shape} and dtype {tokens.dtype}, but these "
+                f"rows need {shape} and {self.dtype}; pass such an array"
+            )
+        windows = source, start + first
+        self._masking.read(step, *windows, tokens)
         if self.fields == ("tokens",):
             return tokens
         mask = None
         if self._has_mask:
             finds_padding = not reads_documents(self.fields)
-            mask = self._masking.mask(step, *windows, finds_padding=finds_padding)
+            mask = self._masking.mask(
+                step, *windows, length, finds_padding=finds_padding
+            )
         return fill_fields(
-            self.fields, tokens, source, start, self._readers, mask, first_column=first
+            self.fields, tokens, source, start, self._reader, mask, first_column=first
         )
 
     def windows(self, step: int) -> Windows:
@@ -307,7 +333,7 @@ class Sampler:
         stop = min(first + num_steps, self.total_steps)
         blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
         wanted = windows_ahead(blocks, rows, self._masking.partial_rows)
-        for (index, length), starts in wanted.items():
+        for index, length, starts in wanted:
             documents = reads_documents(self.fields)
             if self._has_mask:
                 self._masking.will_need(index, starts, length)

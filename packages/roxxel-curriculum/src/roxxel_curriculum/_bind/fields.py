@@ -11,7 +11,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from roxxel_format import TokenReader
+    from roxxel_curriculum._bind.reading import BatchReader
 
 Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source", "loss_mask"]
 
@@ -81,34 +81,12 @@ def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
     return start, max(0, stop - start)
 
 
-def read_rows(
-    readers: Mapping[int, TokenReader],
-    source: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    length: int,
-    dtype: np.dtype[Any],
-) -> npt.NDArray[Any]:
-    """Return the windows of some rows; reads each source once.
-
-    `readers` maps the index of each source of these rows to its reader.
-    """
-    if len(readers) == 1:
-        [reader] = readers.values()
-        return reader.read(starts, length, dtype)
-    tokens = np.empty((starts.size, length), dtype)
-    for index, reader in readers.items():
-        rows = np.flatnonzero(source == index)
-        if rows.size:
-            tokens[rows] = reader.read(starts[rows], length, dtype)
-    return tokens
-
-
 def fill_fields(
     fields: Sequence[Field],
     tokens: npt.NDArray[Any],
     source: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
-    readers: Sequence[TokenReader],
+    reader: BatchReader,
     mask: npt.NDArray[np.int32] | None,
     *,
     first_column: int = 0,
@@ -123,7 +101,7 @@ def fill_fields(
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
     if reads_documents(fields):
         made["segment_ids"], made["positions"] = _segments(
-            tokens.shape, source, starts, readers, first_column
+            tokens.shape, source, starts, reader, first_column
         )
     if mask is not None:
         if "segment_ids" in made:
@@ -139,7 +117,7 @@ def _segments(
     shape: tuple[int, ...],
     source: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
-    readers: Sequence[TokenReader],
+    reader: BatchReader,
     first_column: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return `segment_ids` and `positions` of some rows, int32.
@@ -148,23 +126,38 @@ def _segments(
     window, position 0 is the first token of the window. Padding, the document -1, has
     segment 0.
     """
-    segments = np.empty(shape, np.int32)
-    positions = np.empty(shape, np.int32)
-    columns = np.arange(first_column, first_column + shape[1])
-    for row in range(shape[0]):
-        start = int(starts[row])
-        stop = start + first_column + shape[1]
-        spans = readers[int(source[row])].document_spans(start, stop)
-        first = spans[:, 1] - start
-        sizes = spans[:, 2] - start - np.maximum(first, first_column)
-        sizes = np.maximum(sizes, 0)
-        if int(sizes.sum()) != shape[1]:
-            raise ValueError(
-                f"the documents of source {int(source[row])} cover {int(sizes.sum())} "
-                f"of the tokens [{start + first_column}, {stop}); the reader must "
-                "assign every token to one document"
-            )
-        is_document = spans[:, 0] >= 0
-        segments[row] = np.repeat(np.cumsum(is_document) * is_document, sizes)
-        positions[row] = columns - np.repeat(first, sizes)
+    num_columns = shape[1]
+    spans = reader.spans(source, starts, first_column + num_columns)
+    row = spans[:, 0]
+    first, stop = (spans[:, at] - starts[row] for at in (2, 3))
+    sizes = np.maximum(stop - np.maximum(first, first_column), 0)
+    _check_covered(row, sizes, source, starts + first_column, num_columns)
+    is_document = spans[:, 1] >= 0
+    segment = np.cumsum(is_document)
+    segment -= (segment - is_document)[row.searchsorted(row)]  # From the row's first.
+    segment *= is_document
+    ids: npt.NDArray[np.int32] = np.asarray(segment, np.int32)
+    segments = ids.repeat(sizes).reshape(shape)
+    positions = np.repeat(-first.astype(np.int32), sizes).reshape(shape)
+    positions += np.arange(first_column, first_column + num_columns, dtype=np.int32)
     return segments, positions
+
+
+def _check_covered(
+    row: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    source: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    length: int,
+) -> None:
+    """Raise a ValueError unless the documents of each row have all its tokens."""
+    covered = np.bincount(row, sizes, starts.size).astype(np.int64)
+    wrong = np.flatnonzero(covered != length)
+    if wrong.size:
+        at = int(wrong[0])
+        start = int(starts[at])
+        raise ValueError(
+            f"the documents of source {int(source[at])} cover {int(covered[at])} of "
+            f"the tokens [{start}, {start + length}); the reader must assign every "
+            "token to one document"
+        )

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import ChecksumError
 
-from roxxel_curriculum._bind.fields import read_rows
+from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import damaged_tokens, mask_column
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._plan.withdrawn import WithdrawnByStep
+from roxxel_curriculum._plan.withdrawn import NOTHING, WithdrawnByStep
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._bind.reading import BatchReader
     from roxxel_curriculum._plan.solution import Solution
 
     _Integers = npt.NDArray[np.int64]
@@ -43,7 +44,12 @@ class Masking:
     """
 
     def __init__(
-        self, solution: Solution, readers: Sequence[TokenReader], *, reads_columns: bool
+        self,
+        solution: Solution,
+        readers: Sequence[TokenReader],
+        reader: BatchReader,
+        *,
+        reads_columns: bool,
     ) -> None:
         names = solution.source_names
         found = {
@@ -56,6 +62,7 @@ class Masking:
         self._columns = columns
         self._names = names
         self._readers = readers
+        self._reader = reader
         self._has_withdrawals = bool(solution.withdrawals)
         self._withdrawn = WithdrawnByStep(solution.withdrawals, names)
         sources = enumerate(solution.declaration.sources)
@@ -64,46 +71,41 @@ class Masking:
     def read(
         self,
         step: int,
-        source_indices: Sequence[int],
         source: _Integers,
         starts: _Integers,
-        length: int,
-        dtype: np.dtype[Any],
-    ) -> npt.NDArray[Any]:
-        """Return the windows of some rows, with 0 in withdrawn ranges of tokens.
+        tokens: npt.NDArray[Any],
+    ) -> None:
+        """Fill `tokens` with the windows of some rows, and 0 in withdrawn ranges.
 
         `source` and `starts` hold the index of each row's source and the first token of
-        its window. `source_indices` are the sources of the whole step.
+        its window.
 
         Raises:
             ChecksumError: A block is damaged; the message says how to leave it out.
         """
-        readers = {index: self._readers[index] for index in source_indices}
+        length = tokens.shape[1]
         try:
             partial = self.partial_rows(step, source, starts, length)
             if not partial.size:
-                return read_rows(readers, source, starts, length, dtype)
-            tokens = np.zeros((source.size, length), dtype)
+                self._reader.fill(source, starts, tokens)
+                return
             whole = np.delete(np.arange(source.size), partial)
-            if whole.size:
-                tokens[whole] = read_rows(
-                    readers, source[whole], starts[whole], length, dtype
-                )
+            self._reader.fill(source[whole], starts[whole], tokens, whole)
             for row in partial:
                 at = start = int(starts[row])
-                reader, stop = readers[int(source[row])], start + length
+                stop = start + length
                 left_out = self._ranges(step, int(source[row]), start, stop)
+                tokens[row] = 0
                 for first, last in [*left_out, (stop, stop)]:
                     if at < first:
-                        [part] = reader.read([at], first - at, dtype)
-                        tokens[row, at - start : first - start] = part
+                        part = tokens[row : row + 1, at - start : first - start]
+                        self._reader.fill(source[[row]], np.array([at]), part)
                     at = last
         except ChecksumError as error:
             remedy = self._remedy(step, error)
             if remedy is None:
                 raise
             raise error.with_message(f"{error}; {remedy}") from error
-        return tokens
 
     def partial_rows(
         self, step: int, source: _Integers, starts: _Integers, length: int
@@ -112,9 +114,11 @@ class Masking:
         if not self._has_withdrawals:
             return np.empty(0, np.int64)
         is_partial = np.zeros(source.size, np.bool_)
-        for index, withdrawal in self._withdrawn.at(step).items():
-            rows = np.flatnonzero(source == index)
-            is_partial[rows] = withdrawal.tokens.touches(starts[rows], length)
+        withdrawn = self._withdrawn.at(step)
+        for index, rows in by_source(source):
+            if index in withdrawn:
+                tokens = withdrawn[index].tokens
+                is_partial[rows] = tokens.touches(starts[rows], length)
         return np.flatnonzero(is_partial)
 
     def mask(
@@ -131,20 +135,19 @@ class Masking:
         Without `finds_padding`, padding is 1: the caller knows it from the documents.
         """
         mask = np.ones((source.size, length), np.int32)
-        for index, column in self._columns.items():
-            rows = np.flatnonzero(source == index)
-            if rows.size:
-                mask[rows] = column.read(starts[rows], length) != 0
         withdrawn = self._withdrawn.at(step)
         padded = self._padded if finds_padding else set[int]()
-        for row in np.flatnonzero(np.isin(source, [*padded, *withdrawn])):
+        for index, rows in by_source(source):
+            if index in self._columns:
+                mask[rows] = self._columns[index].read(starts[rows], length) != 0
+            left_out = withdrawn[index].documents if index in withdrawn else NOTHING
+            if index in padded or len(left_out):
+                spans = self._reader.spans(source[rows], starts[rows], length)
+                is_learned = (spans[:, 1] >= 0) & ~left_out.holds(spans[:, 1])
+                sizes = spans[:, 3] - spans[:, 2]
+                mask[rows] &= np.repeat(is_learned, sizes).reshape(rows.size, length)
+        for row in self.partial_rows(step, source, starts, length):
             index, start = int(source[row]), int(starts[row])
-            if index in padded or len(withdrawn[index].documents):
-                spans = self._readers[index].document_spans(start, start + length)
-                is_learned = spans[:, 0] >= 0
-                if index in withdrawn:
-                    is_learned &= ~withdrawn[index].documents.holds(spans[:, 0])
-                mask[row] &= np.repeat(is_learned, spans[:, 2] - spans[:, 1])
             for first, last in self._ranges(step, index, start, start + length):
                 mask[row, first - start : last - start] = 0
         return mask

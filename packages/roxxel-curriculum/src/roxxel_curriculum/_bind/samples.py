@@ -37,7 +37,6 @@ class SampleBlock:
 
     steps: range
     seq_len: int
-    source_indices: tuple[int, ...]  # the sources of these rows, sorted
     source: npt.NDArray[np.int64]  # index of the source of each row
     start: npt.NDArray[np.int64]  # first token of each row in its source
 
@@ -179,7 +178,6 @@ def make_block(
     return SampleBlock(
         steps,
         phase.seq_len,
-        tuple(sorted({*sources})),
         source.reshape(shape),
         start.reshape(shape),
     )

@@ -1,9 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-Only this module uses optional members of a `TokenReader`, such as `with_version`, and
-only if the reader's type defines them. If a wrapper forwards unknown members by
-`__getattr__`, `with_version` would return the wrapped reader, which may read other
-tokens than the wrapper.
+Only this module and `reading` use optional members of a `TokenReader`, such as
+`with_version`, and only if the reader's type defines them. If a wrapper forwards
+unknown members by `__getattr__`, `with_version` would return the wrapped reader, which
+may read other tokens than the wrapper.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "with_version": ("fingerprint",),
     "with_check": ("check",),
     "damaged_tokens": ("error",),
+    "read_into": ("starts", "out", "rows"),
+    "window_spans": ("starts", "length"),
     "column": ("name",),
 }
 """The methods of a reader that are called, with their positional arguments."""
