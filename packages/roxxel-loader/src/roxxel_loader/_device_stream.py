@@ -9,17 +9,26 @@ from __future__ import annotations
 import inspect
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import numpy as np
 from roxxel_store.arguments import as_integer
 
 from ._arguments import check_callable
 from ._guard import Guard
 from ._pipeline.iterate import BatchIterator, make_global
-from .sharding._global_arrays import HostLeaf, host_batch, layouts, whole_leaf
+from .sharding._global_arrays import (
+    HostLeaf,
+    aligned_empty,
+    device_dtype,
+    host_batch,
+    layouts,
+    shape_of,
+    whole_leaf,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -39,6 +48,10 @@ class RowSource(Protocol):
     read the steps `[step, step + n)` next. If `will_need` accepts a third argument, the
     loader passes the slice of rows that this process reads. Otherwise the loader calls
     `will_need` only if this process reads all rows.
+
+    If `rows` has a keyword `out`, and the source a `dtype`, the loader passes an array
+    of this dtype for the values of one device. A source that fills this array and
+    returns it, alone or as a leaf, saves a copy. It must not use the array later.
 
     Example:
         >>> class Steps:
@@ -151,6 +164,7 @@ class _RowReader:
     ) -> None:
         self._source = source
         self._layout_of = layout_of
+        self._out_dtype = _out_dtype(source)
         self._hints = _Hints(source, start, stop)
         if start < stop:
             layout_of(source.shape(start))
@@ -158,20 +172,33 @@ class _RowReader:
     def __call__(self, step: int) -> HostBatch:
         layout = self._layout_of(self._source.shape(step))
         self._hints.give(step, layout)
-        parts = [
-            self._source.rows(step, *_arguments(read, layout.shape))
-            for read in layout.reads
-        ]
+        memory: list[npt.NDArray[Any]] = []
+        if self._out_dtype is None:
+            reads = layout.reads
+            parts = [
+                self._source.rows(step, *_arguments(read, layout.shape))
+                for read in reads
+            ]
+        else:
+            reads, dtype = layout.parts, self._out_dtype
+            memory = [aligned_empty(shape_of(read), dtype) for read in reads]
+            rows: Any = self._source.rows
+            parts = [
+                rows(step, *_arguments(read, layout.shape), out=out)
+                for read, out in zip(reads, memory, strict=True)
+            ]
 
         def to_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
-            _check_shapes(name, layout, values)
+            _check_shapes(name, layout.shape, reads, values)
             # A leaf may have fewer or more axes than the batch.
             num_axes = min(values[0].ndim, len(layout.shape))
             tail = values[0].shape[num_axes:]
             spans = tuple((0, size) for size in tail)
-            boxes = [(*read[:num_axes], *spans) for read in layout.reads]
+            boxes = [(*read[:num_axes], *spans) for read in reads]
             shape = (*layout.shape[:num_axes], *tail)
-            return HostLeaf(name, shape, list(zip(boxes, values, strict=True)))
+            is_aligned = [*map(id, values)] == [*map(id, memory)]
+            pieces = list(zip(boxes, values, strict=True))
+            return HostLeaf(name, shape, pieces, is_aligned)
 
         return host_batch(f"step {step}", parts, to_leaf)
 
@@ -214,6 +241,19 @@ class _Hints:
             hint(step, num_steps)
 
 
+def _out_dtype(source: RowSource) -> np.dtype[Any] | None:
+    """Return the dtype of the arrays that a source fills; None if it fills none."""
+    dtype: Any = getattr(source, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        return None
+    try:
+        inspect.signature(source.rows).bind(0, slice(1), None, out=None)
+    except (TypeError, ValueError):
+        return None
+    found = cast("np.dtype[Any]", dtype)
+    return found if device_dtype(found, "the source's batch") == found else None
+
+
 def _takes_rows(hint: Callable[..., Any]) -> bool:
     try:
         inspect.signature(hint).bind(0, 1, slice(1))
@@ -234,15 +274,17 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
     return rows, None
 
 
-def _check_shapes(name: str, layout: Layout, parts: list[npt.NDArray[Any]]) -> None:
+def _check_shapes(
+    name: str, shape: Shape, reads: Sequence[Box], parts: list[npt.NDArray[Any]]
+) -> None:
     """Raise a ValueError if a part lacks the requested rows and columns."""
-    for read, part in zip(layout.reads, parts, strict=True):
-        wanted = tuple(stop - start for start, stop in read)
+    for read, part in zip(reads, parts, strict=True):
+        wanted = shape_of(read)
         num_axes = max(1, min(part.ndim, len(wanted)))
         if part.shape[:num_axes] != wanted[:num_axes]:
-            rows, columns = _arguments(read, layout.shape)
+            rows, columns = _arguments(read, shape)
             raise ValueError(
                 f"{name}: the source returned an array of shape {part.shape} for rows "
-                f"{rows} and columns {columns} of a batch of shape {layout.shape}; "
+                f"{rows} and columns {columns} of a batch of shape {shape}; "
                 f"return an array whose shape begins with {wanted}"
             )

@@ -5,10 +5,11 @@ box that a device holds. A read is a box that the process reads; a piece is a re
 its values. The reads of a process are disjoint and cover its parts, so the process
 reads each value once, even if several devices hold the value.
 
-The loader copies each part once, to aligned and contiguous memory and a dtype that
-devices support, and passes the copy to JAX. The copy is never modified, so JAX may
-alias the copy on the CPU or transfer it in the background. The caller may reuse the
-original immediately.
+JAX gets each part in aligned and contiguous memory, in a dtype that devices support.
+This memory is never modified, so JAX may alias it on the CPU or transfer it in the
+background. A source that fills arrays of the loader fills this memory, so its values
+are copied once on their way from the file. The loader copies the values of other
+sources, which may reuse their own memory immediately.
 """
 
 from __future__ import annotations
@@ -140,6 +141,11 @@ def box_of(index: Sequence[Any], shape: Shape) -> Box:
     return (*spans, *((0, size) for size in shape[len(spans) :]))
 
 
+def shape_of(box: Box) -> Shape:
+    """Return the shape of the values in a box."""
+    return tuple(stop - start for start, stop in box)
+
+
 def index_in(part: Box, box: Box) -> Index | None:
     """Return the slices of a part within a box; None if the part is not inside."""
     spans = list(zip(part, box, strict=True))
@@ -177,13 +183,15 @@ def _touch(left: Box, right: Box, axis: int) -> bool:
 class HostLeaf(NamedTuple):
     """One leaf of a global batch, as the pieces that this process read.
 
-    `shape` is global. Each piece is a box and its values on the host. Each part lies
-    inside one piece. Errors name the leaf by `name`.
+    `shape` is global. Each piece is a box and its values on the host. Two boxes are
+    disjoint or equal. Errors name the leaf by `name`. If `is_aligned`, all values are
+    arrays of `aligned_empty` that nothing else uses, so JAX may keep them.
     """
 
     name: str
     shape: Shape
     pieces: Sequence[tuple[Box, npt.NDArray[Any]]]
+    is_aligned: bool = False
 
 
 class HostBatch(NamedTuple):
@@ -222,9 +230,15 @@ def whole_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
 
 
 def copy_parts(leaf: HostLeaf, layout: Layout) -> dict[Box, npt.NDArray[Any]]:
-    """Return an aligned copy of each part of a leaf."""
+    """Return each part of a leaf in aligned memory, which may be the leaf's own."""
     dtype = device_dtype(leaf.pieces[0][1].dtype, leaf.name)
-    return {part: _aligned_copy(_values(part, leaf), dtype) for part in layout.parts}
+    ready = dict(leaf.pieces) if leaf.is_aligned else {}
+    return {
+        part: ready[part]
+        if part in ready and ready[part].dtype == dtype
+        else _aligned_copy(_values(part, leaf), dtype)
+        for part in layout.parts
+    }
 
 
 def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> jax.Array:
@@ -252,6 +266,17 @@ def _values(part: Box, leaf: HostLeaf) -> npt.NDArray[Any]:
         index = index_in(part, box)
         if index is not None:
             return values[index]
+    found = np.empty(shape_of(part), leaf.pieces[0][1].dtype)
+    num_values = 0
+    for box, values in dict(leaf.pieces).items():
+        spans = zip(part, box, strict=True)
+        shared = tuple((max(a[0], b[0]), min(a[1], b[1])) for a, b in spans)
+        to, of = index_in(shared, part), index_in(shared, box)
+        if to is not None and of is not None:
+            found[to] = values[of]
+            num_values += values[of].size
+    if num_values == found.size:
+        return found
     raise ValueError(
         f"{leaf.name}: a device needs {part} of an array of shape {leaf.shape}, but "
         f"this process reads {[box for box, _ in leaf.pieces]}; split all leaves of a "
@@ -259,10 +284,15 @@ def _values(part: Box, leaf: HostLeaf) -> npt.NDArray[Any]:
     )
 
 
-def _aligned_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    num_bytes = prod(values.shape) * dtype.itemsize
+def aligned_empty(shape: Shape, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return a new array whose memory JAX may use without a copy."""
+    num_bytes = prod(shape) * dtype.itemsize
     memory = np.empty(num_bytes + _ALIGNMENT, np.uint8)
     byte_offset = -memory.ctypes.data % _ALIGNMENT
-    copy = np.ndarray(values.shape, dtype, memory, byte_offset)
+    return np.ndarray(shape, dtype, memory, byte_offset)
+
+
+def _aligned_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    copy = aligned_empty(values.shape, dtype)
     copy[...] = values
     return copy

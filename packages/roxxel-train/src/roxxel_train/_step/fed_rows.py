@@ -5,7 +5,7 @@ Computing sources and parts reads no tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,11 +29,24 @@ class FedRows:
         """Return the shape of a batch."""
         return self._sampler.shape(step)
 
-    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Fed:
-        """Return part of a batch, and the sources of its rows."""
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the tokens of a batch."""
+        return self._sampler.dtype
+
+    def rows(
+        self,
+        step: int,
+        rows: slice,
+        columns: slice | None = None,
+        *,
+        out: npt.NDArray[Any] | None = None,
+    ) -> Fed:
+        """Return part of a batch and its sources; the tokens fill `out`."""
         source = self._sampler.windows(step).source.astype(np.int32)
         order = None if self._num_parts == 1 else self._order(step, source)[rows]
-        return Fed(self._sampler.rows(step, rows, columns), source[rows], order)
+        tokens = self._sampler.rows(step, rows, columns, out=out)
+        return Fed(tokens, source[rows], order)
 
     def will_need(self, step: int, n: int = 1, rows: slice | None = None) -> None:
         """Pass a hint to the sampler."""
