@@ -7,7 +7,10 @@ processes are killed by SIGKILL at random moments; they start again with the app
 after the last one in their journal. At the end, the corpus has every finished append
 exactly once, in one piece and in order. An unfinished append is complete or absent.
 
+First prints the CPU time of an append to a corpus of few versions and of many.
+
     python tests-integration/benchmarks/format_append.py                # small
+    python tests-integration/benchmarks/format_append.py --versions 1000
     python tests-integration/benchmarks/format_append.py --appends 200 --kills 20
     python tests-integration/benchmarks/format_append.py --appends 200 --processes 4
 """
@@ -42,6 +45,7 @@ def main() -> None:
     parser.add_argument("--appends", type=int, default=20, help="of each process")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kills", type=int, default=4, help="of each process")
+    parser.add_argument("--versions", type=int, default=20, help="appends to time")
     parser.add_argument("--seed", type=int, help="default: a new one")
     parser.add_argument(
         "--append", nargs=4, metavar=("PATTERN", "PROCESS", "FIRST", "STOP")
@@ -51,8 +55,26 @@ def main() -> None:
         pattern, *numbers = options.append
         append(pattern, *map(int, numbers))
         return
+    time_versions(options.versions)
     seed = random.randrange(2**32) if options.seed is None else options.seed
     run(options.appends, options.processes, options.kills, seed)
+
+
+def time_versions(num_versions: int) -> None:
+    """Print the CPU time of the appends at the beginning and at the end."""
+    times_ms: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(num_versions):
+            started = time.process_time()
+            _campaign.write(f"{folder}/c_*.rox", documents(0, number), "append")
+            times_ms.append(1e3 * (time.process_time() - started))
+        num_bytes = Path(folder, "c_manifest.json").stat().st_size
+    first, last = times_ms[:10], times_ms[-10:]
+    print(
+        f"an append takes {sum(first) / len(first):.1f} ms of CPU at version 10 and "
+        f"{sum(last) / len(last):.1f} at version {num_versions}; the manifest has "
+        f"{num_bytes / num_versions:.0f} bytes for each"
+    )
 
 
 def append(pattern: str, process: int, first: int, stop: int) -> None:

@@ -308,7 +308,8 @@ def _bins(table: dict[str, Any], shards: ShardTable) -> BinTable | None:
 
 def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
     tables = [_object(item) for item in _list(value, "versions")]
-    counts = [_integer(table.get("num_shards"), "num_shards") for table in tables]
+    counts: list[Any] = [table.get("num_shards") for table in tables]
+    _check_integers(counts, "num_shards", 0)
     _check(
         all(one < other for one, other in pairwise([0, *counts])),
         f"versions of {counts!r:.100} shards",

@@ -32,6 +32,7 @@ SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
+_SHARD_NUMBER = re.compile(r"[0-9]{5}|[1-9][0-9]{5,}")  # As `shard` writes it.
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
@@ -129,9 +130,7 @@ class CorpusName:
     def number(self, name: str) -> int | None:
         """Return the number in the file name of a shard; None for other names."""
         digits = self._starred(name)
-        if digits is None or not re.fullmatch("[0-9]{5,}", digits):
-            return None
-        return int(digits) if self.shard(int(digits)).name == name else None
+        return int(digits) if digits and _SHARD_NUMBER.fullmatch(digits) else None
 
     def _starred(self, name: str) -> str | None:
         """Return the text in place of the star; None for names that do not match."""
