@@ -10,6 +10,7 @@ import argparse
 import re
 from importlib import import_module
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +21,7 @@ from roxxel_store.command import EXIT_CODES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+ROOT = Path(__file__).parents[1]
 PROGRAMS = {f"roxxel-{name}": f"roxxel_{name}.cli" for name in PASSED_ON}
 
 
@@ -41,6 +43,8 @@ def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
 
 
 EVERY = dict(commands())
+WORDS = "|".join({name.split()[-1] for name in EVERY})
+ALONE = re.compile(rf"(?<![./\w-])roxxel-(?:prepare|format|ckpt) (?:{WORDS})\b")
 
 
 def run(program: str, words: Sequence[str]) -> int:
@@ -113,6 +117,19 @@ def test_a_program_says_its_version_and_its_commands(
     assert "commands (each has its own --help):\n" in capsys.readouterr().err
     assert run(program, ["--version"]) == 0
     assert re.fullmatch(rf"{program} \d+\.\d+\.\d+\n", capsys.readouterr().out)
+
+
+def test_pages_name_commands_in_one_form() -> None:
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    found = {
+        page.name: names
+        for page in pages
+        if "_build" not in page.parts
+        and (names := ALONE.findall(page.read_text("utf-8")))
+    }
+
+    assert len(pages) > 40
+    assert found == {}, "write `roxxel format info`, which needs no second program"
 
 
 def test_help_of_a_command_in_a_list_is_a_verb_without_a_full_stop() -> None:
