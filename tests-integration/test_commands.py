@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -135,3 +136,64 @@ def test_pages_name_commands_in_one_form() -> None:
 def test_help_of_a_command_in_a_list_is_a_verb_without_a_full_stop() -> None:
     for said in {**COMMANDS, **PASSED_ON}.values():
         assert re.match(r"[a-z]+,? .*[^.]$", said), said
+
+
+SHOWN = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+INLINE = re.compile(r"`(roxxel (?!corpus )[a-z][^`]*)`")  # "roxxel corpus 1": a record
+PAGES = [
+    page
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("*/**/*.md"))
+    if not {"_build", ".venv"} & set(page.parts) and page.name != "CHANGELOG.md"
+]
+
+
+def named(words: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """Return the command of a line, and its arguments; None for no such command."""
+    for number in (3, 2):
+        name = " ".join(words[:number])
+        if name in EVERY:
+            return name, words[number:]
+    aliased = ["roxxel", "prepare", *words[1:]] if words[1:2] == ["write"] else []
+    return named(aliased) if aliased else None
+
+
+def lines_of(page: Path) -> Iterator[list[str]]:
+    """Yield the words of every `roxxel` line that a page shows and no test runs."""
+    for shown in SHOWN.findall(page.read_text("utf-8")):
+        whole = shown.replace("\\\n", " ")
+        whole = re.sub(r"\$\w+_ID\b", "0", whole)
+        for line in re.sub(r"\$\w+_COUNT\b", "8", whole).splitlines():
+            before, found, rest = line.partition("roxxel ")
+            if found and re.fullmatch(r"\$ (uv run )?|", before):
+                yield shlex.split(found + rest, comments=True)
+
+
+def test_every_command_line_that_pages_show_is_one() -> None:
+    seen = 0
+    for page in PAGES:
+        for words in lines_of(page):
+            found = named(words)
+            assert found is not None, f"{page}: {words}"
+            name, arguments = found
+            EVERY[name].parse_args(arguments)  # or ends with what is wrong
+            seen += 1
+
+    assert seen > 15
+
+
+def test_every_option_that_prose_names_is_one() -> None:
+    seen = 0
+    for page in PAGES:
+        for code in INLINE.findall(page.read_text("utf-8")):
+            words = " ".join(code.split()).split(" ")
+            found = named(words)
+            if found is None:
+                assert words[1] in {*COMMANDS, *PASSED_ON}, f"{page}: {code}"
+                continue
+            name, arguments = found
+            known = {x for each in actions_of(EVERY[name]) for x in each.option_strings}
+            options = {x.partition("=")[0] for x in arguments if x.startswith("--")}
+            assert options <= known, f"{page}: {code}"
+            seen += bool(options)
+
+    assert seen > 15

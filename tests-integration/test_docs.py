@@ -233,7 +233,7 @@ def test_reference_is_made_from_the_code() -> None:
         assert f"## roxxel {command}\n" in pages["commands"]
     assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
     assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]
-    assert "| `3` | damage found by `verify` |" in pages["exit-codes"]
+    assert "| `3` | a check found damage or a difference |" in pages["exit-codes"]
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
 
 
