@@ -27,7 +27,9 @@ def test_a_config_is_trained_lengthened_and_complete(
 
     assert main(["train", str(config)]) == 0
     shown = capsys.readouterr().out
-    assert "phase 1: steps 4-5 of 1 x 16" in shown
+    brief, _, rest = shown.partition("\n\n")
+    assert [line.split()[0] for line in brief.splitlines()] == ["6", "tokens:", "the"]
+    assert "phase 1: steps" not in rest
     assert "done: 6 of 6 steps" in shown
     assert f"roxxel report {run}" in shown
     assert f"roxxel train {config}" in shown
@@ -36,11 +38,17 @@ def test_a_config_is_trained_lengthened_and_complete(
     assert kept_configs(run) == ["step-0.toml"]
 
     assert main(["train", str(config)]) == 0
-    assert "This run is already complete: 6 steps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "This run is already complete: 6 steps" in shown
+    assert "phase 1: steps" not in shown
+    assert main(["train", str(config), "-v"]) == 0
+    assert "phase 1: steps 4-5 of 1 x 16" in capsys.readouterr().out
 
     config.write_text(CONFIG.replace("steps = 2", "steps = 3"))
     assert main(["train", str(config)]) == 0
-    assert "done: 7 of 7 steps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "phase 1: steps 4-6 of 1 x 16" in shown  # the schedule changed
+    assert "done: 7 of 7 steps" in shown
     assert kept_configs(run) == ["step-0.toml", "step-6.toml"]
     assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
 
