@@ -10,7 +10,8 @@
 - `roxxel_ckpt`: checkpoints (`Checkpointer`), also as `roxxel.checkpoint`;
 - `roxxel_train`: the loop (`Trainer`).
 
-`roxxel.cli` is the `roxxel` command. `roxxel.config` reads config files.
+`roxxel.cli` is the `roxxel` command. `replay` trains a run again without some of its
+documents. `roxxel.config` reads config files.
 `roxxel.quickstart` is an example of a whole run.
 """
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from roxxel import checkpoint, sharding
     from roxxel.config import load_schedule, parse_schedule, schedule_from
+    from roxxel.replaying import check_replay, replay
     from roxxel.run import Run, open_run
 
 _MEMBERS = (
@@ -45,6 +47,7 @@ _MEMBERS = (
 
 _OWN = {
     **dict.fromkeys(("Run", "open_run"), "run"),
+    **dict.fromkeys(("check_replay", "replay"), "replaying"),
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
 }
 """Names that this package has itself, and the module of each name."""
@@ -158,6 +161,7 @@ __all__ = [
     "WriteSummary",
     "ZipDataset",
     "best_rule",
+    "check_replay",
     "checkpoint",
     "data_state",
     "describe_rows",
@@ -180,6 +184,7 @@ __all__ = [
     "read_description",
     "recorded_sampler",
     "repeat",
+    "replay",
     "run_data",
     "schedule_from",
     "sharding",

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from roxxel_format.naming import named
+from roxxel_format import Roxxel
+from roxxel_format.naming import documents_at, named
 from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
+from roxxel_train.run_folder import shown_name
 
 from roxxel.run import open_run
+from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
@@ -22,10 +27,16 @@ if TYPE_CHECKING:
 
 
 def add_run_arguments(
-    parser: argparse.ArgumentParser, *, reads_text: bool = True
+    parser: argparse.ArgumentParser,
+    *,
+    reads_text: bool = True,
+    needs_run: bool = True,
 ) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="folder of a run, or its URL: the save_path"
+        "run",
+        nargs=None if needs_run else "?",
+        metavar="RUN",
+        help="folder of a run, or its URL: the save_path",
     )
     parser.add_argument(
         "--source",
@@ -67,7 +78,6 @@ def codec_of(
     Raises:
         RunFolderError: The source's tokenizer is unknown or cannot be loaded.
     """
-    from roxxel_format import Roxxel
     from roxxel_format.texts import text_codec
 
     try:
@@ -89,10 +99,92 @@ def codec_of(
     return codec
 
 
+def documents_of(
+    text: str,
+    corpora: Mapping[str, TokenReader],
+    primary: str,
+    options: argparse.Namespace,
+) -> tuple[str, Sequence[int]]:
+    """Return the source and the documents that `SOURCE:N` or `SOURCE:NAME` names."""
+    name, document = _split(text, [*corpora, "self"])
+    name, corpus = named_source(name, primary, corpora, options)
+    if not isinstance(corpus, Roxxel):
+        raise RunFolderError(
+            f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
+            "which documents have no numbers; give --tokens"
+        )
+    try:
+        return name, documents_at(corpus, document)
+    except (IndexError, ValueError) as error:
+        raise RunFolderError(f"{options.run}: source {name!r}: {error}") from error
+
+
+def named_source(
+    name: str,
+    primary: str,
+    corpora: Mapping[str, TokenReader],
+    options: argparse.Namespace,
+) -> tuple[str, TokenReader]:
+    """Return the shown name of a source, and its corpus."""
+    name = shown_name(name, primary)
+    if name not in corpora:
+        raise RunFolderError(
+            f"{options.run}: the run has no source {name!r}; "
+            f"its sources are {', '.join(map(repr, corpora))}"
+        )
+    return name, corpora[name]
+
+
+def places_of(
+    wanted: str | Sequence[int],
+    corpora: Mapping[str, TokenReader],
+    options: argparse.Namespace,
+) -> Iterator[tuple[str, int, int]]:
+    """Yield the source and the tokens `[start, stop)` of each place of a text or ids.
+
+    Raises:
+        RunFolderError: The text is empty, or a source's tokenizer is unknown.
+    """
+    for name, corpus in corpora.items():
+        tokens: Sequence[int] | npt.NDArray[Any] = (
+            codec_of(name, corpus, options).encode(wanted)
+            if isinstance(wanted, str)
+            else wanted
+        )
+        if not len(tokens):
+            raise RunFolderError("--text is empty; give a text to find")
+        with Progress(f"searching {name}") as progress:
+            shown = partial(_share_of, progress, corpus.num_tokens)
+            for start in find_tokens(corpus, tokens, shown):
+                yield name, start, start + len(tokens)
+
+
+def document_named(text: str) -> str:
+    """Parse `SOURCE:N` or `SOURCE:NAME`."""
+    if not all(text.partition(":")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
+        )
+    return text
+
+
 def named_documents(corpus: TokenReader, numbers: Sequence[int]) -> str:
     """Return documents with their ids or paths: `documents 3 (a:3), 4 (a:4)`."""
     listed = ", ".join(f"{number}{named(corpus, number)}" for number in numbers)
     return f"document{'s' * (len(numbers) != 1)} {listed}"
+
+
+def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
+    progress(num_searched, num_tokens)
+
+
+def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
+    """Return source and document of `SOURCE:DOCUMENT`; either may hold colons."""
+    names = sorted(sources, key=len, reverse=True)
+    source = next((name for name in names if text.startswith(f"{name}:")), None)
+    if source is None:
+        source = text.partition(":")[0]
+    return source, text[len(source) + 1 :]
 
 
 def _named_path(text: str) -> tuple[str, str]:

@@ -15,6 +15,8 @@ from roxxel.cli._words import at_least_1, say
 if TYPE_CHECKING:
     import argparse
 
+    from roxxel.run import Run
+
 DESCRIPTION = """\
 Let the model of a run continue a text, to see what it has learned. RUN@STEP
 takes the checkpoint of a step, RUN the newest one. The text ends after --tokens
@@ -28,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prompt", required=True, metavar="TEXT", help="the text to continue"
     )
+    add_sampling_arguments(parser)
+
+
+def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tokens",
         type=at_least_1,
@@ -55,7 +61,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the prompt and its continuation."""
     options.run, step = split_step(options.run)
-    opened_run = opened(options)
+    text, num_added = continued(opened(options), step, options)
+    if options.json:
+        say(json.dumps({"prompt": options.prompt, "text": text, "tokens": num_added}))
+        return
+    say(text)
+
+
+def continued(
+    opened_run: Run, step: int | None, options: argparse.Namespace
+) -> tuple[str, int]:
+    """Return the prompt as a run's model continues it, and the number of new tokens."""
     corpus = opened_run.corpora()[opened_run.primary]
     codec = codec_of(opened_run.primary, corpus, options)
     prompt = codec.encode(options.prompt)
@@ -80,8 +96,4 @@ def run(options: argparse.Namespace) -> None:
         raise RunFolderError(f"{options.run}: {error}") from error
     # Decoded with the prompt, because some tokenizers drop a space at the beginning.
     tokens = np.concatenate([prompt, added]).astype(corpus.dtype)
-    text = readable(codec.decode(tokens))
-    if options.json:
-        say(json.dumps({"prompt": options.prompt, "text": text, "tokens": len(added)}))
-        return
-    say(text)
+    return readable(codec.decode(tokens)), len(added)

@@ -26,8 +26,7 @@ from roxxel.cli._words import (
 from roxxel.config import (
     ConfigError,
     RunConfig,
-    begun_state,
-    keep_config,
+    keep_begun,
     load_config,
     make_trainer,
     newest_config,
@@ -131,11 +130,10 @@ def run(options: argparse.Namespace) -> None:
 
 def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
     """Keep the config in the run's folder, and say what the run will read."""
-    folder = RunFolder(run_folder)
-    with Progress(f"reading {run_folder}"), folder.claimed():
-        state = begun_state(config, folder.path)
-        is_shown = is_verbose or _reads_otherwise(config, folder.path)
-        keep_config(config, folder.path, 0 if state is None else state["step"])
+    with Progress(f"reading {run_folder}"):
+        before = RunFolder(run_folder).path
+        is_shown = is_verbose or _reads_otherwise(config, before)
+        state = keep_begun(config)
     plan = planned(config, state)
     if is_shown:
         print_plan(plan, tell)

@@ -5,22 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roxxel_format import Roxxel
-from roxxel_format.naming import documents_at, names_of
-from roxxel_store.command import Progress
+from roxxel_format.naming import names_of
 from roxxel_train import RunFolderError
-from roxxel_train.run_folder import shown_name
 
-from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
+from roxxel.cli._runs import (
+    add_run_arguments,
+    document_named,
+    documents_of,
+    named_documents,
+    named_source,
+    opened,
+    places_of,
+)
 from roxxel.cli._words import say
-from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel_curriculum import Occurrence
     from roxxel_format import TokenReader
@@ -58,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument(
         "--document",
-        type=_document,
+        type=document_named,
         metavar="SOURCE:N|NAME",
         help="document N, from 0, or the documents of this id or path",
     )
@@ -148,51 +151,18 @@ def _chosen(
 ) -> Iterator[_Range]:
     """Yield the ranges of tokens that the arguments name."""
     if options.document is not None:
-        name, document = _split(options.document, [*corpora, "self"])
-        name, corpus = _named(name, primary, corpora, options)
-        if not isinstance(corpus, Roxxel):
-            raise RunFolderError(
-                f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
-                "which documents have no numbers; give --tokens"
-            )
-        try:
-            numbers = documents_at(corpus, document)
-        except (IndexError, ValueError) as error:
-            raise RunFolderError(f"{options.run}: source {name!r}: {error}") from error
+        name, numbers = documents_of(options.document, corpora, primary, options)
+        corpus: Any = corpora[name]
         for number in numbers:
             start, stop, _ = corpus.document_range(number)
             yield _Range(name, start, stop)
     elif options.tokens is not None:
         name, start, stop = options.tokens
-        name, _ = _named(name, primary, corpora, options)
+        name, _ = named_source(name, primary, corpora, options)
         yield _Range(name, start, stop)
     else:
-        for name, corpus in corpora.items():
-            wanted = options.ids
-            if wanted is None:
-                wanted = codec_of(name, corpus, options).encode(options.text)
-            if not len(wanted):
-                raise RunFolderError("--text is empty; give a text to find")
-            with Progress(f"searching {name}") as progress:
-                shown = partial(_share_of, progress, corpus.num_tokens)
-                for start in find_tokens(corpus, wanted, shown):
-                    yield _Range(name, start, start + len(wanted))
-
-
-def _named(
-    name: str,
-    primary: str,
-    corpora: Mapping[str, TokenReader],
-    options: argparse.Namespace,
-) -> tuple[str, TokenReader]:
-    """Return the shown name of a source, and its corpus."""
-    name = shown_name(name, primary)
-    if name not in corpora:
-        raise RunFolderError(
-            f"{options.run}: the run has no source {name!r}; "
-            f"its sources are {', '.join(map(repr, corpora))}"
-        )
-    return name, corpora[name]
+        wanted = options.text if options.ids is None else options.ids
+        yield from (_Range(*found) for found in places_of(wanted, corpora, options))
 
 
 def _show_masked(
@@ -246,27 +216,6 @@ def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
         "stop": place.stop,
         "is_trained": place.step < trained,
     }
-
-
-def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:
-    progress(num_searched, num_tokens)
-
-
-def _split(text: str, sources: Iterable[str]) -> tuple[str, str]:
-    """Return source and document of `SOURCE:DOCUMENT`; either may hold colons."""
-    names = sorted(sources, key=len, reverse=True)
-    source = next((name for name in names if text.startswith(f"{name}:")), None)
-    if source is None:
-        source = text.partition(":")[0]
-    return source, text[len(source) + 1 :]
-
-
-def _document(text: str) -> str:
-    if not all(text.partition(":")):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
-        )
-    return text
 
 
 def _tokens(text: str) -> tuple[str, int, int]:

@@ -71,6 +71,7 @@ from roxxel.config._schedule import (
 )
 from roxxel.config._text import config_at, config_text, keep_config, newest_config
 from roxxel.config._trainer import (
+    keep_begun,
     make_model,
     make_pair,
     make_trainer,
@@ -90,6 +91,7 @@ __all__ = [
     "compare_held_out",
     "config_at",
     "config_text",
+    "keep_begun",
     "keep_config",
     "load_config",
     "load_schedule",

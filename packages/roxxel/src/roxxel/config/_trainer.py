@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
+from roxxel_train import RunFolder
 
 from roxxel.config._declaration import ConfigError
 from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
-from roxxel.config._text import config_text
+from roxxel.config._text import config_text, keep_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -80,6 +81,22 @@ def make_trainer(config: RunConfig) -> Trainer:
             **given,
             **_mesh_keywords(config.mesh),
         )
+
+
+def keep_begun(config: RunConfig) -> dict[str, Any] | None:
+    """Copy a config into the folder of its run before a start; return `begun_state`.
+
+    Raises:
+        RunFolderError: Another process is training in the folder.
+        RunMismatchError, CheckpointError: As in `begun_state`.
+        OSError: A copy cannot be written, or the file of the config is missing.
+    """
+    assert config.run_folder is not None  # noqa: S101 - make_trainer requires save_path
+    folder = RunFolder(config.run_folder)
+    with folder.claimed():
+        state = begun_state(config, folder.path)
+        keep_config(config, folder.path, 0 if state is None else state["step"])
+    return state
 
 
 def _keywords(config: RunConfig) -> dict[str, Any]:

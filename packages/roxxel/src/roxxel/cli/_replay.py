@@ -1,0 +1,186 @@
+"""`roxxel replay`: trains a run again without some of its documents."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel_format import Roxxel
+from roxxel_store.command import Found
+from roxxel_train import RunFolderError
+
+from roxxel.cli._runs import (
+    add_run_arguments,
+    document_named,
+    documents_of,
+    named_source,
+    opened,
+    places_of,
+)
+from roxxel.cli._sample import add_sampling_arguments, continued
+from roxxel.cli._words import say, tell
+from roxxel.run import open_run
+
+if TYPE_CHECKING:
+    import argparse
+
+    from roxxel.run import Run
+
+DESCRIPTION = """\
+See what some documents did to a model. The command goes back to the newest
+checkpoint before the run learned them, and trains the rest of the run twice with
+the same programs: once as it was (the control), and once without them. The second
+branch equals, bit for bit, a run that never learned them. Both branches are
+ordinary runs, in the folder of --out. The same command continues after a kill.
+"""
+
+EPILOG = """\
+examples:
+  roxxel replay runs/first --without web:3,17
+  roxxel replay runs/first --without-text "def quicksort" --each
+  roxxel replay --check runs/first-replay/replay.json
+
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser, needs_run=False)
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        type=document_named,
+        metavar="SOURCE:N[,N...]|NAME",
+        help="leave out these documents, by number from 0, id or path; repeatable",
+    )
+    parser.add_argument(
+        "--without-text",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="leave out every document that holds this text; repeatable",
+    )
+    parser.add_argument(
+        "--without-source",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="leave out all documents of a source; repeatable",
+    )
+    parser.add_argument(
+        "--each",
+        action="store_true",
+        help="train one branch without each document, and list them by their effect",
+    )
+    parser.add_argument(
+        "--from",
+        type=int,
+        dest="step",
+        metavar="STEP",
+        help=(
+            "begin with the checkpoint of this step, or at 0 with none (default: the "
+            "newest checkpoint before the first step that learns the documents)"
+        ),
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the branches (default: RUN-replay, beside RUN)",
+    )
+    parser.add_argument(
+        "--check",
+        type=Path,
+        metavar="RECEIPT",
+        help=(
+            "repeat the replay of this replay.json in a scratch folder, or in --out, "
+            "and compare; RUN says where the run is now. Exit code 3 means that "
+            "something differs"
+        ),
+    )
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="let control and branches continue this text"
+    )
+    add_sampling_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print what the documents did, or whether a receipt holds."""
+    from roxxel.replaying import check_replay, replay
+
+    sources = dict(options.source)
+    if options.check is not None:
+        found = check_replay(
+            options.check, options.run, out=options.out, sources=sources, say=tell
+        )
+        for line in found:
+            say(line)
+        if found:
+            raise Found(
+                f"{options.check}: the replay came out otherwise here, as the lines "
+                "above say; on another kind of device or release, compare the losses "
+                "instead"
+            )
+        say(f"{options.check}: holds, bit for bit")
+        return
+    if options.run is None:
+        raise RunFolderError("no run is given; give the folder of a run, or --check")
+    result = replay(
+        options.run,
+        _chosen(opened(options), options),
+        step=options.step,
+        out=options.out,
+        each=options.each,
+        sources=sources,
+        say=tell,
+    )
+    branches = [result.control, *result.branches]
+    samples: dict[str, str] = {}
+    if options.prompt is not None:
+        for branch in branches:
+            of_branch = open_run(branch.folder, sources)
+            samples[branch.name], _ = continued(of_branch, None, options)
+    if options.json:
+        say(json.dumps({**result.to_dict(), "samples": samples}))
+        return
+    tell("")
+    say(str(result))
+    for name, text in samples.items():
+        say(f"\n{name}: {text}")
+
+
+def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the documents that the arguments name, by source."""
+    corpora, primary = of_run.corpora(), of_run.primary
+    found: dict[str, list[Any]] = {}
+    for text in options.without:
+        head, *more = text.split(",")
+        if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
+            head, more = text, []  # A name may hold commas.
+        source, numbers = documents_of(head, corpora, primary, options)
+        found.setdefault(source, []).extend([*numbers, *map(int, more)])
+    for text in options.without_text:
+        num_found = 0
+        for source, start, stop in places_of(text, corpora, options):
+            spans = corpora[source].document_spans(start, stop)
+            numbers = np.unique(spans[:, 0])
+            found.setdefault(source, []).extend(numbers[numbers >= 0].tolist())
+            num_found += 1
+        if not num_found:
+            raise RunFolderError(
+                f"{options.run}: no source of the run holds the tokens of {text!r}; "
+                "leave out the first and the last word, whose tokens may be others"
+            )
+    for name in options.without_source:
+        source, corpus = named_source(name, primary, corpora, options)
+        if isinstance(corpus, Roxxel):
+            found.setdefault(source, []).append([0, corpus.num_documents])
+        else:
+            found.setdefault(source, []).append([0, len(corpus.documents)])
+    if not found:
+        raise RunFolderError(
+            "nothing is left out; give --without, --without-text or --without-source"
+        )
+    return found

@@ -1,0 +1,443 @@
+"""What did these documents do? A run again without them, exactly.
+
+`replay` goes back to the newest checkpoint before a run learned some documents, and
+trains the rest of the run twice with the same programs: once as it was (the control),
+and once without the documents. Batches are a pure function of the step, so the second
+branch equals, bit for bit, a run that never learned the documents. Whatever differs
+between the branches, the documents did.
+
+This is leave-one-out retraining without its price: only the steps after the checkpoint
+are trained again. Influence functions estimate this effect (Koh and Liang,
+*Understanding Black-box Predictions via Influence Functions*, 2017).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train import RunFolder, RunFolderError
+
+from roxxel.replaying._branches import (
+    CONTROL,
+    Place,
+    WithdrawnText,
+    base_config,
+    begun_step,
+    branch_config,
+    is_complete,
+    train,
+)
+from roxxel.replaying._choice import Start, find_start, listed, one_by_one
+from roxxel.replaying._receipt import (
+    Comparison,
+    changed_environment,
+    corpora_of,
+    differences,
+    read_receipt,
+    write_receipt,
+)
+from roxxel.run import open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from roxxel_curriculum import Documents
+
+    from roxxel.config import RunConfig
+    from roxxel.replaying._choice import Listed
+    from roxxel.run import Corpus, Run
+
+__all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
+
+_RECEIPT = "replay.json"
+_WITHDRAWN = "eval_loss/withdrawn"
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch of a replay, compared with the control.
+
+    Attributes:
+        name: `"control"`, `"without"`, or the document that is left out: `"web:3"`.
+        folder: Folder of the branch, an ordinary run.
+        step: Its last step.
+        state: SHA-256 of model and optimizer there.
+        parameters: SHA-256 of the trained parameters there.
+        feed: The digest of all batches, as in `metrics.jsonl`.
+        losses: Losses by name and step, as in `metrics.jsonl`.
+        distance: Euclidean distance of its parameters from those of the control.
+        norm: Euclidean norm of its parameters.
+    """
+
+    name: str
+    folder: str
+    step: int
+    state: str
+    parameters: str
+    feed: str
+    losses: Mapping[str, Mapping[int, float]] = field(repr=False)
+    distance: float = 0.0
+    norm: float = 0.0
+
+    def final(self, loss: str) -> float | None:
+        """Return the last value of a loss; None if the branch never logged it."""
+        values = self.losses.get(loss)
+        return values[max(values)] if values else None
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The result of `replay`; `str` of it is the report.
+
+    Attributes:
+        run: Folder or URL of the run.
+        without: What was left out, by source.
+        start: Where the branches begin, and why.
+        control: The branch that leaves nothing out.
+        branches: The other branches; those of `each=True` in order of their effect.
+        comparison: Whether the control is the run itself, bit for bit.
+        notes: What limits the conclusions.
+        seconds: Duration of the call.
+        receipt: The file that `check_replay` verifies.
+    """
+
+    run: str
+    without: Mapping[str, Sequence[Any]]
+    start: Start
+    control: Branch
+    branches: tuple[Branch, ...]
+    comparison: Comparison
+    notes: tuple[str, ...]
+    seconds: float
+    receipt: Path
+
+    def change(self, branch: Branch, loss: str) -> float | None:
+        """Return how much higher a loss of a branch ends than that of the control."""
+        ends = branch.final(loss), self.control.final(loss)
+        return None if None in ends else ends[0] - ends[1]  # type: ignore[operator]
+
+    def effect(self, branch: Branch) -> float:
+        """Return the number by which branches are ordered.
+
+        This is the mean change of the held-out losses. Without held-out sets, it is the
+        change of the loss on all texts that are left out.
+        """
+        names = [n for n in self.control.losses if n.startswith("eval_loss/")]
+        names = [n for n in names if n != _WITHDRAWN] or names
+        changes = [c for n in names if (c := self.change(branch, n)) is not None]
+        return sum(changes) / len(changes) if changes else branch.distance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {**asdict(self), "receipt": str(self.receipt)}
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        last = self.control.step
+        lines = [
+            f"{self.run}: {_shown(self.without)}",
+            f"{self.start}; trained: steps {self.start.step:,} to {last:,} of each",
+            f"control: {self.comparison}",
+            "",
+            *(self._table() if len(self.branches) == 1 else self._ranking()),
+            "",
+            *self.notes,
+            f"{self.seconds:.1f} s; receipt: {self.receipt}",
+        ]
+        return "\n".join(lines)
+
+    def _table(self) -> list[str]:
+        [branch] = self.branches
+        rows: list[Sequence[str]] = [("", "control", "without", "change")]
+        for name in sorted(self.control.losses, key=_place):
+            ends = self.control.final(name), branch.final(name)
+            if None not in ends:
+                change = f"{self.change(branch, name):+.4f}"
+                shown = (f"{end:.4f}" for end in ends)
+                rows.append([_named(name), *shown, change])
+        share = branch.distance / self.control.norm if self.control.norm else 0.0
+        apart = f"{branch.distance:.4g}, {share:.2%} of their norm"
+        if not branch.distance:
+            apart = "0: equal bit for bit"
+        return [*_aligned(rows), f"distance of the parameters: {apart}"]
+
+    def _ranking(self) -> list[str]:
+        names = sorted(self.control.losses, key=_place)
+        rows = [("without", "effect", *map(_named, names), "distance")]
+        for each in self.branches:
+            changes = (self.change(each, name) for name in names)
+            shown = ("-" if x is None else f"{x:+.5f}" for x in changes)
+            effect = f"{self.effect(each):+.5f}"
+            rows.append((each.name, effect, *shown, f"{each.distance:.4g}"))
+        return _aligned(rows)
+
+
+def replay(
+    run: str | os.PathLike[str],
+    without: Mapping[str, Documents],
+    *,
+    step: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    each: bool = False,
+    sources: Mapping[str, Corpus] | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> Replay:
+    """Train a run again without some documents, and again as it was; compare both.
+
+    A killed call continues when it is repeated: the branches are ordinary runs.
+
+    Args:
+        run: Folder of a run that `roxxel train` started, or its URL.
+        without: What to leave out, as for `Curriculum`: documents by source.
+        step: Begin with the checkpoint of this step; 0 trains from the beginning. None
+            takes the newest checkpoint before the first step that learns the documents.
+        out: Folder of the branches, of the receipt, and of a small corpus of the text
+            that is left out. None is the run's folder with `-replay` after its name.
+        each: Train one branch for each document instead of one without all of them.
+        sources: New locations of sources that moved, as for `open_run`.
+        say: Called with a line before each branch.
+
+    Raises:
+        RunFolderError: The run has no config, no step learns the documents, or no
+            checkpoint is old enough.
+        ConfigError: A source or document does not exist.
+        Preempted: A signal stopped a branch, whose state is saved.
+
+    Example:
+        >>> try:
+        ...     replay("nowhere", {"web": [3]})
+        ... except RunFolderError as error:
+        ...     print(error)
+        nowhere: there is no such folder; give the folder of a run
+    """
+    from roxxel.replaying._effects import compare
+
+    began_s = time.monotonic()
+    original = open_run(run, sources)
+    config = _config_of(original, sources)
+    chosen = listed(config, without)
+    folder = _folder(original, out)
+    begun = begun_step(folder)
+    start = find_start(original, chosen, step, begun)
+    say(str(start))
+    sampler = original.sampler()
+    where = original.path
+    place = Place(
+        folder,
+        where.absolute() if isinstance(where, Path) else where,
+        start.step,
+        sampler.total_steps,
+    )
+    corpora = original.corpora()
+    text = WithdrawnText.write(folder, corpora, chosen, config.schedule.phases)
+    base = base_config(config, place, text)
+    left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
+    # A loss that ignores the mask is refused before the control is trained.
+    configs = {
+        name: branch_config(base, place, name, out)
+        for name, out in {**left_out, CONTROL: {}}.items()
+    }
+    for number, (name, of_branch) in enumerate(configs.items(), 1):
+        if is_complete(of_branch, place.total_steps):
+            continue
+        say(f"branch {number} of {len(configs)}: {name}")
+        train(of_branch)
+    runs = {n: open_run(str(c.run_folder), sources) for n, c in configs.items()}
+    branches = _read(runs, start.step)
+    control = branches.pop(CONTROL)
+    result = Replay(
+        run=str(run),
+        without=chosen,
+        start=start,
+        control=control,
+        branches=tuple(branches.values()),
+        comparison=compare(original, runs[CONTROL], start.step),
+        notes=tuple(_notes(base)),
+        seconds=time.monotonic() - began_s,
+        receipt=folder / _RECEIPT,
+    )
+    ordered = sorted(result.branches, key=result.effect, reverse=True)
+    result = replace(result, branches=tuple(ordered))
+    write_receipt(result.receipt, _receipt(result, original, runs[CONTROL], each=each))
+    return result
+
+
+def check_replay(
+    receipt: str | os.PathLike[str],
+    run: str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    sources: Mapping[str, Corpus] | None = None,
+    say: Callable[[str], object] = lambda _: None,
+) -> list[str]:
+    """Repeat a replay, and compare what comes out with its receipt.
+
+    Args:
+        receipt: The `replay.json` of a replay, on this or on another machine.
+        run: Where the run is now; None for where it was.
+        out: Folder of the repeated branches; None for a temporary one.
+        sources: As for `replay`.
+        say: As for `replay`.
+
+    Returns:
+        What the receipt claims and the repeated replay does not confirm; first, if
+        there is anything, what is another machine or software.
+
+    Raises:
+        RunFolderError: The file is no receipt; and as for `replay`.
+    """
+    then = read_receipt(Path(receipt))
+    with TemporaryDirectory(prefix="roxxel-replay-") as scratch:
+        again = replay(
+            then["run"]["path"] if run is None else run,
+            then["without"],
+            step=then["start"],
+            out=Path(scratch) / "again" if out is None else out,
+            each=then["each"],
+            sources=sources,
+            say=say,
+        )
+        now = read_receipt(again.receipt)
+    found = [*differences(then, now)]
+    return [*changed_environment(then, now), *found] if found else []
+
+
+def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
+    """Return the config of a run, with the sources where they are now."""
+    config = run.config
+    if config is None or config.model is None:
+        raise RunFolderError(
+            f"{run.path}: a Python program started this run, so its folder has no "
+            "config to train by; train runs by `roxxel train CONFIG`, or give "
+            "branch_from= and without= in the program"
+        )
+    moved: dict[str, tuple[str, ...]] = {}
+    for name, given in (sources or {}).items():
+        paths: Any = [given] if isinstance(given, str | os.PathLike) else given
+        if not isinstance(paths, list | tuple):
+            raise TypeError(f"sources[{name!r}] is {given!r}; give its path")
+        named = "self" if name == run.primary and name not in config.sources else name
+        moved[named] = tuple(_absolute(os.fspath(path)) for path in paths)  # pyright: ignore[reportUnknownArgumentType]
+    return replace(config, sources={**config.sources, **moved})
+
+
+def _absolute(path: str) -> str:
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
+    if out is not None:
+        return Path(out).absolute()
+    if not isinstance(run.path, Path):
+        raise RunFolderError(
+            f"{run.path}: is in a bucket; give --out FOLDER for the branches"
+        )
+    path = run.path.absolute()
+    return path.with_name(f"{path.name}-replay")
+
+
+def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
+    """Return what came out of the branches, each compared with the control."""
+    from roxxel.replaying._effects import Arrays, losses
+
+    control = runs[CONTROL]
+    of_control = Arrays.at(control, control.trained_steps)
+    found: dict[str, Branch] = {}
+    for name, run in runs.items():
+        step = run.trained_steps
+        arrays = of_control if run is control else Arrays.at(run, step)
+        rows = [row for row in run.metrics if "digest" in row]
+        found[name] = Branch(
+            name=name,
+            folder=str(run.path),
+            step=step,
+            state=arrays.digest,
+            parameters=arrays.parameters_digest,
+            feed=rows[-1]["digest"] if rows else "",
+            losses=losses(run, start),
+            distance=arrays.distance(of_control),
+            norm=arrays.norm,
+        )
+    return found
+
+
+def _notes(config: RunConfig) -> list[str]:
+    if "segment_ids" in config.trainer["fields"]:
+        return []
+    note = (
+        "note: batches have no segment_ids, so tokens after the text in its rows still "
+        "attend to it: it is not learned, but it is still context for others"
+    )
+    return [note]
+
+
+def _receipt(result: Replay, run: Run, control: Run, *, each: bool) -> dict[str, Any]:
+    from roxxel.replaying._effects import environment
+
+    parent = RunFolder(control.path).parent
+    branches = {one.name: one for one in (result.control, *result.branches)}
+    return {
+        "run": {
+            "path": _absolute(str(run.path)),
+            "id": (run.files.record or {}).get("id"),
+        },
+        "without": result.without,
+        "start": result.start.step,
+        "each": each,
+        "corpora": corpora_of(run),
+        "checkpoint": None
+        if parent is None or not result.start.step
+        else {"step": parent.step, "digest": parent.digest},
+        "environment": environment(control),
+        "branches": {
+            name: {
+                "step": one.step,
+                "state": one.state,
+                "parameters": one.parameters,
+                "feed": one.feed,
+            }
+            for name, one in branches.items()
+        },
+        "control_is_the_run": asdict(result.comparison),
+        "losses": {name: one.losses for name, one in branches.items()},
+        "distances": {name: one.distance for name, one in branches.items()},
+        "seconds": result.seconds,
+    }
+
+
+def _shown(without: Mapping[str, Sequence[Any]]) -> str:
+    parts: list[str] = []
+    for source, items in without.items():
+        count = sum(len(range(*x)) if isinstance(x, list | tuple) else 1 for x in items)
+        some = ", ".join(map(str, items)) if count <= 8 else f"{count:,} of them"
+        parts.append(f"{source} {some}")
+    return "without " + "; ".join(parts)
+
+
+def _place(name: str) -> tuple[bool, bool, str]:
+    """Return the place of a loss in a table: the text itself, held-out, training."""
+    return name != _WITHDRAWN, not name.startswith("eval"), name
+
+
+def _named(loss: str) -> str:
+    kind, _, name = loss.partition("/")
+    if loss == _WITHDRAWN:
+        return "loss on the text itself"
+    if kind == "eval_loss":
+        return f"held-out loss {name}"
+    return f"training loss of {name}" if name else "training loss"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[str] = []
+    for first, *rest in rows:
+        cells = [first.ljust(widths[0])]
+        cells += [x.rjust(w) for x, w in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines

@@ -1,0 +1,217 @@
+"""The branches of a replay: the config of each, and its training.
+
+Each branch is an ordinary run with a config file of its own, so every command reads it,
+and the same replay continues it after a kill. All branches have the same programs: they
+differ in what the field `loss_mask` holds.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from roxxel_curriculum import Phase, Schedule
+from roxxel_format import Roxxel
+from roxxel_store.output import replace_file
+from roxxel_train import RunFolder, RunFolderError
+
+from roxxel.config import (
+    EvalConfig,
+    RunConfig,
+    config_text,
+    keep_begun,
+    load_config,
+    make_trainer,
+)
+from roxxel.replaying._choice import listed, tokens_of
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping, Sequence
+    from pathlib import Path
+
+    from roxxel_format import TokenReader
+
+    from roxxel.replaying._choice import Listed
+
+CONTROL = "control"
+"""The branch that leaves nothing out."""
+
+_NOT_OF_A_BRANCH = ("profile", "log_to", "branch_from", "best_metric")
+"""Settings of a run that its branches must not repeat, such as its sinks."""
+
+_MASK = "loss_mask"
+_NUM_EVALUATIONS = 8
+_MOST_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the branches of a replay begin and lie.
+
+    Attributes:
+        folder: The folder that holds the branches.
+        run: Absolute folder of the run, or its URL.
+        start: Step at which the branches begin.
+        total_steps: Steps of the whole run.
+    """
+
+    folder: Path
+    run: Path | str
+    start: int
+    total_steps: int
+
+
+def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConfig:
+    """Return the config that all branches share."""
+    trainer = {n: x for n, x in config.trainer.items() if n not in _NOT_OF_A_BRANCH}
+    fields: Sequence[str] = trainer.get("fields", ("tokens",))
+    trainer["fields"] = [*fields, *({_MASK} - {*fields})]
+    if place.start:
+        trainer.pop("init_from", None)
+        trainer["branch_from"] = f"{place.run}@{place.start}"
+    tail = place.total_steps - place.start
+    trainer.setdefault("eval_every", max(1, tail // _NUM_EVALUATIONS))
+    sets = {name or "held_out": each for name, each in config.held_out.items()}
+    return replace(
+        config,
+        relative_to=str(config.folder.resolve()),
+        trainer=trainer,
+        eval={**sets, **text.as_set(sets)} or None,
+        changes=(),
+    )
+
+
+@dataclass(frozen=True)
+class WithdrawnText:
+    """A small corpus of what is left out, on which the branches are evaluated.
+
+    Attributes:
+        path: Its file.
+        num_tokens: Its tokens; with less than two there is no loss.
+        phase: The longest phase of the run: the bounds of a batch.
+    """
+
+    path: Path
+    num_tokens: int
+    phase: Phase
+
+    @classmethod
+    def write(
+        cls,
+        folder: Path,
+        corpora: Mapping[str, TokenReader],
+        chosen: Listed,
+        phases: Sequence[Phase],
+    ) -> WithdrawnText:
+        """Write the corpus, or keep it if it is there."""
+        longest = max(phases, key=lambda phase: phase.seq_len)
+        path = folder / "withdrawn.rox"
+        sizes = [len(each) for each in tokens_of(corpora, chosen)]
+        if sum(sizes):
+            first = corpora[next(iter(chosen))]
+            folder.mkdir(parents=True, exist_ok=True)
+            Roxxel(path).write(
+                tokens_of(corpora, chosen), separator=None, dtype=first.dtype
+            )
+        return cls(path, sum(sizes), longest)
+
+    def as_set(self, others: Mapping[str, EvalConfig]) -> dict[str, EvalConfig]:
+        """Return the held-out set by its name.
+
+        Its windows share their ends, so every token but the first is predicted, and are
+        as long as the run's own. A large set is evaluated on its first windows.
+        """
+        if self.num_tokens < 2:
+            return {}
+        name = "withdrawn"
+        while name in others:
+            name += "_"
+        gaps, rows = self.num_tokens - 1, self.phase.batch_size
+        windows = -(-gaps // (self.phase.seq_len - 1))
+        steps = -(-windows // rows)
+        # Whole batches of windows that are a little shorter; at least one token each.
+        rows = min(rows, gaps)
+        length = gaps // (steps * rows) + 1
+        phase = Phase(min(steps, _MOST_BATCHES), rows, length)
+        schedule = Schedule((phase,), longest=self.num_tokens, overlap=1)
+        return {name: EvalConfig({"self": (str(self.path),)}, schedule)}
+
+
+def branch_config(base: RunConfig, place: Place, name: str, out: Listed) -> RunConfig:
+    """Write the config of one branch into a file, and return the config.
+
+    Raises:
+        RunFolderError: The file holds the config of another replay.
+    """
+    schedule = base.schedule
+    if out:
+        before = listed(base, schedule.without) if schedule.without else {}
+        merged = {
+            source: [*before.get(source, ()), *out.get(source, ())]
+            for source in [*before, *(x for x in out if x not in before)]
+        }
+        schedule = replace(schedule, without=merged)
+    folder = place.folder / file_name(name)
+    config = replace(base, schedule=schedule, save_path=str(folder))
+    text = config_text(config)
+    file = folder.with_suffix(".toml")
+    if file.exists() and file.read_text(encoding="utf-8") != text:
+        raise RunFolderError(
+            f"{file}: is the config of another replay; repeat that one, or give "
+            "another --out"
+        )
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, text.encode(), file.with_name(file.name + ".tmp"))
+    return load_config(file)
+
+
+def file_name(branch: str) -> str:
+    """Return the name of a branch's folder.
+
+    >>> file_name("web:3")
+    'without-web-3'
+    """
+    if branch in {CONTROL, "without"}:
+        return branch
+    return "without-" + re.sub(r"[^\w.]+", "-", branch).strip("-")
+
+
+def begun_step(folder: Path) -> int | None:
+    """Return the step at which the branches in a folder have begun; None for none."""
+    for record in sorted(folder.glob("*/run.json")):
+        parent = RunFolder(record.parent).parent
+        return parent.step if parent is not None and parent.is_branch else 0
+    return None
+
+
+def is_complete(config: RunConfig, total_steps: int) -> bool:
+    """Return whether a branch has saved its last step."""
+    folder = RunFolder(str(config.run_folder))
+    return folder.holds_run and folder.data().trained["step"] == total_steps
+
+
+def train(config: RunConfig) -> None:
+    """Train a branch to its end, or continue it."""
+    with _small_programs_cached():
+        trainer = make_trainer(config)
+        keep_begun(config)
+        trainer.run()
+
+
+@contextmanager
+def _small_programs_cached() -> Generator[None]:
+    """Cache every compiled program inside the block, however small it is.
+
+    Otherwise each branch would compile the same programs again.
+    """
+    import jax
+
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before: Any = jax.config.values[name]
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)

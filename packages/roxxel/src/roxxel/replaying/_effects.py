@@ -1,0 +1,181 @@
+"""What differs between two branches, and between a branch and its run."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from roxxel_ckpt import Checkpointer
+from roxxel_train import TIMING_FIELDS
+from roxxel_train.run_folder import number
+
+from roxxel.config import config_at, make_pair, newest_config
+from roxxel.replaying._receipt import Comparison
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from roxxel.run import Run
+
+_DETERMINISTIC = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic")
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The arrays of a checkpoint.
+
+    Attributes:
+        digest: SHA-256 of model and optimizer, random streams included.
+        parameters: The trained parameters, by name.
+    """
+
+    digest: str
+    parameters: Mapping[str, npt.NDArray[Any]]
+
+    @classmethod
+    def at(cls, run: Run, step: int) -> Arrays:
+        """Read the arrays of a run's checkpoint."""
+        config = run.config
+        assert config is not None  # noqa: S101 - `replay` checks it
+        model, optimizer = make_pair(config, run.files.data().state)
+        path = f"{run.path}/checkpoints"
+        with Checkpointer(path, model, optimizer, read_only=True) as checkpointer:
+            checkpointer.restore(step)
+        whole = {"model": nnx.state(model), "optimizer": nnx.state(optimizer)}
+        return cls(_digest(whole), dict(_leaves(nnx.state(model, nnx.Param))))
+
+    @property
+    def parameters_digest(self) -> str:
+        """SHA-256 of the parameters alone."""
+        return _digest_of(self.parameters.items())
+
+    def distance(self, other: Arrays) -> float:
+        """Return the Euclidean distance of the parameters."""
+        return math.sqrt(
+            sum(
+                float(np.square(_wide(a) - _wide(other.parameters[name])).sum())
+                for name, a in self.parameters.items()
+            )
+        )
+
+    @property
+    def norm(self) -> float:
+        """The Euclidean norm of the parameters."""
+        parameters = self.parameters.values()
+        return math.sqrt(sum(float(np.square(_wide(a)).sum()) for a in parameters))
+
+
+def compare(run: Run, control: Run, start: int) -> Comparison:
+    """Compare the control branch with the run from which it began."""
+    kept = [{each.step for each in one.checkpoints} for one in (run, control)]
+    common = max((step for step in kept[0] & kept[1] if step > start), default=None)
+    is_equal = common is not None and (
+        Arrays.at(run, common).digest == Arrays.at(control, common).digest
+    )
+    ours, theirs = (_train_rows(one, start) for one in (control, run))
+    steps = sorted(ours.keys() & theirs.keys())
+    differing = [step for step in steps if ours[step] != theirs[step]]
+    first = differing[0] if differing else None
+    reasons: list[str] = []
+    if first is not None or not is_equal:
+        reasons = [*_reasons(run, control, start)]
+    return Comparison(common, is_equal, len(steps), first, reasons)
+
+
+def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
+    """Return the losses of a branch by name and step.
+
+    The names are those of the log: `loss`, `loss/web`, `eval_loss/withdrawn`.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for row in run.metrics:
+        for name, value in row.items():
+            first, _, of_set = name.partition("/")
+            # The mean over all held-out sets would mix in the text that is left out.
+            if first not in {"loss", "eval_loss"} or name == "eval_loss":
+                continue
+            shown = number(value)
+            if shown is not None and row["step"] > start and (of_set or name == "loss"):
+                found.setdefault(name, {})[row["step"]] = shown
+    return found
+
+
+def environment(run: Run) -> dict[str, Any]:
+    """Return what may change the bits of a branch, for its receipt."""
+    record = run.files.record or {}
+    kinds = sorted({device.device_kind for device in jax.devices()})
+    return {
+        "versions": record.get("versions", {}),
+        "devices": record.get("devices", {}),
+        "device_kinds": kinds,
+        "processes": record.get("processes"),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+    }
+
+
+def _reasons(run: Run, control: Run, start: int) -> Iterator[str]:
+    ours, theirs = control.files.record or {}, run.files.record or {}
+    fields = [(each.get("settings") or {}).get("fields") for each in (theirs, ours)]
+    if fields[0] != fields[1]:
+        yield (
+            f"the run's batches had the fields {fields[0]} and the branches have "
+            f"{fields[1]}, so their programs are others; train with the field "
+            "loss_mask from the first day"
+        )
+    for name in ("devices", "processes", "versions"):
+        if ours.get(name) != theirs.get(name):
+            yield f"{name}: {theirs.get(name)} in the run, {ours.get(name)} here"
+    before, now = config_at(run.files.path, start + 1), newest_config(run.files.path)
+    if before != now:
+        yield f"the config of the run changed after step {start}"
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jax.default_backend() == "gpu" and not any(x in flags for x in _DETERMINISTIC):
+        yield (
+            "on this GPU, some operations add in any order; train both with "
+            "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
+        )
+
+
+def _train_rows(run: Run, start: int) -> dict[int, dict[str, Any]]:
+    return {
+        row["step"]: {n: x for n, x in row.items() if n not in TIMING_FIELDS}
+        for row in run.metrics
+        if row["kind"] == "train" and row["step"] > start
+    }
+
+
+def _leaves(state: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    tree = nnx.to_pure_dict(state)
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)  # noqa: PLW2901 - its words
+        yield jax.tree_util.keystr(path), np.asarray(leaf)
+
+
+def _digest(parts: Mapping[str, Any]) -> str:
+    return _digest_of(
+        (f"{part}{name}", leaf)
+        for part, state in parts.items()
+        for name, leaf in _leaves(state)
+    )
+
+
+def _digest_of(leaves: Any) -> str:
+    digest = hashlib.sha256()
+    for name, leaf in leaves:
+        digest.update(f"{name} {leaf.dtype} {leaf.shape}\n".encode())
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _wide(leaf: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return leaf.astype(np.float64)
