@@ -65,6 +65,9 @@ log_every = 1
 checkpoint_every = 6
 max_to_keep = 9
 fields = ["tokens", "loss_mask"]
+
+[without]
+self = []
 """
 
 LONG = 20
@@ -136,7 +139,7 @@ def test_the_document_spans_shards_and_epochs(project: Path) -> None:
 def test_a_branch_is_bit_for_bit_a_run_that_never_learned_the_document(
     project: Path, found: Replay
 ) -> None:
-    text = CONFIG.replace('"run"', '"scratch"') + f"\n[without]\nself = [{LONG}]\n"
+    text = CONFIG.replace('"run"', '"scratch"').replace("= []", f"= [{LONG}]")
     (project / "scratch.toml").write_text(text)
     assert main(["train", str(project / "scratch.toml")]) == 0
 

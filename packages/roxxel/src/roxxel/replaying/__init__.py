@@ -221,6 +221,10 @@ def replay(
     original = open_run(run, sources)
     config = _config_of(original, sources)
     chosen = listed(config, without)
+    if not chosen:
+        raise RunFolderError(
+            f"{original.path}: nothing is left out; name a document, such as web:3"
+        )
     folder = _folder(original, out)
     begun = begun_step(folder)
     start = find_start(original, chosen, step, begun)

@@ -68,7 +68,7 @@ def listed(config: RunConfig, without: Mapping[str, Any]) -> Listed:
 
     Raises:
         ConfigError: A source does not exist, or lacks a document.
-        RunFolderError: Nothing is left out, or documents of the source have no numbers.
+        RunFolderError: Documents of the source have no numbers.
     """
     schedule = replace(config.schedule, without=dict(without))
     curriculum = open_curriculum(replace(config, schedule=schedule))
@@ -86,10 +86,6 @@ def listed(config: RunConfig, without: Mapping[str, Any]) -> Listed:
             *(a if b - a == 1 else [a, b] for a, b in each.documents.within(0, _ANY)),
             *(f"tokens:[{a},{b})" for a, b in each.tokens.within(0, _ANY)),
         ]
-    if not found:
-        raise RunFolderError(
-            f"{config.file}: nothing is left out; name a document, such as web:3"
-        )
     return found
 
 
