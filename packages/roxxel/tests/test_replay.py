@@ -257,8 +257,9 @@ def test_what_cannot_be_replayed_is_refused(
     message: str,
 ) -> None:
     assert found.receipt.exists()
+    options.setdefault("out", project / "other")
     with pytest.raises(RunFolderError, match=message):
-        replay(project / "run", without, **{"out": project / "other", **options})
+        replay(project / "run", without, **options)
 
 
 def test_the_command_refuses_in_one_sentence(
