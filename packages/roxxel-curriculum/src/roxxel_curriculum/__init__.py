@@ -30,6 +30,7 @@ from roxxel_curriculum._plan.figures import (
     WithdrawnPlan,
 )
 from roxxel_curriculum._plan.plan import Plan
+from roxxel_curriculum._plan.proxy import Proxy
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum
@@ -59,6 +60,7 @@ __all__ = [
     "Plan",
     "PlanDiff",
     "Policy",
+    "Proxy",
     "ResolvedPhase",
     "Sampler",
     "Schedule",

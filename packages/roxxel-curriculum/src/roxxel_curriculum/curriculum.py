@@ -14,13 +14,22 @@ from roxxel_curriculum._arguments import (
     merged_skips,
 )
 from roxxel_curriculum._bind.held_out import notes_on_held_out
+from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._bind.past import resume
-from roxxel_curriculum._bind.sources import checked_sources
+from roxxel_curriculum._bind.sources import MAX_TOKENS, checked_sources
 from roxxel_curriculum._bind.tokenizers import compare, vocabularies
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.plan import make_plan
+from roxxel_curriculum._plan.proxy import (
+    Proxy,
+    checked_scale,
+    chosen_spans,
+    epochs_at_ends,
+    notes_on_proxy,
+    proxy_phases,
+)
 from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest
 from roxxel_curriculum._plan.withdrawn import continued
@@ -124,6 +133,7 @@ class Curriculum:
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
+        self._tokenizers = dict(tokenizers or {})
         self._vocabularies = vocabularies(sources, tokenizers, "source")
         self._declaration = Declaration(
             sources,
@@ -269,6 +279,91 @@ class Curriculum:
                     f"to leave out; give fields=({names})"
                 )
         return sampler
+
+    def proxy(
+        self,
+        *,
+        scale: float | None = None,
+        tokens: int | None = None,
+        seed: int = 0,
+    ) -> Proxy[Curriculum]:
+        """Return a small curriculum that repeats its data as this one will.
+
+        Use it to choose a blend by small runs. The proxy has the same phases, weights,
+        batches and lengths, at a share of the steps, over the same share of every
+        source, so each source is read for as many epochs at the end of each phase. The
+        proxy is a pure function of this curriculum, the seed and the scale.
+
+        Args:
+            scale: Share of the tokens, such as 1/16.
+            tokens: Alternative to `scale`: the tokens of the small run.
+            seed: Chooses the spans of each source that the proxy reads.
+
+        Returns:
+            The curriculum, its plan beside that of this one, and what cannot match.
+
+        Raises:
+            CurriculumError: The scale is out of range, or a source is too small.
+        """
+        whole, plan = self._bound(seed, None)[1], self.plan(seed)
+        share = checked_scale(scale, tokens, plan.total_tokens)
+        parts = {
+            source.name: PartReader(
+                source.reader,
+                chosen_spans(source.order_name, whole.spans[source.name], share, seed),
+                whole.spans[source.name].span_tokens,
+            )
+            for source in self._declaration.sources
+        }
+        declaration = replace(
+            self._declaration,
+            longest=whole.longest,
+            sources=tuple(
+                replace(
+                    source,
+                    reader=parts[source.name],
+                    num_spans=parts[source.name].num_spans,
+                )
+                for source in self._declaration.sources
+            ),
+        )
+        small = Curriculum(
+            parts[self.primary],
+            proxy_phases(declaration, whole, share),
+            {name: part for name, part in parts.items() if name != self.primary},
+            longest=whole.longest,
+            policies={each.name: each.policy for each in declaration.sources},
+            max_epochs=declaration.max_epochs,
+            overlap=declaration.overlap,
+            without={
+                name: [
+                    *each.documents.within(0, MAX_TOKENS),
+                    *(
+                        f"tokens:[{a},{b})"
+                        for start, stop in each.tokens.within(0, MAX_TOKENS)
+                        for a, b in parts[name].within(start, stop)
+                    ),
+                ]
+                for name, each in declaration.without.items()
+            },
+            primary=self.primary,
+            tokenizers=self._tokenizers,
+        )
+        pairs = (
+            epochs_at_ends(each.phases, self.source_names)
+            for each in (whole, small._solution)
+        )
+        return Proxy(
+            curriculum=small,
+            scale=share,
+            plan=small.plan(seed),
+            whole=plan,
+            epochs=[
+                {name: (big[name], one[name]) for name in self.source_names}
+                for big, one in zip(*pairs, strict=False)
+            ],
+            notes=notes_on_proxy(whole, small._solution, share),
+        )
 
     def compare_held_out(self, held_out: Curriculum, name: str = "") -> tuple[str, ...]:
         """Compare held-out data with the data of this curriculum; reads no tokens.

@@ -122,6 +122,7 @@ __all__ = [
     "Policy",
     "Preempted",
     "Progress",
+    "Proxy",
     "RangeDataset",
     "ResolvedPhase",
     "RestoreReport",

@@ -1,9 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-Only this module and `reading` use optional members of a `TokenReader`, such as
-`with_version`, and only if the reader's type defines them. If a wrapper forwards
-unknown members by `__getattr__`, `with_version` would return the wrapped reader, which
-may read other tokens than the wrapper.
+Only this module, `part_reader` and `reading` use optional members of a `TokenReader`,
+such as `with_version`, and only if the reader's type defines them. If a wrapper
+forwards unknown members by `__getattr__`, `with_version` would return the wrapped
+reader, which may read other tokens than the wrapper.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
 
 def with_block_checks(source: Source) -> TokenReader:
     """Return a reader that verifies the checksum of every block it reads."""
-    with_check = _optional(source.reader, "with_check")
+    with_check = optional(source.reader, "with_check")
     if with_check is None:
         raise CurriculumError(
             f'check="blocks": source {source.name!r} is a '
@@ -133,7 +133,7 @@ def with_block_checks(source: Source) -> TokenReader:
 
 def damaged_tokens(reader: TokenReader, error: ChecksumError) -> tuple[int, int] | None:
     """Return the tokens of a damaged block; None if another source holds it."""
-    found = _optional(reader, "damaged_tokens")
+    found = optional(reader, "damaged_tokens")
     return None if found is None else found(error)
 
 
@@ -142,10 +142,10 @@ def mask_column(name: str, reader: TokenReader) -> Any | None:
 
     Raises ShardError if a shard lacks the column: its tokens would all be learned.
     """
-    names = [_optional(reader, each) or () for each in ("columns", "partial_columns")]
+    names = [optional(reader, each) or () for each in ("columns", "partial_columns")]
     if not any("loss_mask" in each for each in names):
         return None
-    column = _optional(reader, "column")("loss_mask")
+    column = optional(reader, "column")("loss_mask")
     if column.per != "token" or column.dtype.kind not in "biu":
         raise CurriculumError(
             f"the column 'loss_mask' of source {name!r} has {column.dtype} per "
@@ -156,17 +156,17 @@ def mask_column(name: str, reader: TokenReader) -> Any | None:
 
 def token_range(reader: TokenReader) -> tuple[int, int] | None:
     """Return the smallest and largest token of a source; None if not recorded."""
-    return _optional(reader, "token_range_seen")
+    return optional(reader, "token_range_seen")
 
 
 def version_fingerprints(reader: TokenReader) -> set[str]:
     """Return the fingerprints of a corpus at all its versions."""
-    return {reader.fingerprint, *(_optional(reader, "versions") or ())}
+    return {reader.fingerprint, *(optional(reader, "versions") or ())}
 
 
 def shard_digests(reader: TokenReader) -> list[str]:
     """Return the digest of each shard of a corpus; none if the reader has no shards."""
-    return [*(_optional(reader, "shard_digests") or ())]
+    return [*(optional(reader, "shard_digests") or ())]
 
 
 def prefetches_documents(reader: TokenReader) -> bool:
@@ -186,21 +186,23 @@ def at_versions(
 
 def _pinned(source: Source) -> Source:
     """Fix a source at its current version, so that later writes have no effect."""
-    with_version = _optional(source.reader, "with_version")
+    with_version = optional(source.reader, "with_version")
     if with_version is None:
         return _with_bins(source)
     return _with_bins(replace(source, reader=with_version(source.reader.fingerprint)))
 
 
 def _with_bins(source: Source) -> Source:
-    """Return a source with the unit and the padding that its reader declares."""
-    unit, padding = (_optional(source.reader, each) for each in ("unit", "num_padding"))
-    return replace(source, unit=unit or 1, num_padding=padding or 0)
+    """Return a source with the unit, padding and spans that its reader declares."""
+    unit, padding = (optional(source.reader, each) for each in ("unit", "num_padding"))
+    # Only a `PartReader` declares spans: it is cut as the source whose part it is.
+    spans = optional(source.reader, "num_spans")
+    return replace(source, unit=unit or 1, num_padding=padding or 0, num_spans=spans)
 
 
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     wanted = fingerprints.get(source.name)
-    with_version = _optional(source.reader, "with_version")
+    with_version = optional(source.reader, "with_version")
     if with_version is None or wanted in (None, source.reader.fingerprint):
         return source
     try:
@@ -211,7 +213,7 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
         return source
 
 
-def _optional(reader: TokenReader, member: str) -> Any:
+def optional(reader: TokenReader, member: str) -> Any:
     """Return a member of a reader; None if the reader's type does not define it."""
     return getattr(reader, member) if hasattr(type(reader), member) else None
 
@@ -219,7 +221,7 @@ def _optional(reader: TokenReader, member: str) -> Any:
 def _optional_call(reader: TokenReader, member: str) -> Callable[..., object] | None:
     """Return a method of a reader; None if the reader has no such method."""
     is_required = member in _REQUIRED
-    return getattr(reader, member) if is_required else _optional(reader, member)
+    return getattr(reader, member) if is_required else optional(reader, member)
 
 
 def _accepts(
@@ -269,7 +271,7 @@ def _check_reader(source: Source) -> None:
                 f"does not accept ({', '.join(arguments)}); write {member} with the "
                 "arguments of roxxel_format.TokenReader"
             )
-    unit = _optional(reader, "unit")
+    unit = optional(reader, "unit")
     if unit is not None and (unit < 2 or reader.num_tokens % unit):
         raise CurriculumError(
             f"source {source.name!r} holds {reader.num_tokens} tokens in bins of "

@@ -43,6 +43,7 @@ class Source:
     order_name: str  # the name in the order and in states; `"self"` for the primary
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
     num_padding: int = 0  # tokens that are padding
+    num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
 
 
 @dataclass(frozen=True)

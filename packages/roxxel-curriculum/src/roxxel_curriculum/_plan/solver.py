@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order.blend import Blend
-from roxxel_curriculum._order.rounds import Cursor, SampleStream, cut_spans
+from roxxel_curriculum._order.rounds import Cursor, SampleStream, Spans, cut_spans
 from roxxel_curriculum._plan.solution import (
     Declaration,
     EarlyStop,
@@ -23,6 +23,7 @@ from roxxel_curriculum._plan.solution import (
     ResolvedPhase,
     Skip,
     Solution,
+    Source,
 )
 
 if TYPE_CHECKING:
@@ -70,12 +71,7 @@ class Solver:
         self.primary = declaration.primary
         self._longest = declaration.resolved_longest
         self.spans = {
-            source.name: cut_spans(
-                operator.index(source.reader.num_tokens),
-                self._longest,
-                declaration.overlap,
-                source.unit,
-            )
+            source.name: _spans_of(source, self._longest, declaration.overlap)
             for source in declaration.sources
         }
         self._policies = {source.name: source.policy for source in declaration.sources}
@@ -352,3 +348,12 @@ class Solver:
                 if most < fit:
                     fit, limiting = most, name
         return fit, limiting
+
+
+def _spans_of(source: Source, longest: int, overlap: int) -> Spans:
+    """Return how a source is cut into spans; the part of a source is cut already."""
+    num_tokens = operator.index(source.reader.num_tokens)
+    if source.num_spans is None:
+        return cut_spans(num_tokens, longest, overlap, source.unit)
+    size = num_tokens // source.num_spans
+    return Spans(num_tokens, longest, overlap, source.num_spans, size, source.unit)

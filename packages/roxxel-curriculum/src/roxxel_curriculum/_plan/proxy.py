@@ -1,0 +1,187 @@
+"""A small run that repeats its data as a big run will.
+
+A proxy reads some of the spans of every source, the same share of all, for that share
+of the steps. A span is read by the same rounds as in the big run, so each source begins
+its epochs at the same places of the schedule. A small run over the whole sources sees
+every token once where the big run sees it four times, and so prefers blends that repeat
+too much (*Repetition mismatch*, arXiv 2606.07597).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import floor
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+
+from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order.bijection import make_key, permute
+from roxxel_curriculum._plan.solver import Solver
+from roxxel_curriculum.phase import Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from roxxel_curriculum._order.rounds import Spans
+    from roxxel_curriculum._plan.plan import Plan
+    from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
+
+_Curriculum = TypeVar("_Curriculum")
+
+
+@dataclass(frozen=True)
+class Proxy(Generic[_Curriculum]):
+    """A small run that repeats its data as a big run will; see `Curriculum.proxy`.
+
+    `str(proxy)` shows the epochs of both, phase by phase.
+
+    Attributes:
+        curriculum: The curriculum of the small run.
+        scale: Its share of the tokens of the big run.
+        plan: The plan of the small run.
+        whole: The plan of the big run.
+        epochs: Of each phase's end, by source: epochs of the big and of the small run.
+        notes: What cannot match, one sentence for each.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> big = Curriculum(PositionReader(200_000), [Phase(400, 8, 65)])
+        >>> proxy = big.proxy(scale=1 / 8)
+        >>> proxy.plan.total_steps, big.total_steps
+        (50, 400)
+        >>> [[round(x, 2) for x in pair["self"]] for pair in proxy.epochs]
+        [[1.04, 1.04]]
+    """
+
+    curriculum: _Curriculum
+    scale: float
+    plan: Plan
+    whole: Plan
+    epochs: Sequence[Mapping[str, tuple[float, float]]]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the steps and epochs of both runs, and what cannot match."""
+        steps = f"{self.plan.total_steps:,} of {self.whole.total_steps:,} steps"
+        tokens = f"{self.plan.total_tokens:,} of {self.whole.total_tokens:,} tokens"
+        lines = [
+            f"{steps}, {tokens} (scale {self.scale:.4g})",
+            "epochs at the end of each phase, in the run and in the proxy:",
+        ]
+        for index, ends in enumerate(self.epochs):
+            parts = (
+                f"{name} {big:.3f} {small:.3f}" for name, (big, small) in ends.items()
+            )
+            lines.append(f"  phase {index}: {', '.join(parts)}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
+
+
+def checked_scale(scale: float | None, tokens: int | None, total_tokens: int) -> float:
+    """Return the share of the tokens that a proxy reads.
+
+    Raises:
+        CurriculumError: Not exactly one of both is given, or it is out of range.
+    """
+    if (scale is None) == (tokens is None):
+        raise CurriculumError(
+            "a proxy needs scale or tokens, and not both; give scale=1/16, for example"
+        )
+    found = scale if scale is not None else (tokens or 0) / total_tokens
+    if not 0 < found <= 1:
+        raise CurriculumError(
+            f"a proxy of scale {found:.4g} is no part of the run's {total_tokens:,} "
+            "tokens; give a scale above 0 and at most 1"
+        )
+    return float(found)
+
+
+def chosen_spans(name: str, spans: Spans, scale: float, seed: int) -> list[int]:
+    """Return the numbers of the spans of a source that a proxy reads."""
+    count = min(spans.num_spans, max(1, floor(spans.num_spans * scale + 0.5)))
+    key = make_key("proxy", seed, name)
+    return np.sort(permute(np.arange(count), spans.num_spans, key)).tolist()
+
+
+def proxy_phases(
+    declaration: Declaration, whole: Solution, scale: float
+) -> list[Phase]:
+    """Return the phases of a proxy.
+
+    The steps of a phase are those after which the tokens read from each source are
+    closest to their share, so that roundings do not add up.
+
+    Args:
+        declaration: That of the big run, with the sources of the proxy.
+        whole: The solution of the big run.
+        scale: The share of the steps.
+    """
+    solver = Solver(replace(declaration, skips=()))
+    phases: list[Phase] = []
+    wanted: dict[str, float] = dict.fromkeys(whole.source_names, 0.0)
+    read = dict(wanted)
+    for phase in whole.phases:
+        for name, count in phase.counts(phase.num_samples).items():
+            wanted[name] += count * phase.seq_len * scale
+        # Skipped data counts as read, and a proxy skips nothing.
+        about = floor(phase.num_samples // phase.batch_size * scale)
+        best: tuple[float, Phase, dict[str, float]] | None = None
+        for steps in range(max(1, about - 1), about + 3):
+            declared = Phase(
+                steps, phase.batch_size, phase.seq_len, dict(phase.weights)
+            )
+            solved = solver.solve(declared, phase.index)
+            after = dict(read)
+            for name, count in solved.counts(solved.num_samples).items():
+                after[name] += count * phase.seq_len
+            error = max(abs(after[name] - wanted[name]) for name in wanted)
+            if solved.steps and (best is None or error < best[0]):
+                best = error, declared, after
+        if best is None:
+            break
+        _, declared, read = best
+        phases.append(declared)
+        solver.add(declared, phase.index)
+    return phases
+
+
+def epochs_at_ends(
+    phases: Iterable[ResolvedPhase], names: Sequence[str]
+) -> list[dict[str, float]]:
+    """Return how often each source was read at the end of each phase.
+
+    Only windows count: what an epoch leaves unread is no part of an epoch here.
+    """
+    epochs = dict.fromkeys(names, 0.0)
+    found: list[dict[str, float]] = []
+    for phase in phases:
+        for name, count in phase.counts(phase.num_samples).items():
+            spans = phase.cursors[name].stream.spans
+            epochs[name] += count / spans.windows_per_epoch(phase.seq_len)
+        found.append(dict(epochs))
+    return found
+
+
+def notes_on_proxy(whole: Solution, small: Solution, scale: float) -> tuple[str, ...]:
+    """Return a sentence for what a proxy does otherwise than its big run."""
+    notes: list[str] = []
+    skipped = sum(skip.steps for phase in whole.phases for skip in phase.skips)
+    if skipped:
+        notes.append(
+            f"the run skips the data of {skipped:,} steps, which a proxy trains instead"
+        )
+    pairs = [epochs_at_ends(each.phases, whole.source_names) for each in (whole, small)]
+    for name in whole.source_names:
+        spans, part = whole.spans[name], small.spans[name]
+        apart = [abs(a[name] - b[name]) for a, b in zip(*pairs, strict=False)]
+        batch = max(phase.batch_size * phase.seq_len for phase in small.phases)
+        if apart and max(apart) * part.num_tokens > batch:
+            notes.append(
+                f"source {name!r} has {spans.num_spans} spans of "
+                f"{spans.span_tokens:,} tokens, and the proxy reads {part.num_spans}, "
+                f"which is {part.num_spans / spans.num_spans:.3g} of it instead of "
+                f"{scale:.3g}: its epochs differ by up to {max(apart):.3g}; give a "
+                "larger scale"
+            )
+    return tuple(notes)

@@ -1,0 +1,148 @@
+"""A proxy repeats each source as often, and at the same places, as the big run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import Curriculum, CurriculumError, Phase
+from roxxel_curriculum.testing import PositionReader
+
+from .helpers import delivered, digest
+
+if TYPE_CHECKING:
+    from roxxel_curriculum._order.rounds import Spans
+
+NAMES = ("self", "code", "math")
+
+
+def spans_of(curriculum: Curriculum) -> dict[str, Spans]:
+    """Return how each source is cut."""
+    return {
+        name: cursor.stream.spans
+        for phase in curriculum.phases
+        for name, cursor in phase.cursors.items()
+    }
+
+
+@st.composite
+def big_runs(draw: st.DrawFn) -> tuple[Curriculum, float]:
+    """Draw a curriculum and a scale at which each source has some spans."""
+    names = NAMES[: draw(st.integers(1, 3))]
+    scale = draw(st.sampled_from((1 / 2, 1 / 4, 1 / 8)))
+    readers = {
+        name: PositionReader(draw(st.integers(60_000, 200_000)), name) for name in names
+    }
+    phases = [
+        Phase(
+            draw(st.integers(20, 400)),
+            draw(st.sampled_from((16, 32, 64))),
+            draw(st.sampled_from((8, 16, 17, 32))),
+            {name: draw(st.sampled_from((1, 2, 5))) for name in names},
+        )
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    mix = {name: readers[name] for name in names[1:]}
+    policies = {name: draw(st.sampled_from(("repeat", "drop", 2))) for name in mix}
+    curriculum = Curriculum(readers["self"], phases, mix, policies=policies)
+    return curriculum, scale
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=big_runs(), seed=st.integers(0, 2**32))
+def test_epochs_at_the_end_of_each_phase_differ_by_a_batch_and_part_of_a_span(
+    drawn: tuple[Curriculum, float], seed: int
+) -> None:
+    big, scale = drawn
+
+    proxy = big.proxy(scale=scale, seed=seed)
+
+    small = proxy.curriculum
+    assert len(proxy.epochs) == len(big.phases) == len(small.phases)
+    batch = max(phase.batch_size * phase.seq_len for phase in small.phases)
+    spans = [spans_of(each) for each in (big, small)]
+    for ends in proxy.epochs:
+        for name, (of_big, of_small) in ends.items():
+            whole, part = spans[0][name], spans[1][name]
+            assert part.span_tokens == whole.span_tokens
+            rounded = abs(part.num_spans - whole.num_spans * scale)
+            assert rounded <= 1 / 2 or part.num_spans == 1
+            apart = abs(of_big - of_small) * part.num_tokens
+            assert apart <= batch + rounded * part.span_tokens * of_big
+            is_named = any(f"source {name!r}" in note for note in proxy.notes)
+            assert is_named or apart <= batch
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(drawn=big_runs(), seed=st.integers(0, 2**32))
+def test_no_token_outside_the_share_of_its_source_is_read(
+    drawn: tuple[Curriculum, float], seed: int
+) -> None:
+    big, scale = drawn
+    small = big.proxy(scale=scale, seed=seed).curriculum
+    sampler = small.sampler(seed)
+
+    read: dict[str, set[int]] = {name: set() for name in small.source_names}
+    for step in range(0, sampler.total_steps, 7):
+        batch = sampler.batch(step)
+        assert (np.diff(batch) == 1).all()  # consecutive tokens of the whole source
+        for row, source in enumerate(sampler.windows(step).source.tolist()):
+            read[sampler.source_names[source]].add(int(batch[row, 0]))
+    for name, starts in read.items():
+        spans = spans_of(big)[name]
+        touched = {start // spans.span_tokens for start in starts}
+        assert len(touched) <= max(1, round(spans.num_spans * scale + 0.01))
+
+
+def test_a_proxy_is_a_pure_function_of_curriculum_seed_and_scale() -> None:
+    def made(seed: int) -> list[bytes]:
+        mix = {"code": PositionReader(90_000, "code")}
+        phases = [Phase(40, 8, 17, {"self": 3, "code": 1}), Phase(20, 4, 33)]
+        big = Curriculum(PositionReader(80_000), phases, mix)
+        sampler = big.proxy(scale=1 / 4, seed=seed).curriculum.sampler(0)
+        return [digest(sampler, step) for step in range(sampler.total_steps)]
+
+    assert made(1) == made(1)
+    assert made(1) != made(2)
+
+
+def test_what_cannot_match_is_said_and_a_wrong_scale_refused() -> None:
+    big = Curriculum(
+        PositionReader(100_000),
+        [Phase(200, 8, 64, {"self": 1, "tiny": 1})],
+        {"tiny": PositionReader(600, "tiny")},
+        policies={"tiny": "repeat"},
+    )
+
+    proxy = big.proxy(tokens=big.plan().total_tokens // 8)
+
+    assert proxy.scale == pytest.approx(1 / 8)
+    [note] = proxy.notes
+    assert "'tiny'" in note
+    assert "larger scale" in note
+    assert note in str(proxy)
+    assert "25 of 200 steps" in str(proxy)
+    for options in ({}, {"scale": 1.0, "tokens": 9}, {"scale": 0.0}, {"scale": 2.0}):
+        with pytest.raises(CurriculumError, match="scale"):
+            big.proxy(**options)  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_withdrawn_documents_stay_withdrawn_in_a_proxy() -> None:
+    reader = PositionReader(64_000, document_tokens=100)
+    big = Curriculum(
+        reader,
+        [Phase(100, 8, 32)],
+        without={"self": [range(320), "tokens:[40000,64000)"]},
+    )
+
+    small = big.proxy(scale=1 / 4).curriculum
+    sampler = small.sampler(0, fields=["tokens", "loss_mask"])
+
+    for step in range(sampler.total_steps):
+        batch = sampler.batch(step)
+        learned = batch["tokens"][batch["loss_mask"] == 1]
+        assert ((learned >= 32_000) & (learned < 40_000)).all()
+    assert delivered(sampler)["self"]
