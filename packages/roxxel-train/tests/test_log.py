@@ -7,6 +7,7 @@ import os
 import resource
 import sys
 import threading
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
@@ -435,3 +436,32 @@ def test_a_file_goes_to_the_disk_when_it_has_new_lines(
         log.flush()
 
     assert synced == ["system.log", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("step", [0, 3, 1500, 2000])
+def test_a_long_log_is_cut_where_a_short_one_is(tmp_path: Path, step: int) -> None:
+    """The rows to drop may be longer than what is read of the end at first."""
+    lines = [
+        json.dumps({"kind": "train", "step": number, "text": "x" * 2000}) + "\n"
+        for number in range(1, 2001)
+    ]
+    lines.insert(1800, "damaged\n")
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+
+    with Logger(tmp_path, terminal=False) as log:
+        lost = log.cut_metrics(step)
+        last = log.last_row()
+
+    left = (tmp_path / "metrics.jsonl").read_text()
+    kept = step + (step > 1800)
+    assert left == "".join(lines[:kept])
+    assert lost == (0, len(lines) - kept)
+    assert last is not None
+    assert last[0] == step
+
+
+def test_a_torn_row_of_any_length_is_dropped(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + "x" * 2**21)
+
+    with Logger(tmp_path, terminal=False) as log:
+        assert log.last_row() == (1, zlib.crc32(b'{"step": 1}\n'))

@@ -11,7 +11,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import pairwise
+from itertools import groupby, pairwise, zip_longest
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -158,15 +159,15 @@ other 10.0 %
         return Goodput()
     if until is not None:
         starts[-1].ended = max(starts[-1].ended, until)
-    of_start: list[list[TimedRow]] = [[] for _ in starts]
-    began = [start.began for start in starts]
-    for row in rows:
-        of_start[max(0, bisect_right(began, row.time) - 1)].append(row)
     sums = dict.fromkeys((each.name for each in fields(Goodput)), 0.0)
-    following = [*starts[1:], None]
-    for start, found, then in zip(starts, of_start, following, strict=True):
+    groups = groupby(_by_start(starts, rows), itemgetter(0))
+    number, group = next(groups, (-1, ()))
+    for index, (start, then) in enumerate(zip_longest(starts, starts[1:])):
+        found = (row for _, row in group) if number == index else ()
         for name, seconds in _of_start(start, found, then):
             sums[name] += seconds
+        if number == index:
+            number, group = next(groups, (-1, ()))
     for before, after in pairwise(starts):
         sums["idle"] += max(0.0, after.began - before.ended)
     known = sum(sums.values())
@@ -202,15 +203,28 @@ def _starts(log: Iterable[tuple[str, str]]) -> list[_Start]:
     return starts
 
 
+def _by_start(
+    starts: Sequence[_Start], rows: Iterable[TimedRow]
+) -> Iterator[tuple[int, TimedRow]]:
+    """Yield each row with the index of the start that wrote it."""
+    began = [start.began for start in starts]
+    index = 0
+    for row in rows:
+        # A clock that was set back must not take a row to an earlier start.
+        index = max(index, bisect_right(began, row.time) - 1)
+        yield index, row
+
+
 def _of_start(
-    start: _Start, rows: Sequence[TimedRow], then: _Start | None
+    start: _Start, rows: Iterable[TimedRow], then: _Start | None
 ) -> Iterator[tuple[str, float]]:
     """Yield what the time of one start was spent on.
 
     `then` is the next start, and `rows` are those of this start that were kept.
     """
     yield "restoring", start.ready - start.began
-    step, step_s, last = start.step, 0.0, start.ready
+    step, step_s = start.step, 0.0
+    last = trained = start.ready
     for row in rows:
         if row.is_training:
             step_s = row.step_s
@@ -221,11 +235,10 @@ def _of_start(
             yield "compiling", row.compile_s
             yield "evaluating", row.eval_s
             yield "saving", row.save_s
-            step = row.step
+            step, trained = row.step, row.time
         last = row.time
-    if rows and not rows[-1].is_training:
-        before = [row.time for row in rows if row.is_training]
-        yield "evaluating", last - (before[-1] if before else start.ready)
+    # No training row has the time of a last evaluation.
+    yield "evaluating", max(0.0, last - trained)
     # Steps up to the checkpoint from which the next start went on have no row.
     unlogged = 0.0 if then is None else max(0, then.step - step) * step_s
     if then is not None and then.dropped_until > last:
@@ -233,7 +246,7 @@ def _of_start(
         unlogged = min(unlogged, gone)
         yield "lost", gone - unlogged
         last = then.dropped_until
-    elif rows:
+    elif last > start.ready:
         unlogged = min(unlogged, max(0.0, start.ended - last))
         yield "saving", max(0.0, start.ended - last - unlogged)
     yield "steps", unlogged

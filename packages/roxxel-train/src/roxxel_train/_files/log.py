@@ -161,21 +161,15 @@ class LogFiles:
         """
 
         def cut() -> tuple[int, int]:
-            lines = _lines(self._rows_path)
-            later = (
-                number
-                for number, line in enumerate(lines)
-                if _position(line) > (step, evaluated)
-            )
-            number = next(later, len(lines))
+            before, lines = _rows_after(self._rows_path, (step, evaluated))
             ends = [
                 end
-                for end, line in enumerate(lines[number:], number + 1)
+                for end, line in enumerate(lines, 1)
                 if keep_to is None or zlib.crc32(line) in keep_to
             ]
-            end = max(ends, default=number)
-            self._truncate(lines, number, end)
-            return end - number, len(lines) - end
+            end = max(ends, default=0)
+            self._truncate(before, lines, end)
+            return end, len(lines) - end
 
         return self._worker.call(cut)
 
@@ -206,6 +200,8 @@ class LogFiles:
         """
 
         def change() -> tuple[int, int]:
+            if self._last_row.crc == last.crc:
+                return 0, 0
             lines = _lines(self._rows_path)
             held = {zlib.crc32(line): number for number, line in enumerate(lines, 1)}
             way = _way_to(last.crc, held, _kept(self._aside_path))
@@ -216,25 +212,25 @@ class LogFiles:
                 if _position(lines[number])[0] > last.step:
                     break
                 number += 1  # rows of the same step, which a program added itself
-            dropped = len(lines) - number
-            self._truncate(lines, number, len(lines))
+            dropped = lines[number:]
+            self._truncate(lines[number - 1] if number else b"", dropped, len(dropped))
             self._rows.write_lines(
                 [line.decode("utf-8", "backslashreplace") for line in added]
             )
             self._last_row = _last_row(self._rows_path)
-            return dropped, len(added)
+            return len(dropped), len(added)
 
         return self._worker.call(change)
 
-    def _truncate(self, lines: Sequence[bytes], number: int, end: int) -> None:
-        """Leave the first `number` of all lines.
+    def _truncate(self, before: bytes, lines: Sequence[bytes], end: int) -> None:
+        """Cut off the last lines of the file, which follow the line `before`.
 
-        The others up to line `end` are kept in `metrics.aside.jsonl`.
+        The first `end` of them are kept in `metrics.aside.jsonl`.
         """
-        after = zlib.crc32(lines[number - 1]) if number else 0
-        _keep(self._aside_path, after, lines[number:end])
-        if number < len(lines):
-            _cut(self._rows_path, sum(map(len, lines[:number])))
+        if lines:
+            _keep(self._aside_path, zlib.crc32(before), lines[:end])
+            size = self._rows_path.stat().st_size
+            _cut(self._rows_path, size - sum(map(len, lines)))
         self._last_row = _last_row(self._rows_path)
         self._rows.begin_sync()
 
@@ -461,8 +457,48 @@ def _torn_bytes(path: Path) -> int:
 
     The result is 0 if the last line is complete, and for a pipe or a device.
     """
-    content = path.read_bytes() if path.is_file() else b""
-    return len(content) - (content.rfind(b"\n") + 1)
+    for tail, is_whole in _tails(path):
+        if b"\n" in tail or is_whole:
+            return len(tail) - (tail.rfind(b"\n") + 1)
+    return 0
+
+
+def _tails(path: Path) -> Iterator[tuple[bytes, bool]]:
+    """Yield the end of a file, each time four times as much, until it is whole.
+
+    Of a log of 10^6 rows a start needs the last ones, and reads only these.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        size, num_bytes = file.seek(0, os.SEEK_END), _TAIL_BYTES
+        while True:
+            file.seek(max(0, size - num_bytes))
+            yield file.read(), num_bytes >= size
+            if num_bytes >= size:
+                return
+            num_bytes *= 4
+
+
+def _rows_after(path: Path, position: tuple[int, bool]) -> tuple[bytes, list[bytes]]:
+    """Return the last row up to a position, and the lines after it.
+
+    Steps never decrease from row to row, so the lines are the end of the file.
+    """
+    for tail, is_whole in _tails(path):
+        lines = tail.splitlines(keepends=True)
+        if not is_whole:
+            del lines[0]  # it may be the end of a line
+        first = len(lines)
+        for number in reversed(range(len(lines))):
+            of_line = _position(lines[number])
+            if of_line > position:
+                first = number
+            elif of_line[0] > 0:  # a damaged line has no step
+                return lines[first - 1], lines[first:]
+        if is_whole:
+            return lines[first - 1] if first else b"", lines[first:]
+    return b"", []
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -476,6 +512,8 @@ def _keep(path: Path, after: int, dropped: Sequence[bytes]) -> None:
     `after` is the CRC-32 of the row before them. Rows that were brought back, and are
     dropped once more, are there already.
     """
+    if not dropped:
+        return
     known = {
         (before, line)
         for each in _kept(path)

@@ -7,32 +7,26 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from roxxel_ckpt import best_rule
 from roxxel_train import RunFolder
-from roxxel_train.run_folder import is_count, number
+from roxxel_train.run_folder import is_count
 
+from roxxel.report._clock import clock_of
 from roxxel.report._phases import PhaseFacts, trained_phases
-from roxxel.report._series import (
-    Clock,
-    Series,
-    at,
-    clock_of,
-    points_to_draw,
-    thinned,
-)
+from roxxel.report._series import Clock, Series, indices_to_draw
 from roxxel.report._spikes import Spike, find_spikes
+from roxxel.report._table import Table, read_rows, thinned
 from roxxel.run_status import starts_of, status_of, total_steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from roxxel_train.goodput import Goodput
     from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
 
     from roxxel.config import RunConfig
-
-Rows = list[dict[str, Any]]
 
 _LOSS_OF = "loss/"
 """Prefix of fields: in a training row, `loss/web` is the loss of source `web`."""
@@ -192,9 +186,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     run.check()
     folder = run.path
-    rows, num_damaged = run.rows()
-    train = [row for row in rows if row["kind"] == "train"]
-    evaluations = [row for row in rows if row["kind"] == "eval"]
+    rows = read_rows(run)
+    train = rows.train
     entries = run.log()
     record = run.record
     began = record or {}
@@ -206,7 +199,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
     config = _config(folder)
     best_metric, best_step = _best(checkpoints, config)
-    step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
+    step = max([rows.step, *(c.step for c in checkpoints)])
     starts = starts_of(entries)
     total_steps = total_steps_of(starts)
     parent = run.parent
@@ -214,34 +207,30 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     before = _tokens_before(parent)
     clock = clock_of(train, first_step, 0 if parent is None else parent.tokens)
     seconds = clock.seconds[-1] if clock.seconds else 0.0
-    waited = sum(_number(row, "wait_s") for row in train)
-    times = [str(row["time"]) for row in rows if "time" in row]
-    texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
+    waited = train.total("wait_s")
     return RunFacts(
         name=folder.resolve().name,
         location=run.location,
         status=status_of(run, step, total_steps, entries),
         step=step,
         total_steps=total_steps,
-        tokens=int(
-            next((_number(r, "tokens") for r in train[::-1] if "tokens" in r), 0)
-        ),
+        tokens=rows.tokens,
         seconds=seconds,
         goodput=run.goodput(),
-        apart=_apart(rows),
+        apart=_apart(train),
         wait_share=waited / seconds if seconds else 0.0,
-        first_time=times[0] if times else "",
-        last_time=times[-1] if times else "",
+        first_time=rows.first_time,
+        last_time=rows.last_time,
         seed=seed if is_count(seed) else None,
         parent=parent,
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         command=_command(began.get("command")),
         devices=_devices(began.get("devices"), began.get("processes")),
         config=_config_text(folder),
-        train=_columns(train),
-        evaluations=_columns(evaluations),
+        train=train.series(),
+        evaluations=rows.evaluations.series(),
         clock=clock,
-        evaluated_steps=tuple(sorted({row["step"] for row in evaluations})),
+        evaluated_steps=tuple(np.unique(rows.evaluations.steps).tolist()),
         tokens_by_source=_tokens_columns(train, first_step, before),
         shares=_shares(train, "tokens_by_source", before),
         planned_shares=_shares(
@@ -249,15 +238,15 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         ),
         spikes=tuple(find_spikes(train)),
         phases=tuple(
-            trained_phases(train, checkpoints, first_step, before, run.primary)
+            trained_phases(rows.ends, checkpoints, first_step, before, run.primary)
         ),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=best_step,
         starts=len(starts),
         alerts=tuple(e for e in entries if e.level not in {"INFO", "DEBUG"}),
-        last_text=texts[-1] if texts else "",
-        num_damaged=num_damaged,
+        last_text=rows.last_text,
+        num_damaged=rows.num_damaged,
         damaged=tuple(damaged),
         plan="" if config is None else _plan(config, run),
     )
@@ -274,84 +263,68 @@ def _tokens_before(parent: Parent | None) -> Mapping[str, int] | None:
     return parent.tokens_by_source or None
 
 
-def _number(row: Mapping[str, Any], field: str) -> float:
-    return number(row.get(field)) or 0.0
-
-
-def _apart(rows: Rows) -> dict[str, float]:
+def _apart(train: Table) -> dict[str, float]:
     names = {"compile_s": "compiling", "eval_s": "evaluating", "save_s": "saving"}
-    sums = {
-        words: sum(_number(row, field) for row in rows)
-        for field, words in names.items()
-    }
+    sums = {words: train.total(field) for field, words in names.items()}
     return {words: seconds for words, seconds in sums.items() if seconds}
 
 
-def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
-    """Return the numbers of rows by field, over the steps."""
-    steps: dict[str, list[int]] = {}
-    values: dict[str, list[float | None]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name == "step" or isinstance(value, bool):
-                continue
-            # The log has NaN and infinities as text; the chart shows a gap for each.
-            is_gap = value in ("nan", "inf", "-inf")
-            if is_gap or isinstance(value, int | float):
-                steps.setdefault(name, []).append(row["step"])
-                values.setdefault(name, []).append(number(value))
-    return {name: thinned(Series(steps[name], values[name])) for name in steps}
-
-
 def _tokens_columns(
-    train: Rows, first_step: int, before: Mapping[str, int] | None
+    train: Table, first_step: int, before: Mapping[str, int] | None
 ) -> dict[str, Series]:
     """Return the cumulative tokens by source; all series have the same steps.
 
     The series begin with 0 tokens at step 0, and in a branch with the tokens of its
     parent, if these are recorded.
     """
-    counts: list[tuple[int, Mapping[str, int]]] = [
-        (row["step"], row.get("tokens_by_source", {})) for row in train
-    ]
-    if counts and (before or not first_step):
-        counts.insert(0, (first_step, before or {}))
-    steps = [step for step, _ in counts]
-    names = dict.fromkeys(name for _, found in counts for name in found)
-    total = Series(steps, [float(sum(found.values())) for _, found in counts])
-    kept = points_to_draw(total)
+    field = "tokens_by_source"
+    steps = train.steps
+    columns = {
+        name: np.nan_to_num(train.full_counts(field, name))
+        for name in train.sources(field)
+    }
+    if len(train) and (before or not first_step):
+        steps = np.append(first_step, steps)
+        given = before or {}
+        columns = {
+            name: np.append(float(given.get(name, 0)), columns.get(name, empty))
+            for empty in [np.zeros(len(train))]
+            for name in {**dict.fromkeys(given), **columns}
+        }
+    kept = indices_to_draw(sum(columns.values(), start=np.zeros(len(steps))))
     return {
-        name: at(
-            Series(steps, [float(found.get(name, 0)) for _, found in counts]), kept
-        )
-        for name in names
+        name: Series(steps[kept].tolist(), column[kept].tolist())
+        for name, column in columns.items()
     }
 
 
 def _shares(
-    train: Rows, field: str, before: Mapping[str, int] | None
+    train: Table, field: str, before: Mapping[str, int] | None
 ) -> dict[str, Series]:
     """Return the share of each source in the tokens since the previous row.
 
     `before` has the tokens before the first row. If `before` is None, the first row
     has no share: in a branch, the row also counts the tokens of the parent.
     """
-    rows: list[dict[str, Any]] = []
-    for row in train:
-        counts = row.get(field)
-        if not isinstance(counts, dict):
-            continue
-        so_far = {
-            n: c for n, c in cast("dict[str, Any]", counts).items() if is_count(c)
-        }
-        known = so_far if before is None else before
-        new = {name: count - known.get(name, 0) for name, count in so_far.items()}
-        total = sum(new.values())
-        if total > 0:
-            shares = {name: count / total for name, count in new.items()}
-            rows.append({"step": row["step"], **shares})
-        before = so_far
-    return _columns(rows)
+    rows = train.counted(field)
+    if not len(rows):
+        return {}
+    counts = {
+        name: train.full_counts(field, name)[rows] for name in train.sources(field)
+    }
+    new: dict[str, Any] = {}
+    for name, count in counts.items():
+        first = count[0] if before is None else float(before.get(name, 0))
+        new[name] = count - np.append(first, np.nan_to_num(count[:-1]))
+    total = sum((np.nan_to_num(each) for each in new.values()), np.zeros(len(rows)))
+    steps = train.steps[rows]
+    shares: dict[str, Series] = {}
+    for name, each in new.items():
+        has_share = ~np.isnan(each) & (total > 0)
+        if has_share.any():
+            share = each[has_share] / total[has_share]
+            shares[name] = thinned(steps[has_share], share)
+    return shares
 
 
 def _best(

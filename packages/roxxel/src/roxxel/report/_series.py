@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel_train.run_folder import is_count, number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
 
 MOST_POINTS = 2000
 """Maximum number of points in a line: about one per pixel column of a wide screen.
@@ -58,69 +59,33 @@ class Clock:
     seconds: list[float]
 
 
-def clock_of(
-    train: Sequence[Mapping[str, Any]], first_step: int, first_tokens: int
-) -> Clock:
-    """Return the clock of a run, from its training rows.
+def indices_to_draw(values: Floats) -> npt.NDArray[np.intp]:
+    """Return the indices of the points to draw of a long line, so the page stays small.
 
-    All steps of a phase read the same number of tokens, so interpolation is exact
-    unless a phase begins between two rows. A thinned clock keeps the rows at both sides
-    of the beginning of a phase.
+    Both ends stay. Of each group of neighbouring points, the minimum and the maximum
+    stay, or the minimum and a gap if the group has gaps (NaN). A spike of one step
+    stays visible.
     """
-    counted = [row for row in train if is_count(row.get("tokens"))]
-    steps = [first_step, *(row["step"] for row in train)]
-    tokens = np.interp(
-        steps,
-        [first_step, *(row["step"] for row in counted)],
-        [first_tokens, *(row["tokens"] for row in counted)],
-    )
-    passed = [0.0]
-    for row, before in zip(train, steps, strict=False):
-        spent = max(row["step"] - before, 1) * (number(row.get("step_s")) or 0.0)
-        passed.append(passed[-1] + spent)
-    every = -(-len(steps) // MOST_POINTS)
-    kept = {*range(0, len(steps), every), len(steps) - 1}
-    for index in range(1, len(train)):
-        if train[index].get("phase") != train[index - 1].get("phase"):
-            kept.update((index, index + 1))
-    chosen = sorted(kept)
-    return Clock(
-        [steps[i] for i in chosen],
-        [round(tokens[i]) for i in chosen] if counted else [],
-        [round(passed[i], 3) for i in chosen] if passed[-1] else [],
-    )
-
-
-def thinned(series: Series) -> Series:
-    """Drop points of a long series, so that the page stays small.
-
-    The result keeps both ends. From each group of neighbouring points, it keeps the
-    minimum and the maximum, or the minimum and a gap if the group has gaps. A spike of
-    one step stays visible.
-    """
-    return at(series, points_to_draw(series))
-
-
-def at(series: Series, indices: list[int]) -> Series:
-    """Return the points of a series with these indices."""
-    return Series(
-        [series.steps[i] for i in indices], [series.values[i] for i in indices]
-    )
-
-
-def points_to_draw(series: Series) -> list[int]:
-    """Return the indices of the points that `thinned` keeps."""
-    count = len(series.steps)
+    count = len(values)
     if count <= MOST_POINTS:
-        return list(range(count))
+        return np.arange(count)
     size = -(-count // (MOST_POINTS // 2 - 1))
-    kept = {0, count - 1}
-    for start in range(0, count, size):
-        group = range(start, min(start + size, count))
-        gaps = [i for i in group if series.values[i] is None]
-        values = [i for i in group if series.values[i] is not None]
-        kept.update(gaps[:1])
-        if values:
-            ordered = sorted(values, key=lambda i: series.values[i] or 0.0)
-            kept.update(ordered[:1] if gaps else (ordered[0], ordered[-1]))
-    return sorted(kept)
+    whole = count // size * size
+    kept = [np.array([0, count - 1])]
+    for start, groups in (
+        (0, values[:whole].reshape(-1, size)),
+        (whole, values[whole:].reshape(1, -1)),
+    ):
+        if not groups.size:
+            continue
+        first = start + size * np.arange(len(groups))
+        is_gap = np.isnan(groups)
+        has_gap, has_value = is_gap.any(axis=1), ~is_gap.all(axis=1)
+        lowest = np.where(is_gap, np.inf, groups).argmin(axis=1)
+        reverse = np.where(is_gap, -np.inf, groups)[:, ::-1].argmax(axis=1)
+        kept += [
+            (first + is_gap.argmax(axis=1))[has_gap],
+            (first + lowest)[has_value],
+            (first + groups.shape[1] - 1 - reverse)[has_value & ~has_gap],
+        ]
+    return np.unique(np.concatenate(kept))

@@ -7,16 +7,19 @@ another blend or length changes the loss.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel_train.run_folder import number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     import numpy.typing as npt
+
+    from roxxel.report._table import Table
 
 NUM_BEFORE = 64
 """Number of earlier rows that a row is compared with."""
@@ -65,40 +68,39 @@ class Spike:
     is_mean: bool = False
 
 
-def find_spikes(rows: Sequence[Mapping[str, Any]]) -> list[Spike]:
+def find_spikes(train: Table) -> list[Spike]:
     """Return the spikes of a run's training rows, in order of steps.
 
     Spikes are found in the loss of single steps, and in the mean loss since the
     previous row, which includes steps that have no row. If a row is a spike in both
     losses, the result has only the spike of the single step.
     """
-    found = list(_spikes(rows, "loss"))
+    found = list(_spikes(train, "loss"))
     rows_found = {spike.row for spike in found}
-    means = _spikes(rows, "loss_mean")
-    found += [spike for spike in means if spike.row not in rows_found]
+    losses, means = (train.full(name, math.nan) for name in ("loss", "loss_mean"))
+    if not np.array_equal(losses, means, equal_nan=True):  # as if every step has a row
+        also = _spikes(train, "loss_mean")
+        found += [spike for spike in also if spike.row not in rows_found]
     return sorted(found, key=lambda spike: spike.row)
 
 
-def _spikes(rows: Sequence[Mapping[str, Any]], field: str) -> Iterator[Spike]:
+def _spikes(train: Table, field: str) -> Iterator[Spike]:
     is_mean = field == "loss_mean"
-    first = 0
-    for stop in range(1, len(rows) + 1):
-        same = stop < len(rows) and rows[stop].get("phase") == rows[first].get("phase")
-        if same:
-            continue
-        indices = [
-            i for i in range(first, stop) if number(rows[i].get(field)) is not None
-        ]
-        losses = np.array([rows[i][field] for i in indices], np.float64)
+    steps, values = train.steps, train.full(field, math.nan)
+    phases = train.full("phase", -1.0)
+    edges = [0, *(1 + np.flatnonzero(phases[1:] != phases[:-1])).tolist(), len(train)]
+    for first, stop in pairwise(edges):
+        indices = first + np.flatnonzero(~np.isnan(values[first:stop]))
+        losses = values[indices]
         usual, is_high = _compared(losses)
         for start, end in _stretches(is_high):
             at = start + int(losses[start:end].argmax())
-            row = rows[indices[at]]["step"]
-            before = rows[indices[at] - 1]["step"] if is_mean and indices[at] else 0
-            steps = range(before if is_mean else max(row - 1, 0), row)
+            index = int(indices[at])
+            row = int(steps[index])
+            before = int(steps[index - 1]) if is_mean and index else 0
+            of = range(before if is_mean else max(row - 1, 0), row)
             loss, median = float(losses[at]), float(usual[at])
-            yield Spike(row, steps, loss, median, end - start, is_mean)
-        first = stop
+            yield Spike(row, of, loss, median, end - start, is_mean)
 
 
 def _compared(

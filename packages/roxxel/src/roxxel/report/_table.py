@@ -1,0 +1,262 @@
+"""The numbers of a run's log, read in one pass into columns.
+
+A dict of a row takes 4 kB, so the rows of a long run do not fit into memory; a number
+in a column takes 8 bytes. `benchmarks/report_rows.py` prints time and memory of a
+report of 10^4, 10^5 and 10^6 rows.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from roxxel_train.run_folder import GREATEST_NUMBER, is_count, number
+
+from roxxel.report._series import Series, indices_to_draw
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from roxxel_train import RunFolder
+
+    Floats = npt.NDArray[np.float64]
+
+_GAPS = frozenset({"nan", "inf", "-inf"})
+"""How the log writes numbers that JSON does not have; a chart shows a gap for each."""
+
+_NUMBERS = frozenset({int, float})
+
+BY_SOURCE = ("tokens_by_source", "planned_tokens_by_source")
+"""Fields whose values by source become columns."""
+
+
+_AT_A_TIME = 1024
+"""Rows that become columns at once: NumPy converts a column faster than a value."""
+
+
+class _Column:
+    """The values of some rows, in parts: indices of rows, and their values."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[npt.NDArray[np.int64], Floats]] = []
+
+    def add(self, rows: npt.NDArray[np.int64], values: Floats) -> None:
+        self._parts.append((rows, values))
+
+    def read(self) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Return indices and values, by index."""
+        if len(self._parts) > 1:
+            rows = np.concatenate([rows for rows, _ in self._parts])
+            values = np.concatenate([values for _, values in self._parts])
+            if (np.diff(rows) < 0).any():
+                order = np.argsort(rows, kind="stable")
+                rows, values = rows[order], values[order]
+            return rows, values
+        return self._parts[0]
+
+    def full(self, num_rows: int, missing: float) -> Floats:
+        """Return a value for each row; `missing` where a row has none."""
+        full = np.full(num_rows, missing)
+        for rows, values in self._parts:
+            full[rows] = values
+        return full
+
+
+class Table:
+    """The numbers of the rows of one kind, by field; NaN stands for a gap."""
+
+    def __init__(self) -> None:
+        self._waiting: list[dict[str, Any]] = []
+        self._steps: list[npt.NDArray[np.int64]] = []
+        self._num_rows = 0
+        self._columns: dict[str, _Column] = {}
+        self._counts: dict[str, dict[str, _Column]] = {name: {} for name in BY_SOURCE}
+        self._counted: dict[str, _Column] = {name: _Column() for name in BY_SOURCE}
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Add a row; values that are no numbers are left out."""
+        self._waiting.append(row)
+        if len(self._waiting) == _AT_A_TIME:
+            self.close()
+
+    def close(self) -> None:
+        """Take in the last rows; call this method after the last `add`."""
+        rows, self._waiting = self._waiting, []
+        self._steps.append(np.array([row["step"] for row in rows], np.int64))
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for index, row in enumerate(rows):
+            groups.setdefault(tuple(row), []).append(index)
+        for names, indices in groups.items():
+            at = np.array(indices, np.int64) + self._num_rows
+            columns = zip(*(rows[index].values() for index in indices), strict=True)
+            for name, values in zip(names, columns, strict=True):
+                self._take(name, at, values)
+        self._num_rows += len(rows)
+
+    def __len__(self) -> int:
+        return self._num_rows
+
+    @property
+    def steps(self) -> npt.NDArray[np.int64]:
+        """The step of each row."""
+        return np.concatenate([np.zeros(0, np.int64), *self._steps])
+
+    def sources(self, name: str) -> list[str]:
+        """Return the sources that a field of `BY_SOURCE` counts."""
+        return list(self._counts[name])
+
+    def counted(self, name: str) -> npt.NDArray[np.int64]:
+        """Return the indices of the rows that have a field of `BY_SOURCE`."""
+        return np.flatnonzero(self._counted[name].full(self._num_rows, 0.0))
+
+    def full(self, name: str, missing: float) -> Floats:
+        """Return a value for each row; `missing` where a row has no such field."""
+        column = self._columns.get(name, _Column())
+        return column.full(self._num_rows, missing)
+
+    def full_counts(self, name: str, source: str) -> Floats:
+        """Return the count of a source in each row; NaN where a row has none."""
+        return self._counts[name][source].full(self._num_rows, math.nan)
+
+    def total(self, name: str) -> float:
+        """Return the sum of a field over all rows, without gaps."""
+        return float(np.nansum(self.full(name, 0.0)))
+
+    def series(self) -> dict[str, Series]:
+        """Return the values of each field over the steps, thinned to what is drawn."""
+        steps = self.steps
+        found: dict[str, Series] = {}
+        for name, column in self._columns.items():
+            if name != "step":
+                rows, values = column.read()
+                found[name] = thinned(steps[rows], values)
+        return found
+
+    def _take(
+        self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
+    ) -> None:
+        """Take in the values of one field of some rows."""
+        if name in self._counts:
+            self._take_counts(name, at, values)
+            return
+        if {*map(type, values)} <= _NUMBERS:
+            with suppress(OverflowError):
+                floats = np.array(values, np.float64)
+                floats[~(np.abs(floats) < GREATEST_NUMBER)] = math.nan
+                self._columns.setdefault(name, _Column()).add(at, floats)
+                return
+        kept = [
+            index
+            for index, value in enumerate(values)
+            if type(value) in _NUMBERS or (type(value) is str and value in _GAPS)
+        ]
+        if kept:
+            found = [number(values[index]) for index in kept]
+            floats = np.array([math.nan if x is None else x for x in found], np.float64)
+            self._columns.setdefault(name, _Column()).add(at[kept], floats)
+
+    def _take_counts(
+        self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
+    ) -> None:
+        """Take in the counts by source of some rows."""
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for index, counts in enumerate(values):
+            if type(counts) is dict:
+                groups.setdefault(tuple(cast("dict[str, Any]", counts)), []).append(
+                    index
+                )
+        for sources, indices in groups.items():
+            rows = at[indices]
+            self._counted[name].add(rows, np.ones(len(rows)))
+            columns = zip(*(values[index].values() for index in indices), strict=True)
+            for source, counts in zip(sources, columns, strict=False):
+                self._take_count(self._counts[name], source, rows, counts)
+
+    @staticmethod
+    def _take_count(
+        columns: dict[str, _Column],
+        source: str,
+        rows: npt.NDArray[np.int64],
+        counts: Sequence[Any],
+    ) -> None:
+        """Take in the counts of one source; what is no count is left out."""
+        if {*map(type, counts)} != {int} or not is_count(min(counts)):
+            kept = [index for index, count in enumerate(counts) if is_count(count)]
+            rows, counts = rows[kept], [counts[index] for index in kept]
+        if counts:
+            column = columns.setdefault(source, _Column())
+            column.add(rows, np.array(counts, np.float64))
+
+
+def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
+    """Return the points of a line that a chart draws."""
+    kept = indices_to_draw(values)
+    return Series(
+        steps[kept].tolist(),
+        [None if math.isnan(x) else x for x in values[kept].tolist()],
+    )
+
+
+@dataclass
+class RunRows:
+    """What a report needs of all rows of a log.
+
+    Attributes:
+        train: The training rows.
+        evaluations: The rows of evaluations.
+        ends: The first training row, and the last one of each phase, as they are.
+        step: The largest step of all rows.
+        tokens: Tokens delivered, in the newest row that counts them.
+        first_time: Time of the first row; empty without one.
+        last_time: Time of the last row; empty without one.
+        last_text: The last text of an evaluation; empty without one.
+        num_damaged: Lines that are no rows.
+    """
+
+    train: Table = field(default_factory=Table)
+    evaluations: Table = field(default_factory=Table)
+    ends: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    step: int = 0
+    tokens: int = 0
+    first_time: str = ""
+    last_time: str = ""
+    last_text: str = ""
+    num_damaged: int = 0
+
+
+def read_rows(run: RunFolder) -> RunRows:
+    """Read the log of a run in one pass.
+
+    Raises:
+        RunFolderError: `metrics.jsonl` is not a regular file.
+    """
+    found = RunRows()
+    first: dict[str, Any] | None = None
+    of_phases: dict[int, dict[str, Any]] = {}
+    for row in run.each_row():
+        if row is None:
+            found.num_damaged += 1
+            continue
+        found.step = max(found.step, row["step"])
+        if "time" in row:
+            found.last_time = str(row["time"])
+            found.first_time = found.first_time or found.last_time
+        if row["kind"] == "train":
+            found.train.add(row)
+            first = first or row
+            if "phase" in row:
+                of_phases[row["phase"]] = row
+            if "tokens" in row:
+                found.tokens = int(number(row["tokens"]) or 0)
+        elif row["kind"] == "eval":
+            found.evaluations.add(row)
+            text = row.get("text")
+            found.last_text = text if type(text) is str else found.last_text
+    found.train.close()
+    found.evaluations.close()
+    found.ends = [*filter(None, [first]), *of_phases.values()]
+    return found
