@@ -187,6 +187,30 @@ def test_a_last_line_needs_no_newline(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "rest",
+    [
+        *(b'"x": [1, {"text": 2}]', b'"text": "twice"', b'"x": "\xff"', b'"x": NaN'),
+        *(b'"x": "\\ud800"', b'"x": 1e999', b'"x": "\\ud83d\\ude00"', b'"x": 1 2'),
+    ],
+)
+def test_other_fields_of_a_line_are_read_alike_with_and_without_an_id(
+    tmp_path: Path, rest: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "\xc3\xa9", "id": 1, ' + rest + b"}\n")
+    found: list[object] = []
+
+    for options in ([], ["--id", "id"]):
+        corpus = Roxxel(tmp_path / f"c{len(options)}_*.rox")
+        is_written = not main(["write", f"{corpus.filepath}", str(path), *options])
+        texts = [bytes(each) for each in corpus.documents] if is_written else []
+        error = "" if is_written else capsys.readouterr().err
+        found.append((texts, error))
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
     "cut", [b'{"text": "a', b'{"text": "a"', b'"a', b"[1, 2", b"[1,", b'{"te']
 )
 def test_json_lines_that_end_inside_a_value_name_the_line(

@@ -195,6 +195,45 @@ def test_a_parquet_text_that_is_not_utf_8_names_the_row(
     )
 
 
+def test_an_id_that_is_not_utf_8_names_the_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    ids = library.array([b"a", b"\xff"]).view(library.string())
+    parquet.write_table(library.table({"text": ["one", "two"], "id": ids}), path)
+    corpus = str(tmp_path / "c_*.rox")
+    command = ["write", corpus, str(path), "--id", "id"]
+
+    assert main(command) == 1
+
+    assert f"{path}: row 1 is not UTF-8 text" in capsys.readouterr().err
+    assert main([*command, "--skip-bad"]) == 0
+    assert [bytes(each) for each in Roxxel(corpus).documents] == [b"one"]
+
+
+def test_texts_of_a_table_are_documents_however_they_are_stored(
+    tmp_path: Path,
+) -> None:
+    library: Any = import_module("pyarrow")
+    feather: Any = import_module("pyarrow.feather")
+    texts = ["one", "", "na\u00efve", "two" * 300] * 80
+    stored = [
+        library.array(texts, library.string()),
+        library.array(["left out", *texts], library.large_string())[1:],
+        library.array(texts).dictionary_encode(),
+    ]
+
+    for number, column in enumerate(stored):
+        path = tmp_path / f"{number}.arrow"
+        feather.write_feather(library.table({"text": column}), path, "uncompressed")
+        assert main(["write", str(tmp_path / f"{number}.rox"), str(path)]) == 0
+
+        found = Roxxel(tmp_path / f"{number}.rox").documents
+        assert [bytes(each).decode() for each in found] == texts
+
+
 @pytest.mark.parametrize(
     ("names", "problem"),
     [

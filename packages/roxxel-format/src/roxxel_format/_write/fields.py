@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, cast
 
@@ -100,6 +100,11 @@ class Fields:
     document's file is stored. With `chat`, the document is a list of messages. Then
     `chat` is True or the path of a template, until `load_intake` has loaded what
     renders.
+
+    Attributes:
+        contents: The fields that hold the parts of a document.
+        names: The fields that a row must have.
+        needs_rows: Whether documents must come from rows with fields.
     """
 
     text: str = ""
@@ -108,6 +113,10 @@ class Fields:
     id: str | None = None
     path: bool = False
     chat: Chat | str | os.PathLike[str] | bool = False
+    # Kept, because they are asked for each document.
+    contents: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    needs_rows: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.text:
@@ -129,24 +138,13 @@ class Fields:
             raise ValueError(
                 f"prompt and completion are both {self.prompt!r}; pass two fields"
             )
-
-    @property
-    def contents(self) -> tuple[str, ...]:
-        """The fields that hold the parts of a document."""
-        if self.prompt is None or self.completion is None:
-            return (self.text,)
-        return (self.prompt, self.completion)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields that a row must have."""
+        parts = (self.prompt, self.completion)
+        contents = (*filter(None, parts),) or (self.text,)
         others = {} if self.id is None else {self.id: None}
-        return (*dict.fromkeys(self.contents) | others,)
-
-    @property
-    def needs_rows(self) -> bool:
-        """Whether documents must come from rows with fields."""
-        return self.has_mask or self.id is not None
+        object.__setattr__(self, "contents", contents)
+        object.__setattr__(self, "names", (*dict.fromkeys(contents) | others,))
+        needs_rows = self.has_mask or self.id is not None
+        object.__setattr__(self, "needs_rows", needs_rows)
 
     @property
     def has_mask(self) -> bool:

@@ -289,6 +289,8 @@ def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
 
 def text_bytes(document: object) -> int | None:
     """Return the size of the texts of a document; None without a text."""
+    if isinstance(document, str):
+        return _utf8_size(document)
     parts = getattr(document, "parts", (document,))
     sizes = [_utf8_size(part) for part in parts if isinstance(part, str)]
     return sum(sizes) if sizes else None
