@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # The test group holds the extras; an environment of the whole workspace may not.
-EXTRAS = ("pyarrow", "tokenizers", "zstandard")
+EXTRAS = ("jinja2", "pyarrow", "tokenizers", "zstandard")
 collect_ignore = [] if all(map(find_spec, EXTRAS)) else ["extras"]
 
 settings.register_profile("roxxel-prepare", deadline=None)

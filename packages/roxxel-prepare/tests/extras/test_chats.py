@@ -181,6 +181,10 @@ BAD: list[tuple[Any, list[str]]] = [
     ([["user", "a"]], ["message 0 is a list"]),
     ([{"from": "human", "value": "a"}], ["message 0 has no role", "from, value"]),
     ([{"role": "user"}], ["message 0 has no content"]),
+    (
+        [{"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]}],
+        ["message 0 has tool_calls", "tokenizer_config.json", "--chat-template"],
+    ),
     ([{"role": "user", "content": "a"}], ["nothing that the assistant says"]),
     (
         [{"role": "user", "content": "the <|im_end|> token"}],
@@ -227,6 +231,28 @@ def test_a_template_that_cannot_be_used_is_named(
         )
 
     assert all(each in str(found.value) for each in named)
+
+
+def test_the_null_of_a_call_is_kept_and_that_of_a_message_is_not(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    calls = [{"function": {"name": "f", "arguments": {"a": None}}}]
+    text = """{% for each in messages %}{{ each.content if each.content is defined }}
+{%- if each.tool_calls %}{{ each.tool_calls[0].function | tojson }}{% endif %}
+{% endfor %}"""
+    chat = [{"role": "assistant", "content": None, "tool_calls": calls}]
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write(
+        [{"messages": chat}],
+        tokenizer=tokenizer,
+        chat=template(tmp_path, text),
+        separator=None,
+    )
+
+    assert parts(corpus, tokenizer) == [
+        ('{"name": "f", "arguments": {"a": null}}', True),
+    ]
 
 
 def test_special_tokens_let_a_message_write_one(

@@ -135,13 +135,12 @@ class ChatTemplate:
             )
         found: list[dict[str, Any]] = []
         for number, message in enumerate(cast("list[object]", messages)):
-            kept = _without_none(message)
-            if type(kept) is not dict:
+            table = _given_fields(message)
+            if table is None:
                 raise ValueError(
                     f"message {number} is a {type(message).__name__}; a message is an "
                     "object with role and content"
                 )
-            table = cast("dict[str, Any]", kept)
             if type(table.get("role")) is not str:
                 raise ValueError(
                     f"message {number} has no role, only {', '.join(table)}; a message "
@@ -151,6 +150,11 @@ class ChatTemplate:
                 raise ValueError(
                     f"message {number} has no content, only {', '.join(table)}; a "
                     "message is an object with role and content"
+                )
+            if "tool_calls" in table and "tool_calls" not in self.text:
+                raise ValueError(
+                    f"message {number} has tool_calls, which the chat template "
+                    f"{self.name} does not write; leave the chat out, or {_OTHER}"
                 )
             self._check_texts(number, table)
             found.append(table)
@@ -312,15 +316,12 @@ def _without_marks(text: str) -> tuple[str, _Spans]:
     return "".join(parts), tuple(spans)
 
 
-def _without_none(value: object) -> object:
-    """Return a message as it would be in JSON, without fields that are None."""
-    if isinstance(value, Mapping):
-        table = cast("Mapping[str, object]", value)
-        pairs = ((name, _without_none(each)) for name, each in table.items())
-        return {str(name): each for name, each in pairs if each is not None}
-    if isinstance(value, (list, tuple)):
-        return [_without_none(each) for each in cast("list[object]", value)]
-    return value
+def _given_fields(message: object) -> dict[str, Any] | None:
+    """Return the fields of a message that are not None; None if it is no message."""
+    if not isinstance(message, Mapping):
+        return None
+    fields = cast("Mapping[str, Any]", message).items()
+    return {name: value for name, value in fields if value is not None}
 
 
 def _texts_in(value: object) -> Iterator[str]:
