@@ -123,6 +123,75 @@ def test_shards_do_not_depend_on_what_encodes(tmp_path: Path, definition: Path) 
     assert fast == reference
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of four inputs, the third with a damaged line."""
+    folder = tmp_path / "inputs"
+    folder.mkdir()
+    for number in range(4):
+        some = [*TEXTS[number:], "".join(TEXTS)]
+        lines = lines_of(folder / f"{number}.jsonl", some * (number + 5))
+        if number == 2:
+            with lines.open("a") as file:
+                file.write('{"text": 5}\n')
+    return folder
+
+
+def shards(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("*.rox")}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"split": ("valid", 0.3)},
+        {"shuffle": 3},
+        {"pack": 33},
+        {"bucket_by_length": [9, 17]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_every_kind_of_preparation_has_the_same_shards(
+    tmp_path: Path, folder: Path, definition: Path, options: dict[str, Any]
+) -> None:
+    backends: list[TokenizerBackend] = ["fastokens", "tokenizers"]
+
+    for backend in backends:
+        write_files(
+            tmp_path / backend / "c_*.rox",
+            folder,
+            tokenizer=definition,
+            tokenizer_backend=backend,
+            separator="<|end|>",
+            unit_bytes=100,
+            skip_bad=True,
+            **options,
+        )
+
+    fast, reference = (shards(tmp_path / backend) for backend in backends)
+    assert len(fast) > 3
+    assert fast == reference
+
+
+@pytest.mark.parametrize("first", ["fastokens", "tokenizers"])
+def test_a_preparation_that_failed_goes_on_with_another_backend(
+    tmp_path: Path, folder: Path, definition: Path, first: TokenizerBackend
+) -> None:
+    other: TokenizerBackend = "tokenizers" if first == "fastokens" else "fastokens"
+    options: dict[str, Any] = {"tokenizer": definition, "separator": "<|end|>"}
+    options |= {"unit_bytes": 100}
+    corpus = tmp_path / "c" / "c_*.rox"
+    write_files(tmp_path / "all" / "c_*.rox", folder, skip_bad=True, **options)
+
+    with pytest.raises(ValueError, match=r"2\.jsonl"):
+        write_files(corpus, folder, tokenizer_backend=first, **options)
+    assert shards(corpus.parent)
+    write_files(corpus, folder, tokenizer_backend=other, skip_bad=True, **options)
+
+    found, whole = (shards(tmp_path / name) for name in ("c", "all"))
+    assert [*found.values()] == [*whole.values()]
+
+
 @given(texts=st.lists(st.text(), min_size=1, max_size=5), special=st.booleans())
 @example(texts=TEXTS, special=True)
 @example(texts=TEXTS, special=False)

@@ -172,6 +172,8 @@ class CorpusWrite:
         """
         options, recipe = self.options, self.recipe
         intake = replace(self._intake, dtype=recipe.dtype, kind=recipe.kind)
+        if options.chooses is None:  # The first document decides: read none ahead.
+            intake = intake.one_by_one()
         rows = intake.rows(documents, options.fields)
         if not any(intake.chooses(row.tokens, options) for row in rows):
             raise NoDocumentsError(self.what)

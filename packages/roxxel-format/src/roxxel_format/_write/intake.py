@@ -236,6 +236,13 @@ class Intake:
         """The record of the tokenizer in a corpus."""
         return None if self.tokenizer is None else self.tokenizer.to_dict()
 
+    def one_by_one(self) -> Intake:
+        """Return an intake that encodes each text when it is asked for."""
+        if self.tokenizer is None:
+            return self
+        tokenizer = replace(self.tokenizer, encode_batch=None, encode_parts=None)
+        return replace(self, tokenizer=tokenizer)
+
     def chooses(self, tokens: Tokens, options: WriteOptions) -> bool:
         """Return whether a write has a document; call this after the first document."""
         if options.chooses is None:
