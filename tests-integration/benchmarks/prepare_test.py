@@ -10,7 +10,9 @@ from pathlib import Path
 
 def test_preparation() -> None:
     script = Path(__file__).with_name("prepare.py")
-    options = "--mib", "1", "--vocab-size", "500", "--without", "datatrove"
+    options = ["--mib", "1", "--vocab-size", "500"]
+    for way in ("datatrove", "gigatoken", "one"):
+        options += ["--without", way]
 
     done = subprocess.run(
         [sys.executable, str(script), *options],

@@ -6,6 +6,7 @@
 
     python prepare_datatrove.py TOKENIZER OUTPUT INPUT_FOLDER
 
+Without arguments it only says, by its exit code, whether datatrove is installed.
 Prints the number of tokens. The batches are 1000 documents: the default of 10000 needs
 more than 10 GB in each process for documents of 14 kB.
 """
@@ -21,6 +22,8 @@ from datatrove.pipeline.tokens import DocumentTokenizer
 
 
 def main() -> None:
+    if not sys.argv[1:]:
+        return
     tokenizer, output, inputs = sys.argv[1:]
     LocalPipelineExecutor(
         [
