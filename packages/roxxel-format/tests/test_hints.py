@@ -138,3 +138,20 @@ def test_windows_in_memory_are_not_advised(
 
     assert needed(advice) == []
     assert len(looked) <= 32
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_large_read_asks_for_all_its_windows_at_once(
+    tmp_path: Path, advice: list[tuple[int, int, int]]
+) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write(documents_of(1_000_000))
+    starts = range(0, 1_000_000, 60_000)
+
+    corpus.read(starts[:2], 1000)
+    assert needed(advice) == []
+    corpus.read(starts, 1000)
+
+    assert len(needed(advice)) == len(starts)
+    for call, start in zip(needed(advice), starts, strict=True):
+        assert {HEAD + 2 * start, HEAD + 2 * (start + 1000) - 1} <= set(call)

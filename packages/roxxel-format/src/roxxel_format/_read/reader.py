@@ -61,6 +61,12 @@ _CALL_BYTES = (128 << 10) - mmap.PAGESIZE
 begin inside a page."""
 
 
+_LARGE_READ = 1 << 14
+"""Number of tokens of a read that first looks whether its first window is in memory.
+
+If not, the disk reads all windows side by side. Without hints, page after page would
+block the read (`tests-integration/benchmarks/format_cold.py`)."""
+
 _WINDOWS_AT_ONCE = 128
 
 _SAMPLED_WINDOWS = 16
@@ -231,9 +237,15 @@ class CorpusReader:
         if limits is not None:
             check = partial(self._check_values, starts=starts, limits=limits)
 
+        length = out.shape[1]
+
         def fill() -> None:
             if self.contents.files.is_remote:
-                self._request(starts, out.shape[1], is_urgent=True)
+                self._request(starts, length, is_urgent=True)
+            elif len(starts) * length >= _LARGE_READ and self._is_cold(
+                starts[:1], length
+            ):
+                self._advise(starts, length)
             self._line.fill(starts, out, rows, check)
 
         self._without_damaged_copies(fill)
@@ -393,9 +405,12 @@ class CorpusReader:
                 )
             )
             return
-        if not self._is_cold(begins, length):
-            return
-        for span in _stretches(begins, length, self._line.dtype.itemsize):
+        if self._is_cold(begins, length):
+            self._advise(begins, length)
+
+    def _advise(self, starts: list[int], length: int) -> None:
+        """Advise the system to read the pages of windows into its cache."""
+        for span in _stretches(starts, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
 
