@@ -1,12 +1,14 @@
 """Measures device_stream against the bare loop of gather and make_array_from_callback.
 
-Two figures for each shape of batch, on one CPU device and a corpus of uint16 tokens in
-one warm shard:
+Three figures for each shape of batch, on one CPU device and a corpus of uint16 tokens
+in one warm shard:
 
 - throughput: batches of a curriculum as jax.Array, without any other work, as a share
   of the throughput of the bare loop. The bare loop knows the windows in advance: numpy
   gathers them (`sliding_window_view(tokens, T)[starts]`) and casts to int32, and JAX
   makes the arrays;
+- CPU time: of the stream on the consumer's thread, divided by that of `batch` and
+  `device_put` by hand, with one source and with five;
 - a loop of steps of a few milliseconds, dispatched without blocking: its time, divided
   by the time of the same loop over batches that are already made. The two loops
   alternate every 24 steps.
@@ -26,7 +28,7 @@ import tempfile
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING
 
 # The step is held to one core, as an accelerator leaves them all to the host. XLA takes
@@ -49,6 +51,8 @@ from roxxel_loader import device_stream, make_data_parallel_sharding_config
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypeAlias
+
+    from roxxel_curriculum import Sampler
 
     Step: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -88,6 +92,55 @@ def exhaust(make: Callable[[], Iterator[jax.Array]]) -> float:
         batch = made
     jax.block_until_ready(batch)
     return perf_counter() - began
+
+
+def by_hand(sampler: Sampler, steps: range, sharding: NamedSharding) -> float:
+    """Return CPU microseconds a step of `batch` and `device_put`."""
+    began = process_time()
+    for step in steps:
+        batch = jax.device_put(sampler.batch(step), sharding)
+        batch.block_until_ready()
+    return 1e6 * (process_time() - began) / len(steps)
+
+
+def by_stream(sampler: Sampler, steps: range, sharding: NamedSharding) -> float:
+    """Return CPU microseconds a step of the stream, made on this thread."""
+    began = process_time()
+    first, stop = steps.start, steps.stop
+    for batch in device_stream(sampler, first, stop, sharding, workers=0):
+        batch.block_until_ready()
+    return 1e6 * (process_time() - began) / len(steps)
+
+
+def compare_cpu(
+    corpora: list[Roxxel],
+    shape: tuple[int, int],
+    sharding: NamedSharding,
+    steps: int,
+    runs: int,
+) -> None:
+    """Print the CPU time of a stream beside that of a loop by hand."""
+    names = [f"s{number}" for number in range(len(corpora))]
+    sampler = Curriculum(
+        corpora[0],
+        [Phase(steps * (runs + 1), *shape, dict.fromkeys(names, 1))],
+        dict(zip(names[1:], corpora[1:], strict=True)),
+        policies=dict.fromkeys(names, "repeat"),
+        primary=names[0],
+    ).sampler(seed=0)
+    hand: list[float] = []
+    stream: list[float] = []
+    for run in range(runs + 1):
+        part = range(run * steps, (run + 1) * steps)
+        for step in part:
+            sampler.batch(step)  # Touch the pages.
+        hand.append(by_hand(sampler, part, sharding))
+        stream.append(by_stream(sampler, part, sharding))
+    one, two = min(hand[1:]), min(stream[1:])
+    print(
+        f"{shape}, {len(corpora)} sources: batch and device_put {one:.0f} us of CPU, "
+        f"stream {two:.0f}, ratio {two / one:.2f} (target: 1.3)"
+    )
 
 
 class Loop:
@@ -174,6 +227,11 @@ def main(arguments: list[str] | None = None) -> None:
             generator.integers(0, 50_000, 1 << 19, np.uint16)
             for _ in range(options.mib)
         )
+        corpora = [corpus]
+        for number in range(4):
+            other = Roxxel(Path(folder) / f"other{number}.rox")
+            other.write([generator.integers(0, 50_000, 1 << 19, np.uint16)])
+            corpora.append(other)
         for shape in SHAPES:
             epoch = int(corpus.num_tokens * 0.9) // (shape[0] * shape[1])
             work = Work(corpus, shape, min(options.steps, epoch))
@@ -192,6 +250,8 @@ def main(arguments: list[str] | None = None) -> None:
                 f"{million / one:.0f} Mtok/s, share {statistics.median(ratios):.2f} "
                 f"({_spread(ratios)})"
             )
+            for count in (1, 5):
+                compare_cpu(corpora[:count], shape, sharding, work.steps, options.runs)
             if options.step_ms:
                 pairs = 4 * options.runs
                 work = Work(corpus, shape, (pairs + 1) * STEPS_AT_A_TIME)
