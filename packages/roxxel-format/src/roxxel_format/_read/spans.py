@@ -34,12 +34,11 @@ def find_ends(ends: _Integers, starts: _Integers, stops: _Integers) -> Found:
 
     `ends` are the ends of all documents.
     """
-    first, last = ends.searchsorted(np.array((starts, stops - 1)), "right")
-    counts = np.minimum(last + 1, ends.size) - first
-    if starts.size == 1:
-        document = np.arange(int(first[0]), int(first[0] + counts[0]))
-        window = np.zeros(document.size, np.int64)
-        return Found(counts - 1, window, document, ends[document])
+    # Limits, because the bytes of a map may be damaged; the caller may verify them.
+    most = ends.size - 1
+    first = np.minimum(ends.searchsorted(starts, "right"), most)
+    last = np.minimum(ends.searchsorted(stops, "left"), most)
+    counts = np.maximum(last - first, 0) + 1
     window, document = ranges(first, counts)
     return Found(counts.cumsum() - 1, window, document, ends[document])
 
@@ -47,10 +46,9 @@ def find_ends(ends: _Integers, starts: _Integers, stops: _Integers) -> Found:
 def ranges(firsts: _Integers, counts: _Integers) -> tuple[_Integers, _Integers]:
     """Return i for each number in `[firsts[i], firsts[i] + counts[i])`, and these."""
     stops = counts.cumsum()
-    which = np.arange(counts.size).repeat(counts)
-    numbers = np.arange(which.size)
-    numbers += (firsts - stops + counts)[which]
-    return which, numbers
+    numbers = (firsts - stops + counts).repeat(counts)
+    numbers += np.arange(numbers.size)
+    return np.arange(counts.size).repeat(counts), numbers
 
 
 def span_rows(found: Found, starts: _Integers, stops: _Integers) -> _Integers:
@@ -66,7 +64,8 @@ def span_rows(found: Found, starts: _Integers, stops: _Integers) -> _Integers:
     rows[found.last, 3] = stops
     rows[1:, 2] = rows[:-1, 3]
     rows[0, 2] = starts[0]
-    rows[found.last[:-1] + 1, 2] = starts[1:]
+    if starts.size > 1:
+        rows[found.last[:-1] + 1, 2] = starts[1:]
     return rows
 
 
