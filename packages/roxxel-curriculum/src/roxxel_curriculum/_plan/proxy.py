@@ -47,12 +47,12 @@ class Proxy(Generic[_Curriculum]):
     Example:
         >>> from roxxel_curriculum import Curriculum
         >>> from roxxel_curriculum.testing import PositionReader
-        >>> big = Curriculum(PositionReader(200_000), [Phase(400, 8, 65)])
+        >>> big = Curriculum(PositionReader(203_840), [Phase(400, 8, 65)])
         >>> proxy = big.proxy(scale=1 / 8)
         >>> proxy.plan.total_steps, big.total_steps
         (50, 400)
         >>> [[round(x, 2) for x in pair["self"]] for pair in proxy.epochs]
-        [[1.04, 1.04]]
+        [[1.02, 1.02]]
     """
 
     curriculum: _Curriculum

@@ -72,6 +72,13 @@ class Branch:
         losses: Losses by name and step, as in `metrics.jsonl`.
         distance: Euclidean distance of its parameters from those of the control.
         norm: Euclidean norm of its parameters.
+
+    Example:
+        >>> losses = {"loss": {10: 2.5, 20: 2.25}}
+        >>> Branch("web:3", "run-replay/without-web-3", 20, "", "", "", losses).final(
+        ...     "loss"
+        ... )
+        2.25
     """
 
     name: str
@@ -104,6 +111,27 @@ class Replay:
         notes: What limits the conclusions.
         seconds: Duration of the call.
         receipt: The file that `check_replay` verifies.
+
+    Example:
+        >>> ends = {"control": 2.5, "without": 2.75}
+        >>> control, without = (
+        ...     Branch(name, name, 9, "", "", "", {"eval_loss/web": {9: end}})
+        ...     for name, end in ends.items()
+        ... )
+        >>> comparison = Comparison(9, is_equal=True, num_rows=4, first_difference=None)
+        >>> found = Replay(
+        ...     run="run",
+        ...     without={"web": [3]},
+        ...     start=Start(5, 6),
+        ...     control=control,
+        ...     branches=(without,),
+        ...     comparison=comparison,
+        ...     notes=(),
+        ...     seconds=2.0,
+        ...     receipt=Path("run-replay/replay.json"),
+        ... )
+        >>> found.effect(without)
+        0.25
     """
 
     run: str
