@@ -190,14 +190,15 @@ def _add_write_options(write: ArgumentParser) -> None:
         "completion, and the column loss_mask is 0 on the prompt",
     )
     write.add_argument("--completion", metavar="FIELD", help="field of completions")
-    write.add_argument(
+    chats = write.add_mutually_exclusive_group()
+    chats.add_argument(
         "--chat",
         action="store_true",
         help="documents are chats: lists of messages in the field messages, or in "
         "--field. The chat template of --tokenizer renders them, and the column "
         "loss_mask is 1 on what the assistant says",
     )
-    write.add_argument(
+    chats.add_argument(
         "--chat-template",
         dest="chat",
         metavar="PATH",
