@@ -8,6 +8,7 @@ report of 10^4, 10^5 and 10^6 rows.
 from __future__ import annotations
 
 import math
+from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
@@ -39,29 +40,40 @@ _AT_A_TIME = 1024
 
 
 class _Column:
-    """The values of some rows, in parts: indices of rows, and their values."""
+    """The values of some rows; `_rows` is None while they are the first rows.
+
+    Each column is one block of memory that grows in place: parts of it between the rows
+    that come and go would keep the memory of those.
+    """
 
     def __init__(self) -> None:
-        self._parts: list[tuple[npt.NDArray[np.int64], Floats]] = []
+        self._values = array("d")
+        self._rows: array[int] | None = None
 
     def add(self, rows: npt.NDArray[np.int64], values: Floats) -> None:
-        self._parts.append((rows, values))
+        """Add the values of some rows."""
+        count = len(self._values)
+        is_next = rows[0] == count and rows[-1] == count + len(rows) - 1
+        if self._rows is None and not is_next:
+            self._rows = array("q", range(count))
+        if self._rows is not None:
+            self._rows.frombytes(rows.tobytes())
+        self._values.frombytes(values.tobytes())
 
     def read(self) -> tuple[npt.NDArray[np.int64], Floats]:
-        """Return indices and values, by index."""
-        if len(self._parts) > 1:
-            rows = np.concatenate([rows for rows, _ in self._parts])
-            values = np.concatenate([values for _, values in self._parts])
-            if (np.diff(rows) < 0).any():
-                order = np.argsort(rows, kind="stable")
-                rows, values = rows[order], values[order]
-            return rows, values
-        return self._parts[0]
+        """Return indices of rows, in order, and their values."""
+        values = np.frombuffer(self._values, np.float64)
+        if self._rows is None:
+            return np.arange(len(values)), values
+        rows = np.frombuffer(self._rows, np.int64)
+        order = np.argsort(rows, kind="stable")
+        return rows[order], values[order]
 
     def full(self, num_rows: int, missing: float) -> Floats:
         """Return a value for each row; `missing` where a row has none."""
         full = np.full(num_rows, missing)
-        for rows, values in self._parts:
+        if self._values:
+            rows, values = self.read()
             full[rows] = values
         return full
 
