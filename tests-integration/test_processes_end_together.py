@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
+from roxxel_train import RunFolder
 
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
 from .programs import drill
@@ -404,3 +406,43 @@ def test_a_slow_process_is_named_within_fifty_steps(
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lags = [float(lag) for lag in re.findall(r'"lag_s": ([\d.]+)', metrics)]
     assert 0.1 < sorted(lags)[len(lags) // 2] < 0.3
+
+
+def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    """Every step has a row, and the rows that a restart drops are copied before."""
+    run = tmp_path / "run"
+    written: list[dict[int, float]] = []
+    for kill in ("kill@38:0", "kill@33:0", "kill@28:0", "sigterm@30:0"):
+        accidents = ("checkpoint_every=10", "slow@1:0", kill)
+        train(data, run, compilation_cache, *accidents, count=1)
+        metrics = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        times = {
+            row["step"]: datetime.fromisoformat(row["time"]).timestamp()
+            for row in metrics
+            if row["kind"] == "train"
+        }
+        assert len(times) == max(times)
+        written.append(times)
+    entries = RunFolder(run).log()
+    resumed = [
+        (int(found[1]), datetime.fromisoformat(entry.time).timestamp())
+        for entry in entries
+        if (found := re.match(r"resumed from step (\d+)", entry.text))
+    ]
+    assert len(resumed) == 3
+
+    found = RunFolder(run).goodput()
+
+    ends = [max(times.values()) for times in written[:3]]
+    pairs = list(zip(written, resumed, ends, strict=False))
+    lost = sum(end - times[step] for times, (step, _), end in pairs)
+    idle = sum(start - end for _, (_, start), end in pairs)
+    assert found.lost == pytest.approx(lost, rel=0.02)
+    assert found.idle + found.restoring == pytest.approx(idle, rel=0.02)
+    first, last = (
+        datetime.fromisoformat(entries[end].time).timestamp() for end in (0, -1)
+    )
+    kept = found.steps + found.waiting + found.compiling + found.saving
+    assert kept == pytest.approx(last - first - lost - idle, abs=0.02 * (last - first))
