@@ -1,8 +1,9 @@
 """JSON records: small files that say what a folder holds, written and read once here.
 
 A record is a JSON object with a version: the manifest of a corpus, the plan of a
-preparation, the settings of a run. Describe each kind once, as a `RecordKind`: it writes
-and reads the files, and raises one error that names the file, the fault and the remedy.
+preparation, the settings of a run. Describe each kind once, as a `RecordKind`: it
+writes and reads the files, and raises one error that names the file, the fault and the
+remedy.
 
 A sealed record has one more member at its end, `crc32`: the CRC-32 of all bytes before
 it, in eight hexadecimal digits (docs/format.md, section 10.3). So a flipped bit in a
