@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from roxxel_store.amounts import short_size
 from roxxel_store.arguments import as_integer
 
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
@@ -234,7 +235,7 @@ class WriteSummary:
             f"{verb} {self.num_tokens:,} token{'s' * (self.num_tokens != 1)} "
             f"({self.dtype}) in {self.num_documents:,} "
             f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
-            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes"
+            f"shard{'s' * (self.num_shards != 1)}, {short_size(self.num_bytes)}"
             f"{self._packed_note()}{dropped}"
             f"{self.left_out_note(self.left_out)}"
         )
