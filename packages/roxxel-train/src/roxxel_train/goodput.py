@@ -37,6 +37,10 @@ class TimedRow(NamedTuple):
         compile_s: Time of compiling since the previous row.
         eval_s: Time of evaluating since the previous row.
         save_s: Time of saving since the previous row.
+
+    Example:
+        >>> TimedRow(time_of("2026-01-01T00:00:00Z") or 0.0, 10, step_s=0.5).save_s
+        0.0
     """
 
     time: float
