@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from roxxel_store.amounts import short_count, short_size
-from roxxel_store.command import Found, Progress, run_command
+from roxxel_store.command import CommandParser, Found, Progress, run_command
 
 PROGRAM = """
 import os, sys
@@ -35,6 +35,20 @@ def test_a_command_that_finds_damage_says_so_in_a_sentence_and_ends_with_3(
 
     assert run_command("tool", find, lambda _: False) == 3
     assert capsys.readouterr().err == "tool: web.rox: 2 blocks differ\n"
+
+
+def test_help_wraps_paragraphs_and_keeps_what_is_indented(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    said = f"{'Words ' * 30}.\n\n{'More ' * 30}."
+    parser = CommandParser(prog="tool", description=said, codes=[0])
+
+    shown = parser.format_help()
+
+    assert max(map(len, shown.splitlines())) <= 80
+    assert ".\n\nMore More" in shown
+    assert shown.endswith("\n\nexit codes:\n  0    done\n")
 
 
 def test_progress_is_one_line_that_is_erased(

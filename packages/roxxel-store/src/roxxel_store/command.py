@@ -137,12 +137,16 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps a text of one line, and keeps the lines of any other."""
+    """Wraps paragraphs, and keeps the lines of those that hold an indented line."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        if "\n" in text:
-            return "".join(indent + line for line in text.splitlines(keepends=True))
-        return super()._fill_text(text, width, indent)
+        parts = (
+            part
+            if "\n " in part
+            else super(_Help, self)._fill_text(part, width, indent)
+            for part in text.rstrip("\n").split("\n\n")
+        )
+        return "\n\n".join(parts) + "\n"
 
 
 class Progress:
