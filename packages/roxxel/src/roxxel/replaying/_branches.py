@@ -7,6 +7,8 @@ differ in what the field `loss_mask` holds.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -107,7 +109,9 @@ class WithdrawnText:
     ) -> WithdrawnText:
         """Write the corpus, or keep it if it is there."""
         longest = max(phases, key=lambda phase: phase.seq_len)
-        path = folder / "withdrawn.rox"
+        # Another choice has another file, so it never finds that of an earlier one.
+        digest = hashlib.blake2b(json.dumps(chosen).encode(), digest_size=4)
+        path = folder / f"withdrawn-{digest.hexdigest()}.rox"
         sizes = [len(each) for each in tokens_of(corpora, chosen)]
         if sum(sizes):
             first = corpora[next(iter(chosen))]

@@ -40,6 +40,8 @@ class Start:
 
     >>> str(Start(120, 130))
     'step 130 learns it first, and the newest checkpoint before it is that of step 120'
+    >>> print(str(Start(80, 130, removed=120)).rpartition(", so ")[2])
+    40 more steps are trained again; keep_every keeps checkpoints for ever
     """
 
     step: int
