@@ -34,8 +34,8 @@ _AROUND = ("a{}b", "1{}2", " {} ", "\n{}\n")
 _MOST_CHARACTERS = 1 << 31
 """Characters after which the encoder is made again, to bound what it remembers.
 
-A worker then has at most 355 MiB, and 395 with twice as many (`--memory` of the same
-benchmark)."""
+A worker then had at most 370 MiB over 5 GB of text, and without it 395 MiB over 3 GB
+(`--memory` of the same benchmark)."""
 
 
 class FastTokenizer:
