@@ -136,5 +136,7 @@ def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:
 
 
 _BYTES = TextCodec(
-    lambda text: np.frombuffer(text.encode(), np.uint8), np.ndarray.tobytes
+    lambda text: np.frombuffer(text.encode(), np.uint8),
+    # Integers of any width, such as those that a model has drawn.
+    lambda tokens: tokens.astype(np.uint8).tobytes(),
 )

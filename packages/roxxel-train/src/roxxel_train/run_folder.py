@@ -27,6 +27,7 @@ from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
     DATA,
+    EVALS,
     LOCK,
     PROFILE,
     RECORD,
@@ -168,7 +169,7 @@ class RunFolder:
 
     NAMES: ClassVar[frozenset[str]] = frozenset(
         {
-            *(CHECKPOINTS, METRICS, ASIDE, SYSTEM_LOG, PROFILE, AUTOTUNE, LOCK),
+            *(CHECKPOINTS, METRICS, ASIDE, SYSTEM_LOG, PROFILE, AUTOTUNE, EVALS, LOCK),
             *(RECORD, f"{RECORD}.tmp", DATA, f"{DATA}.tmp", *SINKS),
         }
     )

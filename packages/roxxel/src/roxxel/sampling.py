@@ -1,4 +1,4 @@
-"""Continues texts with a model: `roxxel sample`, and the quickstart's last words."""
+"""Continues texts with a model: for `roxxel sample`, `roxxel eval`, the quickstart."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from flax import nnx
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
@@ -58,39 +60,99 @@ def sample_tokens(
         )
     if num_tokens < 1:
         raise ValueError(f"num_tokens must be 1 or more, got {num_tokens}")
-    if not 0 <= temperature < float("inf"):
-        raise ValueError(f"temperature must be 0 or more, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be 1 or more, got {top_k}")
-    buffer = np.zeros((1, start.size + num_tokens), np.int32)
-    buffer[0, : start.size] = start
-    graphdef, state = nnx.split(model)
+    continuation = Continuation(model, temperature=temperature, top_k=top_k, seed=seed)
+    rows = np.zeros((1, start.size + num_tokens), np.int32)
+    rows[0, : start.size] = start
+    added = continuation.added(rows, [start.size], num_tokens)[0]
+    (ends,) = np.nonzero(added == stop) if stop is not None else ([],)
+    return added[: ends[0]] if len(ends) else added
 
-    @jax.jit
-    def generate(
-        state: nnx.State[Any, Any], buffer: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        decoder: Any = nnx.merge(graphdef, state)
 
-        def add_one(index: jax.Array, buffer: jax.Array) -> jax.Array:
-            # The causal mask hides the tokens that the loop has not drawn yet.
-            logits = decoder(buffer)[0, index - 1]
+class Continuation:
+    """Adds tokens to rows; rows of the same shape use one compiled program.
+
+    Args:
+        model: A model from tokens, integers, shape (B, T), to logits, shape (B, T,
+            vocabulary).
+        temperature: As for `sample_tokens`.
+        top_k: As for `sample_tokens`.
+        seed: As for `sample_tokens`.
+
+    Raises:
+        ValueError: A number is out of range.
+
+    >>> model = nnx.Sequential(nnx.Embed(9, 9, rngs=nnx.Rngs(0)))
+    >>> rows = np.zeros((2, 8), np.int32)
+    >>> Continuation(model, temperature=0).added(rows, [3, 1], 4).shape
+    (2, 4)
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        *,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"temperature must be 0 or more, got {temperature}")
+        if top_k is not None and top_k < 1:
+            raise ValueError(f"top_k must be 1 or more, got {top_k}")
+        graphdef, self._state = nnx.split(model)
+        self._key = jax.random.key(seed)
+
+        def one_drawn(logits: jax.Array, key: jax.Array) -> jax.Array:
             if top_k is not None and top_k < logits.size:
                 least = jax.lax.top_k(logits, top_k)[0][-1]
                 logits = jnp.where(logits < least, -jnp.inf, logits)
             if temperature == 0:
-                drawn = logits.argmax()
-            else:
-                draw = jax.random.fold_in(key, index)
-                drawn = jax.random.categorical(draw, logits / temperature)
-            return buffer.at[0, index].set(drawn)
+                return logits.argmax()
+            return jax.random.categorical(key, logits / temperature)
 
-        return jax.lax.fori_loop(start.size, buffer.shape[1], add_one, buffer)
+        @jax.jit
+        def extended(
+            state: nnx.State[Any, Any],
+            rows: jax.Array,
+            starts: jax.Array,
+            num_tokens: jax.Array,
+            key: jax.Array,
+        ) -> jax.Array:
+            decoder: Any = nnx.merge(graphdef, state)
+            row = jnp.arange(len(rows))
 
-    tokens = generate(state, jnp.asarray(buffer), jax.random.key(seed))
-    added = np.asarray(tokens)[0, start.size :]
-    (ends,) = np.nonzero(added == stop) if stop is not None else ([],)
-    return added[: ends[0]] if len(ends) else added
+            def add_one(index: jax.Array, rows: jax.Array) -> jax.Array:
+                # The causal mask hides the tokens that the loop has not drawn yet.
+                at = starts + index
+                keys = jax.vmap(jax.random.fold_in, (None, 0))(key, at)
+                drawn = jax.vmap(one_drawn)(decoder(rows)[row, at - 1], keys)
+                return rows.at[row, at].set(drawn)
+
+            return jax.lax.fori_loop(0, num_tokens, add_one, rows)
+
+        self._extended = extended
+
+    def added(
+        self, rows: npt.NDArray[np.int32], starts: Sequence[int], num_tokens: int
+    ) -> npt.NDArray[np.int32]:
+        """Return the tokens that continue each row, shape (B, num_tokens).
+
+        Args:
+            rows: The tokens so far, each row padded at its end, shape (B, T).
+            starts: Number of tokens of each row; at least 1, and `num_tokens` must fit
+                behind them.
+            num_tokens: Number of tokens to add to each row.
+        """
+        first = np.asarray(starts, np.int32)
+        whole = np.asarray(
+            self._extended(self._state, rows, first, num_tokens, self._key)
+        )
+        return np.stack(
+            [
+                row[start : start + num_tokens]
+                for row, start in zip(whole, starts, strict=True)
+            ]
+        )
 
 
 def readable(content: bytes) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 RECORD, DATA = "run.json", "data.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
-PROFILE, AUTOTUNE = "profile", "autotune"
+PROFILE, AUTOTUNE, EVALS = "profile", "autotune", "evals"
 
 RECORD_OF_RUN = RecordKind(
     "record of a run",

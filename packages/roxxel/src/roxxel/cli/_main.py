@@ -38,6 +38,7 @@ COMMANDS = {
     "audit": "compare the batches that a run trained on with its corpora",
     "drill": "kill a run at random, and prove that its result is the same",
     "sample": "let the model of a run continue a text",
+    "eval": "evaluate a run's model on tasks of lm-evaluation-harness",
     "export": "write a run's model for the library transformers",
     "report": "write the charts of a run as one HTML page",
 }

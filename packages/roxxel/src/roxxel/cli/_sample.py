@@ -95,5 +95,5 @@ def continued(
     except ValueError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
     # Decoded with the prompt, because some tokenizers drop a space at the beginning.
-    tokens = np.concatenate([prompt, added]).astype(corpus.dtype)
+    tokens = np.concatenate([prompt, added])
     return readable(codec.decode(tokens)), len(added)

@@ -12,6 +12,7 @@ from roxxel_ckpt import best_rule
 from roxxel_train import RunFolder
 from roxxel_train.run_folder import is_count
 
+from roxxel.evaluations import evaluations_of
 from roxxel.report._clock import clock_of
 from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import Clock, Series, indices_to_draw
@@ -73,6 +74,7 @@ class RunFacts:
         phases: The trained part of each phase.
         spikes: Spikes of the loss, by step.
         checkpoints: The undamaged checkpoints in the folder, oldest first.
+        benchmarks: Results of `roxxel eval`: by step, then by task.
         best_metric: Name of the metric that ranks checkpoints.
         best_step: Step of the best checkpoint; None if no checkpoint has the metric.
         starts: Number of starts in the log, including resumes.
@@ -117,6 +119,7 @@ class RunFacts:
     phases: tuple[PhaseFacts, ...]
     spikes: tuple[Spike, ...]
     checkpoints: tuple[Checkpoint, ...]
+    benchmarks: Mapping[int, Mapping[str, Any]]
     best_metric: str
     best_step: int | None
     starts: int
@@ -241,6 +244,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
             trained_phases(rows.ends, checkpoints, first_step, before, run.primary)
         ),
         checkpoints=tuple(checkpoints),
+        benchmarks=evaluations_of(folder),
         best_metric=best_metric,
         best_step=best_step,
         starts=len(starts),

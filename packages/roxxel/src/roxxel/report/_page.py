@@ -12,6 +12,8 @@ from roxxel.report._run_charts import charts_of, constants_of, is_loss
 from roxxel.report._spikes import RULE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from roxxel.report._facts import RunFacts
     from roxxel.report._phases import PhaseFacts
     from roxxel.report._spikes import Spike
@@ -36,6 +38,7 @@ def page(facts: RunFacts) -> str:
         _constants(facts),
         _phases(facts),
         _checkpoints(facts),
+        _benchmarks(facts),
         _text(facts),
         _beginning(facts),
         _plan(facts),
@@ -218,6 +221,32 @@ def _checkpoints(facts: RunFacts) -> str:
         rows.append((f"{checkpoint.step:,}", ", ".join(marks), metrics))
     head = ("step", "", "metrics")
     return table("Checkpoints kept", head, rows, left={1, 2}, kind="checkpoints")
+
+
+def _benchmarks(facts: RunFacts) -> str:
+    """Return the results of `roxxel eval`: a row for each metric, a column a step."""
+    steps = tuple(facts.benchmarks)
+    found = {
+        (task, name, step): number
+        for step, tasks in facts.benchmarks.items()
+        for task, result in tasks.items()
+        for name, number in result["metrics"].items()
+    }
+    names = dict.fromkeys((task, name) for task, name, _ in found)
+    rows = [
+        (task, name, *(_measured(found.get((task, name, step))) for step in steps))
+        for task, name in names
+    ]
+    head = ("task", "metric", *(f"step {step:,}" for step in steps))
+    return table("Benchmarks", head, rows, left={0, 1}, kind="runs")
+
+
+def _measured(number: Mapping[str, float | None] | None) -> str:
+    """Return a value with its standard error."""
+    if number is None:
+        return ""
+    error = number["stderr"]
+    return f"{number['value']:.4f}" + ("" if error is None else f" ± {error:.4f}")
 
 
 def _plan(facts: RunFacts) -> str:

@@ -1,0 +1,163 @@
+"""`roxxel eval`: evaluates the model of a run by lm-evaluation-harness."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format import Roxxel
+from roxxel_store.urls import url_of
+from roxxel_train import RunFolderError
+
+from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._words import at_least_1, say
+from roxxel.evaluations import FOLDER, add_evaluations
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from roxxel.run import Run
+
+DESCRIPTION = """\
+Evaluate the model of a run on tasks of EleutherAI's lm-evaluation-harness, such
+as lambada_openai or hellaswag. RUN@STEP takes the checkpoint of a step, RUN the
+newest one. The results are printed, written to RUN/evals/STEP.json, and shown by
+`roxxel report`. If the run averages its weights, the average is evaluated.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--tasks",
+        required=True,
+        metavar="NAME[,NAME...]",
+        help="tasks, groups or tags of the harness, or patterns such as 'arc_*'",
+    )
+    parser.add_argument(
+        "--include",
+        metavar="FOLDER",
+        help="folder with YAML files of tasks of your own",
+    )
+    parser.add_argument(
+        "--num-fewshot",
+        type=int,
+        metavar="N",
+        help="examples before each question (default: as the task says)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=at_least_1,
+        metavar="N",
+        help="only the first N questions of each task, for a try",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=at_least_1,
+        default=8,
+        metavar="N",
+        help="texts at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--context",
+        type=at_least_1,
+        metavar="N",
+        help="most tokens that the model takes (default: what its config says)",
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="write the results here (default: RUN/evals/STEP.json)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Evaluate, write the results and print them."""
+    from roxxel.harness import HarnessModel, evaluate
+
+    options.run, step = split_step(options.run)
+    if options.out is None and url_of(options.run) is not None:
+        raise RunFolderError(
+            f"{options.run}: results are not written into a bucket; "
+            "pass --out FILE with a file on a disk"
+        )
+    of_run = opened(options)
+    corpus = of_run.corpora()[of_run.primary]
+    codec = codec_of(of_run.primary, corpus, options)
+    separator = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    if not separator:
+        raise RunFolderError(
+            f"{options.run}: its corpus has no token between documents, and a text "
+            "is scored from such a token on; write the corpus with a separator"
+        )
+    if step is None:
+        step = _newest(of_run)
+    model = of_run.model(step)
+    context = options.context or _context(model, options)
+
+    try:
+        tasks = evaluate(
+            HarnessModel(
+                model,
+                codec,
+                end=separator[-1],
+                context=context,
+                batch_size=options.batch_size,
+            ),
+            options.tasks.split(","),
+            num_fewshot=options.num_fewshot,
+            limit=options.limit,
+            include=options.include,
+        )
+    except (ValueError, OSError) as error:
+        raise RunFolderError(f"{options.run}: {error}") from error
+    out = options.out or Path(of_run.path) / FOLDER / f"{step}.json"
+    versions = {name: metadata.version(name) for name in ("roxxel", "lm-eval")}
+    add_evaluations(Path(out), step, versions, tasks)
+    if options.json:
+        say(json.dumps({"step": step, "tasks": tasks}))
+        return
+    say(f"step {step:,}, {out}")
+    for line in _table(tasks):
+        say(line)
+
+
+def _newest(of_run: Run) -> int:
+    checkpoints = of_run.checkpoints
+    if not checkpoints:
+        raise RunFolderError(
+            f"{of_run.path}: holds no checkpoint; train the run until it saves"
+        )
+    return checkpoints[-1].step
+
+
+def _context(model: Any, options: argparse.Namespace) -> int:
+    context = getattr(getattr(model, "config", None), "context", None)
+    if not isinstance(context, int):
+        raise RunFolderError(
+            f"{options.run}: its model does not say how many tokens it takes; "
+            "pass --context N"
+        )
+    return context
+
+
+def _table(tasks: Mapping[str, Any]) -> list[str]:
+    """Return a line for each metric of each task."""
+    rows = [
+        (
+            task,
+            name,
+            f"{number['value']:.4f}",
+            "" if number["stderr"] is None else f"± {number['stderr']:.4f}",
+        )
+        for task, result in tasks.items()
+        for name, number in result["metrics"].items()
+    ]
+    widths = [max((len(row[i]) for row in rows), default=0) for i in range(3)]
+    return [
+        f"{task:{widths[0]}}  {name:{widths[1]}}  {value:>{widths[2]}} {error}".rstrip()
+        for task, name, value, error in rows
+    ]
