@@ -20,7 +20,7 @@ from roxxel.cli._runs import (
     places_of,
 )
 from roxxel.cli._sample import add_sampling_arguments, continued
-from roxxel.cli._words import say, tell
+from roxxel.cli._words import note, say, tell
 from roxxel.run import open_run
 
 if TYPE_CHECKING:
@@ -127,6 +127,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.run is None:
         raise RunFolderError("no run is given; give the folder of a run, or --check")
+    progress = note if options.json else tell
     result = replay(
         options.run,
         _chosen(opened(options), options),
@@ -134,7 +135,7 @@ def run(options: argparse.Namespace) -> None:
         out=options.out,
         each=options.each,
         sources=sources,
-        say=tell,
+        say=progress,
     )
     branches = [result.control, *result.branches]
     samples: dict[str, str] = {}

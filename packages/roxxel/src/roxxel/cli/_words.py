@@ -57,6 +57,11 @@ def tell(line: str) -> None:
             )
 
 
+def note(line: str) -> None:
+    """Print a line to standard error, where JSON on standard output has its own."""
+    print(line, file=sys.stderr, flush=True)
+
+
 def at_least_1(text: str) -> int:
     """Parse an option whose value is an integer of 1 or more."""
     if not text.isdecimal() or int(text) < 1:
