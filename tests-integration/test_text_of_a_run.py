@@ -77,7 +77,7 @@ def test_where_finds_a_text_that_was_tokenized_in_a_document(
     trained: tuple[Path, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run, tokenizer = trained
-    # The first and the last word may have other tokens inside a document.
+    # The first and the last word have other tokens inside a document.
     wanted = NEEDLE[len("le") : -len(", naïve")]
 
     found = said(capsys, "where", run, "--text", wanted)

@@ -109,8 +109,12 @@ class Goodput:
         }
 
     def __str__(self) -> str:
-        """Return the shares in one line, the largest part first."""
-        parts = sorted(self.parts.items(), key=lambda part: -part[1])
+        """Return all shares in one line, the largest part first."""
+        return self.line(len(self.parts))
+
+    def line(self, most: int) -> str:
+        """Return the share of kept steps and the `most` largest others in one line."""
+        parts = sorted(self.parts.items(), key=lambda part: -part[1])[:most]
         shown = [
             f"{name} {share:.1%}".replace("%", " %")
             for name, seconds in parts

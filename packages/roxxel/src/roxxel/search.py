@@ -1,4 +1,4 @@
-"""Finds an exact sequence of tokens in a corpus, in bounded memory."""
+"""Finds a text, or an exact sequence of tokens, in a corpus, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
+    from roxxel_format.texts import TextCodec
+
+_BEFORE, _AFTER = (" ", "\n", "x", "("), (" ", "\n", "x", ".")
+"""Texts that may stand beside a text and change its first or last tokens."""
+
+_MARGIN = 8
+"""Tokens on each side of an occurrence in which its first and last tokens may lie."""
 
 CHUNK = 2**21
 """Tokens that are read at a time: at most 16 MiB."""
@@ -51,6 +58,84 @@ def find_tokens(
             "a text by roxxel_format.texts.text_codec(corpus).encode"
         )
     return _places(corpus, wanted, progress, chunk)
+
+
+def find_text(
+    corpus: TokenReader,
+    codec: TextCodec,
+    text: str,
+    progress: Callable[[int], object] | None = None,
+) -> Iterator[tuple[int, int]]:
+    """Yield the tokens `[start, stop)` of each occurrence of a text, in order.
+
+    In a document, the first and last tokens of a text depend on what stands beside it:
+    most tokenizers join a space to the word that follows. So this searches for the
+    tokens between, and compares the text that the tokens around them stand for. A text
+    of one word has no tokens between. It is found where it stands as typed, or after a
+    space.
+
+    Args:
+        corpus: The corpus to search.
+        codec: The codec of its text; see `roxxel_format.texts.text_codec`.
+        text: The text, with at least one token.
+        progress: Called with the number of tokens searched so far.
+
+    Raises:
+        ValueError: The text has no token.
+
+    Example:
+        >>> from roxxel_format import Roxxel
+        >>> from roxxel_format.texts import text_codec
+        >>> corpus = Roxxel("bytes.rox")
+        >>> written = corpus.write([b"to be or not to be"])
+        >>> list(find_text(corpus, text_codec(corpus), "to be"))
+        [(0, 5), (13, 18)]
+    """
+    typed = codec.encode(text)
+    first = max(
+        typed.size - _num_common(typed[::-1], codec.encode(each + text)[::-1])
+        for each in _BEFORE
+    )
+    last = min(_num_common(typed, codec.encode(text + each)) for each in _AFTER)
+    if first >= last:
+        spaced = codec.encode(f" {text}")
+        for tokens in {tuple(each.tolist()) for each in (typed, spaced)}:
+            for start in find_tokens(corpus, tokens, progress):
+                yield start, start + len(tokens)
+        return
+    content = codec.decode(typed)
+    if content.strip() == text.encode(errors="replace").strip():
+        content = text.encode(errors="replace")  # The codec adds or drops a space.
+    ahead = len(codec.decode(typed[:first]))
+    before, after = first + _MARGIN, typed.size - last + _MARGIN
+    for hit in find_tokens(corpus, typed[first:last], progress):
+        low = max(0, hit - before)
+        high = min(corpus.num_tokens, hit + last - first + after)
+        held = corpus.read([low], high - low)[0]
+        at = hit - low
+        begin = len(codec.decode(held[:at])) - ahead
+        if begin >= 0 and codec.decode(held)[begin:].startswith(content):
+            start, stop = _range_of(held, begin, begin + len(content), codec)
+            yield low + start, low + stop
+        elif np.array_equal(held[max(0, at - first) :][: typed.size], typed):
+            yield hit - first, hit - first + typed.size
+
+
+def _range_of(
+    held: npt.NDArray[Any], begin: int, end: int, codec: TextCodec
+) -> tuple[int, int]:
+    """Return the fewest tokens whose text has the bytes `[begin, end)` of all."""
+    ends = [len(codec.decode(held[:count])) for count in range(held.size + 1)]
+    start = max(count for count, size in enumerate(ends) if size <= begin)
+    stop = min(count for count, size in enumerate(ends) if size >= end)
+    return start, stop
+
+
+def _num_common(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
+    """Return how many tokens two sequences share at their beginning."""
+    size = min(one.size, other.size)
+    differ = np.flatnonzero(one[:size] != other[:size])
+    return int(differ[0]) if differ.size else size
 
 
 def _places(

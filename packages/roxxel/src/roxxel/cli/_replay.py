@@ -171,8 +171,8 @@ def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
             num_found += 1
         if not num_found:
             raise RunFolderError(
-                f"{options.run}: no source of the run holds the tokens of {text!r}; "
-                "leave out the first and the last word, whose tokens may be others"
+                f"{options.run}: no source of the run holds the text {text!r}; give a "
+                "piece of one line, with the spaces and capitals of the document"
             )
     for name in options.without_source:
         source, corpus = named_source(name, primary, corpora, options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at, named
@@ -14,12 +14,11 @@ from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 from roxxel.run import open_run
-from roxxel.search import find_tokens
+from roxxel.search import find_text, find_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import numpy.typing as npt
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
@@ -145,18 +144,18 @@ def places_of(
     Raises:
         RunFolderError: The text is empty, or a source's tokenizer is unknown.
     """
+    if not len(wanted):
+        raise RunFolderError("--text is empty; give a text to find")
     for name, corpus in corpora.items():
-        tokens: Sequence[int] | npt.NDArray[Any] = (
-            codec_of(name, corpus, options).encode(wanted)
-            if isinstance(wanted, str)
-            else wanted
-        )
-        if not len(tokens):
-            raise RunFolderError("--text is empty; give a text to find")
+        codec = codec_of(name, corpus, options) if isinstance(wanted, str) else None
         with Progress(f"searching {name}") as progress:
             shown = partial(_share_of, progress, corpus.num_tokens)
-            for start in find_tokens(corpus, tokens, shown):
-                yield name, start, start + len(tokens)
+            if codec is not None and isinstance(wanted, str):
+                for start, stop in find_text(corpus, codec, wanted, shown):
+                    yield name, start, stop
+            else:
+                for start in find_tokens(corpus, wanted, shown):
+                    yield name, start, start + len(wanted)
 
 
 def document_named(text: str) -> str:

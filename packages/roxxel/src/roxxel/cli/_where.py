@@ -31,10 +31,9 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Find every step and row in which a run has read, or will read, a document, a
 range of tokens, or a text. The steps are computed, not searched, for all epochs
-and phases. Only --text and --ids search the corpora, for the exact sequence of
-tokens: a text that was tokenized together with its neighbours may have other
-tokens at its ends, so leave out the first and the last word. Steps count from
-0, as in `roxxel show`.
+and phases. Only --text and --ids search the corpora. A text is found whatever
+stands beside it, with the spaces and line ends that you type; a single word is
+found where it is a word of its own. Steps count from 0, as in `roxxel show`.
 """
 
 EPILOG = """\
@@ -62,8 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     wanted.add_argument(
         "--document",
         type=document_named,
-        metavar="SOURCE:N|NAME",
-        help="document N, from 0, or the documents of this id or path",
+        metavar="SOURCE:DOCUMENT",
+        help="a document by its number from 0, its id or its path: web:7, web:heapq.py",
     )
     wanted.add_argument(
         "--tokens",
@@ -138,7 +137,8 @@ def run(options: argparse.Namespace) -> None:
             _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
-        say(f"no source of the run holds this sequence of tokens (searched: {names})")
+        what = "this text" if options.text is not None else "these ids"
+        say(f"no source of the run holds {what} (searched: {names})")
     if num_unread:
         until = options.until
         never = "the run never" if until is None else f"no step before step {until}"

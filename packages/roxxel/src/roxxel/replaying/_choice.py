@@ -161,9 +161,9 @@ def find_start(run: Run, chosen: Listed, step: int | None, begun: int | None) ->
         oldest = f"its oldest checkpoint is that of step {min(kept)}" if kept else ""
         raise RunFolderError(
             f"{run.path}: step {first} learns it first, and "
-            f"{oldest or 'it holds no checkpoint'}; train with keep_every, which keeps "
-            "checkpoints for ever, or give --from 0 to train both branches from the "
-            "beginning"
+            f"{oldest or 'it holds no checkpoint'}; give --from 0 to train both "
+            "branches from the beginning, and for the next run a smaller keep_every, "
+            "which keeps checkpoints for ever"
         )
     every = (run.files.record or {}).get("settings", {}).get("checkpoint_every")
     found, removed = max(before), None

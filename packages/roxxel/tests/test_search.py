@@ -1,0 +1,99 @@
+"""A text is found in a corpus whatever stands beside it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from roxxel.search import find_text
+from roxxel_format.texts import TextCodec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+PIECES = re.compile(r" ?[a-z]{1,3}|.", re.DOTALL)
+"""The tokens of a text: a space is joined to the letters that follow, as in most."""
+
+
+def codec_of_pieces() -> TextCodec:
+    names: list[str] = []
+
+    def encode(text: str) -> npt.NDArray[np.int64]:
+        found = PIECES.findall(text)
+        names.extend(dict.fromkeys(each for each in found if each not in names))
+        return np.array([names.index(each) for each in found], np.int64)
+
+    def decode(tokens: npt.NDArray[Any]) -> bytes:
+        return "".join(names[token] for token in tokens).encode()
+
+    return TextCodec(encode, decode)
+
+
+class Held:
+    """A corpus of given tokens."""
+
+    def __init__(self, tokens: npt.NDArray[np.int64]) -> None:
+        self.tokens = tokens
+        self.num_tokens = tokens.size
+
+    def read(self, starts: Any, length: int) -> Any:
+        return self.tokens[None, starts[0] : starts[0] + length]
+
+
+def places(text: str, wanted: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """Return the ranges of characters that were found, and the true beginnings."""
+    codec = codec_of_pieces()
+    tokens = codec.encode(text)
+    sizes = [len(codec.decode(tokens[i : i + 1])) for i in range(tokens.size)]
+    ends = [0, *np.cumsum(sizes).tolist()]
+    corpus: Any = Held(tokens)
+    found = [(ends[a], ends[b]) for a, b in find_text(corpus, codec, wanted)]
+    starts = [i for i in range(len(text)) if text.startswith(wanted, i)]
+    return found, starts
+
+
+WORDS = st.lists(st.text("abc", min_size=1, max_size=5), min_size=6, max_size=30)
+
+
+@given(words=WORDS, start=st.integers(0, 40), length=st.integers(6, 30))
+def test_a_text_is_found_each_time_whatever_its_first_and_last_tokens(
+    words: list[str], start: int, length: int
+) -> None:
+    text = " ".join(words)
+    wanted = text[start : start + length]
+    assume(re.search(r" [a-z]+ ", wanted))
+
+    found, starts = places(text, wanted)
+
+    assert len(found) == len(starts)
+    for (low, high), begin in zip(found, starts, strict=True):
+        assert low <= begin
+        assert begin + len(wanted) <= high
+        # No more tokens than needed: each has at most a space and three letters.
+        assert begin - low < 4
+        assert high - begin - len(wanted) < 4
+
+
+@pytest.mark.parametrize("wanted", ["quick brown fo", "uick brown fox", "own fox jum"])
+def test_a_piece_of_a_line_is_found_as_a_person_copies_it(wanted: str) -> None:
+    text = "(the quick brown fox jumps) the quiet brown fox"
+
+    found, [begin] = places(text, wanted)
+
+    [(low, high)] = found
+    assert wanted in text[low:high]
+    assert low <= begin
+
+
+def test_a_word_is_found_after_a_space_and_alone() -> None:
+    assert places("the fox, fox", "fox")[0] == [(3, 7), (8, 12)]
+    assert places("fox", "fox")[0] == [(0, 3)]
+
+
+def test_a_text_that_is_not_there_is_not_found() -> None:
+    assert places("the quick brown fox", "the quick green fox")[0] == []
+    assert places("the quick brown fox", "he quick brown cat")[0] == []
