@@ -191,6 +191,36 @@ def test_each_optimizer_lowers_a_loss(optimizer: str) -> None:
     assert float(loss(params)) < before
 
 
+def test_an_argument_of_the_optimizer_reaches_it() -> None:
+    made = {
+        nesterov: make_optimizer(
+            9,
+            optimizer="sgd",
+            optimizer_args={"momentum": 0.9, "nesterov": nesterov},
+            peak_rate=0.1,
+            schedule="constant",
+            warmup=0,
+            clip=0,
+        )
+        for nesterov in (False, True)
+    }
+    updates: dict[bool, float] = {}
+    for nesterov, tx in made.items():
+        found, _ = tx.update(jnp.ones(()), tx.init(jnp.ones(())), jnp.ones(()))
+        updates[nesterov] = float(found)
+
+    assert updates == pytest.approx({False: -0.1, True: -0.1 * (1 + 0.9)})
+
+
+def test_the_seed_decides_the_first_weights() -> None:
+    def first(seed: int) -> Any:
+        model, _, _ = llama(**TINY, seed=seed, total_steps=3)
+        return model.model.embed_tokens.weight[...]
+
+    assert jnp.array_equal(first(0), first(0))
+    assert not jnp.array_equal(first(0), first(1))
+
+
 def test_muon_makes_the_update_of_a_matrix_orthogonal_and_leaves_tables_to_adam() -> (
     None
 ):
