@@ -8,7 +8,7 @@ MOST = {
     "a document written": 4,
     "a write": 28,
     "a prepared file": 51,
-    "a batch": 11,
+    "a batch": 12,
     "a save": 12,
     "a restore": 13,
     "a save in a bucket": 15,

@@ -1,7 +1,6 @@
 """Reads the rows of a batch from all its sources, each source in one call.
 
-The cost follows the rows and the sources that they have, not the declared sources:
-a batch of 16 rows of 200 sources costs at most four times one of a single source
+The cost follows the rows and the sources that they have, not the declared sources
 (`tests-integration/benchmarks/curriculum_batch.py`).
 """
 
