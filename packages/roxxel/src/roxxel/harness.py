@@ -234,7 +234,7 @@ def evaluate(
         names += matches
     # A fork of a process with JAX's threads may stand still, so errors are estimated
     # here, by fewer draws. What the harness prints is progress.
-    os.environ["DISABLE_MULTIPROC"] = "1"
+    os.environ.setdefault("DISABLE_MULTIPROC", "1")
     with contextlib.redirect_stdout(sys.stderr):
         found: Any = simple_evaluate(
             model,
