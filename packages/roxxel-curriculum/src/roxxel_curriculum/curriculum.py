@@ -133,8 +133,8 @@ class Curriculum:
         self._primary_streamer = primary_streamer
         self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
-        self._tokenizers = dict(tokenizers or {})
         self._vocabularies = vocabularies(sources, tokenizers, "source")
+        self._tokenizers = dict(tokenizers or {})
         self._declaration = Declaration(
             sources,
             checked_phases(phases, names),
