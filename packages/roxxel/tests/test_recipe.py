@@ -206,7 +206,7 @@ def test_an_argument_of_the_optimizer_reaches_it() -> None:
     }
     updates: dict[bool, float] = {}
     for nesterov, tx in made.items():
-        found, _ = tx.update(jnp.ones(()), tx.init(jnp.ones(())), jnp.ones(()))
+        found: Any = tx.update(jnp.ones(()), tx.init(jnp.ones(())), jnp.ones(()))[0]
         updates[nesterov] = float(found)
 
     assert updates == pytest.approx({False: -0.1, True: -0.1 * (1 + 0.9)})
