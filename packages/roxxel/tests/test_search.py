@@ -97,3 +97,10 @@ def test_a_word_is_found_after_a_space_and_alone() -> None:
 def test_a_text_that_is_not_there_is_not_found() -> None:
     assert places("the quick brown fox", "the quick green fox")[0] == []
     assert places("the quick brown fox", "he quick brown cat")[0] == []
+
+
+def test_places_of_a_word_come_in_their_order() -> None:
+    found, _ = places("fox, the fox, fox", "fox")
+
+    assert found == sorted(found)
+    assert len(found) == 3

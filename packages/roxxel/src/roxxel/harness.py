@@ -78,11 +78,6 @@ class HarnessModel(TemplateLM):
         """The token between documents."""
         return self._end
 
-    @property
-    def tokenizer_name(self) -> str:
-        """Names the tokenizer for caches of requests, which roxxel does not use."""
-        return "roxxel"
-
     def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
         """Return the tokens of a text, without special tokens."""
         return self._codec.encode(string).tolist()

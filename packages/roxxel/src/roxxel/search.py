@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
@@ -97,11 +98,11 @@ def find_text(
         for each in _BEFORE
     )
     last = min(_num_common(typed, codec.encode(text + each)) for each in _AFTER)
-    if first >= last:
-        spaced = codec.encode(f" {text}")
-        for tokens in {tuple(each.tolist()) for each in (typed, spaced)}:
-            for start in find_tokens(corpus, tokens, progress):
-                yield start, start + len(tokens)
+    if first >= last or last - first == typed.size:
+        # One word, or tokens that nothing beside them changes, such as bytes.
+        spaced = typed if first < last else codec.encode(f" {text}")
+        wanted = dict.fromkeys(tuple(each.tolist()) for each in (typed, spaced))
+        yield from merge(*(_exact(corpus, each, progress) for each in wanted))
         return
     content = codec.decode(typed)
     if content.strip() == text.encode(errors="replace").strip():
@@ -117,8 +118,17 @@ def find_text(
         if begin >= 0 and codec.decode(held)[begin:].startswith(content):
             start, stop = _range_of(held, begin, begin + len(content), codec)
             yield low + start, low + stop
-        elif np.array_equal(held[max(0, at - first) :][: typed.size], typed):
+        elif at >= first and np.array_equal(held[at - first :][: typed.size], typed):
             yield hit - first, hit - first + typed.size
+
+
+def _exact(
+    corpus: TokenReader,
+    tokens: Sequence[int],
+    progress: Callable[[int], object] | None,
+) -> Iterator[tuple[int, int]]:
+    for start in find_tokens(corpus, tokens, progress):
+        yield start, start + len(tokens)
 
 
 def _range_of(

@@ -7,11 +7,16 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format import Roxxel
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._runs import (
+    add_run_arguments,
+    codec_of,
+    opened,
+    separator_of,
+    split_step,
+)
 from roxxel.cli._words import at_least_1, say
 from roxxel.evaluations import FOLDER, add_evaluations
 
@@ -87,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     of_run = opened(options)
     corpus = of_run.corpora()[of_run.primary]
     codec = codec_of(of_run.primary, corpus, options)
-    separator = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    separator = separator_of(corpus)
     if not separator:
         raise RunFolderError(
             f"{options.run}: its corpus has no token between documents, and a text "

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from roxxel_format import Roxxel
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._runs import (
+    add_run_arguments,
+    codec_of,
+    opened,
+    separator_of,
+    split_step,
+)
 from roxxel.cli._words import say
 
 if TYPE_CHECKING:
@@ -72,10 +77,8 @@ def _tokenizer(
     source, end = of_run.primary, None
     try:
         corpus = of_run.corpora()[source]
-        separator = (
-            corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else 0
-        )
-        end = separator[0] if separator and len(separator) == 1 else None
+        separator = separator_of(corpus)
+        end = separator[0] if len(separator) == 1 else None
         codec = codec_of(source, corpus, options)
     except RunFolderError as error:
         return end, {}, f"without a tokenizer, because {error}"

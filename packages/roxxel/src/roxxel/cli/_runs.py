@@ -69,6 +69,12 @@ def opened(options: argparse.Namespace) -> Run:
         return open_run(options.run, dict(options.source))
 
 
+def separator_of(corpus: TokenReader) -> list[int]:
+    """Return the tokens between the documents of a corpus; empty without a record."""
+    recorded = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    return list(recorded or ())
+
+
 def codec_of(
     source: str, corpus: TokenReader, options: argparse.Namespace
 ) -> TextCodec:

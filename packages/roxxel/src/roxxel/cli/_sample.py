@@ -6,10 +6,15 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel_format import Roxxel
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened, split_step
+from roxxel.cli._runs import (
+    add_run_arguments,
+    codec_of,
+    opened,
+    separator_of,
+    split_step,
+)
 from roxxel.cli._words import at_least_1, say
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def continued(
     prompt = codec.encode(options.prompt)
     if not prompt.size:
         raise RunFolderError(f"--prompt {options.prompt!r} has no token; give a text")
-    separator = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    separator = separator_of(corpus)
     model = opened_run.model(step)
 
     from roxxel.sampling import readable, sample_tokens
@@ -90,7 +95,7 @@ def continued(
             seed=options.seed,
             temperature=options.temperature,
             top_k=options.top_k,
-            stop=separator[0] if separator and len(separator) == 1 else None,
+            stop=separator[0] if len(separator) == 1 else None,
         )
     except ValueError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
