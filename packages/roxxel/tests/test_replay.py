@@ -242,7 +242,7 @@ def test_each_document_has_a_branch_and_a_place_in_the_table(
 @pytest.mark.parametrize(
     ("without", "options", "message"),
     [
-        ({"self": [0]}, {}, "keep_every.*--from 0"),
+        ({"self": [0]}, {}, "--from 0.*keep_every"),
         ({"self": [LONG]}, {"step": 36}, "has learned it before step 36"),
         ({"self": [LONG]}, {"step": 7}, "has no checkpoint of step 7"),
         ({"self": [LONG, 3]}, {"step": 0, "out": None}, "another --out"),

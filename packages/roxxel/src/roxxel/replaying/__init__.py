@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_train import RunFolder, RunFolderError
 
@@ -146,8 +146,8 @@ class Replay:
 
     def change(self, branch: Branch, loss: str) -> float | None:
         """Return how much higher a loss of a branch ends than that of the control."""
-        ends = branch.final(loss), self.control.final(loss)
-        return None if None in ends else ends[0] - ends[1]  # type: ignore[operator]
+        end, of_control = branch.final(loss), self.control.final(loss)
+        return None if end is None or of_control is None else end - of_control
 
     def effect(self, branch: Branch) -> float:
         """Return the number by which branches are ordered.
@@ -350,11 +350,12 @@ def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
         )
     moved: dict[str, tuple[str, ...]] = {}
     for name, given in (sources or {}).items():
-        paths: Any = [given] if isinstance(given, str | os.PathLike) else given
+        paths = [given] if isinstance(given, str | os.PathLike) else given
         if not isinstance(paths, list | tuple):
             raise TypeError(f"sources[{name!r}] is {given!r}; give its path")
         named = "self" if name == run.primary and name not in config.sources else name
-        moved[named] = tuple(_absolute(os.fspath(path)) for path in paths)  # pyright: ignore[reportUnknownArgumentType]
+        texts = cast("Sequence[str | os.PathLike[str]]", paths)
+        moved[named] = tuple(_absolute(os.fspath(path)) for path in texts)
     return replace(config, sources={**config.sources, **moved})
 
 
