@@ -9,6 +9,9 @@ may be written again, and after `clean` no other file may be left.
     python tests-integration/benchmarks/format_prepare.py              # 3 kills
     python tests-integration/benchmarks/format_prepare.py --kills 30   # the campaign
     python tests-integration/benchmarks/format_prepare.py --ray --kills 30
+    python tests-integration/benchmarks/format_prepare.py --tokenizer tokenizer.json
+
+With `--tokenizer` its fast backend encodes.
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 NUM_LINES = 6000
 UNIT_BYTES = 8192
+TOKENIZER = "tokenizer.json"
 MOST_S = 0.02  # The latest moment of a kill after the chosen number of units.
 
 
@@ -117,6 +121,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=3)
     parser.add_argument("--seed", type=int, help="default: a new one")
     parser.add_argument("--ray", action="store_true", help="on two raylets")
+    parser.add_argument("--tokenizer", type=Path, help="encode by the fast backend")
     options = parser.parse_args()
     seed = random.randrange(2**32) if options.seed is None else options.seed
     print(f"{options.kills} kills from seed {seed}")
@@ -127,6 +132,8 @@ def main() -> None:
         if options.ray:
             (folder / "r").mkdir()
             runner = OfRay(resources.enter_context(running_cluster()))
+        if options.tokenizer is not None:
+            (folder / TOKENIZER).symlink_to(options.tokenizer.resolve())
         found = campaign(folder, runner, options.kills, chance)
     for outcome, count in sorted(found.items()):
         print(f"{outcome}: {count}")
@@ -149,6 +156,9 @@ def start(folder: Path, name: str, runner: Runner) -> subprocess.Popen[bytes]:
     """Start the command in a process group of its own."""
     pattern = str(folder / name / "c_*.rox")
     command = ["write", pattern, str(folder / "a.jsonl"), "--separator", "0"]
+    if (folder / TOKENIZER).exists():
+        command += ["--tokenizer", str(folder / TOKENIZER)]
+        command += ["--tokenizer-backend", "fastokens"]
     return subprocess.Popen(
         [*PREPARE, *command, "--unit-bytes", str(UNIT_BYTES), *runner.options],
         stdout=subprocess.PIPE,

@@ -6,7 +6,6 @@ import gzip
 import json
 import random
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +18,7 @@ from roxxel_format import Roxxel
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
 
+from .extras.full_disk import written_on_a_full_disk
 from .helpers import main
 
 if TYPE_CHECKING:
@@ -46,63 +46,20 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
 
 
-_ON_A_FULL_DISK = """
-import json, pathlib, subprocess, sys
-
-folder, copy, *options = sys.argv[1:]
-folder = pathlib.Path(folder)
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "disk", folder], check=True)
-(folder / "other").write_bytes(bytes(2 << 20))
-
-def run(*arguments):
-    module = "roxxel_prepare" if arguments[0] == "write" else "roxxel_format"
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    runs.append([done.returncode, done.stderr.splitlines()])
-
-runs = []
-run("write", f"{folder}/c_*.rox", *options)
-run("clean", f"{folder}/c_*.rox")
-left = {path.name: path.stat().st_ino for path in folder.glob("*.rox")}
-(folder / "other").unlink()
-run("write", f"{folder}/c_*.rox", *options)
-run("clean", f"{folder}/c_*.rox")
-kept = [(folder / name).stat().st_ino == left[name] for name in left]
-subprocess.run(["cp", "-r", f"{folder}/.", copy], check=True)
-print(json.dumps([runs, kept]))
-"""
-_ALONE = "unshare", "--map-root-user", "--mount"
-
-
-def can_mount(folder: Path) -> bool:
-    """Return whether a disk can be mounted that this process alone sees."""
-    if shutil.which("unshare") is None:
-        return False
-    command = [*_ALONE, "mount", "-t", "tmpfs", "disk", str(folder)]
-    return not subprocess.run(command, capture_output=True, check=False).returncode
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_full_disk_is_one_error_and_the_same_command_goes_on(
     tmp_path: Path, workers: int
 ) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
-    if not can_mount(folder):
-        pytest.skip("this user cannot mount a small disk")
     inputs = lines(tmp_path / "a.jsonl", 1500)
     options = [str(inputs), "--unit-bytes", "100K", "--separator", "0"]
     assert run("write", tmp_path / "one" / "c_*.rox", *options) == 0
-    script = [*_ALONE, sys.executable, "-c", _ON_A_FULL_DISK, str(folder)]
 
-    done = subprocess.run(
-        [*script, str(tmp_path / "copy"), *options, "--workers", str(workers)],
-        capture_output=True,
-        text=True,
-        check=True,
+    [full, clean, again, cleaned], kept = written_on_a_full_disk(
+        folder, tmp_path / "copy", *options, "--workers", str(workers)
     )
 
-    [full, clean, again, cleaned], kept = json.loads(done.stdout)
     code, [notice, error] = full
     assert code == 1
     assert notice.startswith(f"{folder}/c_*.rox: 1 of 14 units failed and stopped the ")
