@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 import pytest
-from roxxel_store.urls import url_of
+from roxxel_store.urls import absolute, url_of
 
 
 @pytest.mark.parametrize("path", ["wiki_*.rox", "/data/a?b", Path("s3") / "x", "a:b/c"])
@@ -15,6 +15,15 @@ def test_a_path_on_a_disk_is_no_url(path: str | Path) -> None:
 
 def test_a_url_loses_the_slash_at_its_end() -> None:
     assert url_of("s3://bucket/run/") == "s3://bucket/run"
+
+
+def test_a_path_is_absolute_below_the_home_folder_or_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert absolute("~/wiki/") == f"{tmp_path}/home/wiki/"
+    assert absolute(Path("wiki")) == f"{tmp_path}/wiki"
 
 
 @pytest.mark.parametrize("path", ["gs:/bucket/run", PurePosixPath("gs://bucket/run")])

@@ -17,6 +17,7 @@ from roxxel_format import ShardError
 from roxxel_store import missing_extra
 from roxxel_store.files import open_file, read_file
 from roxxel_store.records import parse_object
+from roxxel_store.urls import expanded
 
 from roxxel_prepare._tokenize.chats import ChatTemplate, chat_encoder
 
@@ -243,7 +244,7 @@ def _token_text(token: object) -> str | None:
 
 def _file_of(name: str | os.PathLike[str]) -> Path | None:
     """Return the file of a tokenizer; None for a name on the hub."""
-    path = Path(os.path.expanduser(name))  # noqa: PTH111 - as for corpora
+    path = expanded(name)
     if path.is_dir():
         file = path / "tokenizer.json"
         if not file.exists():

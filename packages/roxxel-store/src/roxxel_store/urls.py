@@ -1,13 +1,15 @@
-"""URLs of buckets and web servers.
+"""What a user gave as a path: a URL of a bucket or web server, or a path on a disk.
 
-`url_of` decides whether a user gave a path or a URL, and checks the URL. Call it where
-the path enters a package, once.
+`url_of` decides which of the two it is, and checks the URL. `expanded` finds the home
+folder in a path. `located` and `absolute` do both. Call one of them where the path
+enters a package, once.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +53,52 @@ def url_of(
             f"{scheme}://{rest.lstrip('/')} as text"
         )
     return None
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """Return a path on a disk, whose first part `~` or `~NAME` is a home folder.
+
+    A folder of another name that begins with `~` keeps its name. `Path.expanduser`
+    would raise an error for it.
+
+    Example:
+        >>> expanded("~no such user/data").as_posix()
+        '~no such user/data'
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111
+
+
+def located(path: str | os.PathLike[str], name: str = "") -> Path | str:
+    """Return what a user gave: a checked URL as text, or an expanded path.
+
+    Raises:
+        ValueError: As for `url_of`.
+
+    Example:
+        >>> located("s3://bucket/wiki/"), located("data") == Path("data")
+        ('s3://bucket/wiki', True)
+    """
+    return url_of(path, name) or expanded(path)
+
+
+def absolute(path: str | os.PathLike[str], name: str = "") -> str:
+    """Return the text that names the same place from any working directory.
+
+    A slash at the end stays, because it marks a folder even if none exists.
+
+    Raises:
+        ValueError: As for `url_of`.
+
+    Example:
+        >>> absolute("s3://bucket/wiki/"), absolute("/data/wiki/")
+        ('s3://bucket/wiki', '/data/wiki/')
+    """
+    place = located(path, name)
+    if isinstance(place, str):
+        return place
+    text = str(place.absolute())
+    is_folder = os.fspath(path).endswith("/") and not text.endswith("/")
+    return f"{text}/" if is_folder else text
 
 
 def is_url(text: str) -> bool:

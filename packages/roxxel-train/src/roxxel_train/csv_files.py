@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store.files import matches_in
 from roxxel_store.output import replace_file
+from roxxel_store.urls import expanded
 
-from roxxel_train._files.paths import absolute
 from roxxel_train._log.values import drawn_values
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class CsvFiles:
         log_dir: str | os.PathLike[str],
         run: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._folder = absolute(log_dir)
+        self._folder = expanded(log_dir).absolute()
         self._files: dict[str, _CsvFile] = {}
         self._run: str | None = None
         if run is not None:
-            owner = absolute(run).resolve()
+            owner = expanded(run).resolve()
             if not self._folder.resolve().is_relative_to(owner):
                 self._run = str(owner)
                 self._check_owner(self._run)

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from roxxel_ckpt import read_description
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
+from roxxel_store.urls import expanded
 
 from roxxel_train._files.data import data_state, run_data
 from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
 from roxxel_train._files.mirror import fetch_run
-from roxxel_train._files.paths import expanded
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,

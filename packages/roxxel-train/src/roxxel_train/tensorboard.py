@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
+from roxxel_store.urls import absolute
 
-from roxxel_train._files.paths import absolute
 from roxxel_train._log.values import drawn_values
 
 try:
@@ -63,8 +63,7 @@ class TensorBoard:
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
-        text = os.fspath(log_dir)
-        self._log_dir = text if "://" in text else str(absolute(text))
+        self._log_dir = absolute(log_dir, "log_dir")
         self._writer: RecordWriter | None = None
         self._purge_step: int | None = None
 

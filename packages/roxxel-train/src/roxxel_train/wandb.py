@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
 from roxxel_store.records import find_object
+from roxxel_store.urls import expanded
 
 from roxxel_train._files.log import METRICS
-from roxxel_train._files.paths import absolute
 from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
 from roxxel_train._log.values import drawn_values
 
@@ -77,7 +77,7 @@ class WandB:
     """
 
     def __init__(self, log_dir: str | os.PathLike[str], **options: Any) -> None:
-        self._folder = absolute(log_dir)
+        self._folder = expanded(log_dir).absolute()
         self._options = options
         self._run: Any = None
         self._last_step = -1

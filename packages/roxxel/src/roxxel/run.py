@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
+from roxxel_store.urls import located
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.run_folder import shown_name
 
@@ -28,6 +28,7 @@ from roxxel.config import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from roxxel_curriculum import Field, Sampler
     from roxxel_format import TokenReader
@@ -59,9 +60,7 @@ def open_run(
         ...     print(error)
         nowhere: there is no such folder; give the folder of a run
     """
-    text = os.fspath(path)
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    location = text if "://" in text else Path(os.path.expanduser(text))  # noqa: PTH111
+    location = located(path)
     files = RunFolder(location)
     files.check()
     return Run(location, files, dict(sources or {}))

@@ -439,13 +439,10 @@ class LocalFolder:
 def absolute(path: Path) -> Path:
     """Return an absolute path without `..`; links after the last `..` stay unresolved.
 
-    A first part `~` is the home folder.
-
     The operating system resolves `link/..` to the parent of the link's target, but
     `os.path.abspath` resolves it to the folder that contains the link.
     """
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    parts = Path(os.path.expanduser(path)).absolute().parts  # noqa: PTH111
+    parts = path.absolute().parts
     if ".." not in parts:
         return Path(*parts)
     first = len(parts) - parts[::-1].index("..")

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.files import in_parallel
-from roxxel_store.urls import checked_url
+from roxxel_store.urls import checked_url, expanded
 
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.copies import write_copy
 from roxxel_ckpt._place.disk import LocalFolder, absolute
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url
 
 if TYPE_CHECKING:
     from roxxel_ckpt._place.folder import Folder, Step
@@ -41,7 +41,7 @@ def open_folder(
     if url is not None:
         # Several runs may share `local`.
         name = hashlib.sha256(url.encode()).hexdigest()[:16]
-        directory = None if local is None else absolute(Path(local)) / name
+        directory = None if local is None else absolute(expanded(local)) / name
         return BucketFolder(url, directory, timeout_s)
     text = os.fspath(location)
     if local is not None:
@@ -49,7 +49,7 @@ def open_folder(
             f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
             f"give checkpoint_path a URL instead of {text}"
         )
-    folder = LocalFolder(text)
+    folder = LocalFolder(expanded(text))
     if folder.path.is_file():
         raise NotADirectoryError(f"{text}: is a file; {NAME_A_FOLDER}")
     return folder

@@ -6,7 +6,6 @@ after a folder names one of its steps.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt._names import ABANDONED, listed
@@ -14,6 +13,7 @@ from roxxel_ckpt._place.description import finished
 from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt._place.opening import NAME_A_FOLDER, aside_of, open_folder
 from roxxel_ckpt.errors import CheckpointNotFoundError
+from roxxel_ckpt.locations import split_step
 
 if TYPE_CHECKING:
     from roxxel_ckpt._place.folder import Folder, Step
@@ -34,11 +34,11 @@ def named_folder(text: str) -> Folder:
 
 def named_aside(text: str) -> tuple[Folder, int]:
     """Return the folder and the number of a step that was set aside, `FOLDER@STEP`."""
-    head, _, digits = text.rpartition("@")
-    if not (head and digits.isdecimal()):
+    head, step = split_step(text)
+    if step is None:
         raise ValueError(f"{text}: names no step; write FOLDER@STEP")
     folder = named_folder(head.rstrip("/").removesuffix(f"/{ABANDONED}"))
-    return folder, int(digits)
+    return folder, step
 
 
 def holds_none(folder: Folder) -> CheckpointNotFoundError:
@@ -50,16 +50,16 @@ def holds_none(folder: Folder) -> CheckpointNotFoundError:
 
 def named_steps(text: str) -> list[Step]:
     """Return the step that a text names, or all steps of a folder or run."""
-    head, at, digits = text.rpartition("@")
-    if at and head and digits.isdecimal() and not Path(text).exists():
+    head, number = split_step(text)
+    if number is not None:
         folder = named_folder(head)
-        steps = folder.steps([int(digits)])
+        steps = folder.steps([number])
         if not steps:
-            is_aside = int(digits) in aside_of(folder).steps()
+            is_aside = number in aside_of(folder).steps()
             there = listed(list(finished(folder)))
             raise CheckpointNotFoundError(
-                f"{folder}: has no step {digits}; it holds {there}"
-                + (f", and {folder}/{ABANDONED} holds step {digits}" * is_aside)
+                f"{folder}: has no step {number}; it holds {there}"
+                + (f", and {folder}/{ABANDONED} holds step {number}" * is_aside)
             )
         return list(steps.values())
     folder = named_folder(text)

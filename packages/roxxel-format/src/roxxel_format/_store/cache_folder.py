@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import drafted_name
 from roxxel_store.locks import locked_alone, locked_shared, open_lock
-from roxxel_store.urls import check_on_disk
+from roxxel_store.urls import check_on_disk, expanded
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -59,7 +59,7 @@ def cache_path(folder: str | os.PathLike[str]) -> str:
     if not text:
         raise ValueError(f"cache is {text!r}; {remedy}")
     check_on_disk(text, f"cannot be a cache; {remedy}")
-    return str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111 - as for corpora
+    return str(expanded(text).absolute())
 
 
 class CacheFolder:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from roxxel_store import urls
 from roxxel_store.files import drafted_name, matches_in, names_in
 from roxxel_store.patterns import is_pattern, matches_of, visible
-from roxxel_store.urls import check_on_disk, url_of
+from roxxel_store.urls import check_on_disk
 
 from roxxel_format.errors import ShardError
 
@@ -415,10 +416,4 @@ def _absolute_path(path: OnePath) -> str:
     text = os.fspath(path)
     if not text:
         raise ValueError('filepath is empty; pass "." for this folder')
-    url = url_of(text)
-    if url is not None:
-        return url
-    # `Path` removes the final slash, which marks `t/` as a folder even if none exists.
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    path = str(Path(os.path.expanduser(text)).absolute())  # noqa: PTH111
-    return path + "/" if text.endswith("/") and not path.endswith("/") else path
+    return urls.absolute(text)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.urls import expanded
 
 from roxxel_loader._guard import Guard
 
 from ._lazy import BulkDataset
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
 
@@ -60,7 +61,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         order_by: str | None = None,
         parameters: Sequence[Any] = (),
     ) -> None:
-        self._path = Path(os.path.expanduser(path)).absolute()  # noqa: PTH111
+        self._path = expanded(path).absolute()
         if not self._path.is_file():
             raise FileNotFoundError(
                 f"{path}: no database file at this path; check the path"

@@ -18,11 +18,11 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     read_description,
 )
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url
 from roxxel_format import Roxxel
+from roxxel_store.urls import expanded
 
 from roxxel_train._files.mirror import fetch_run
-from roxxel_train._files.paths import expanded
 from roxxel_train._files.records import (
     DATA,
     RECORD,

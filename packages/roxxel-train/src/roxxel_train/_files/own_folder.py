@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointError, read_description
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url
 from roxxel_store.output import replace_file
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered

@@ -1,4 +1,4 @@
-"""Paths that a user gives: a path or a URL, made absolute, checked, shown."""
+"""Paths of folders that a run writes to: checked when they are given, and shown."""
 
 from __future__ import annotations
 
@@ -6,21 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from roxxel_store.urls import url_of
-
-
-def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path, with a first part `~` replaced by the home folder."""
-    # `Path.expanduser` raises an error for a folder of another name that begins with ~.
-    return Path(os.path.expanduser(path))  # noqa: PTH111
-
-
-def absolute(path: str | os.PathLike[str]) -> Path:
-    """Return an absolute path; a first part `~` is the home folder.
-
-    Call this when a path is given: the program may change its directory later.
-    """
-    return expanded(path).absolute()
+from roxxel_store.urls import expanded, url_of
 
 
 def check_writable(path: str | os.PathLike[str], name: str) -> Path:
@@ -38,7 +24,7 @@ def check_writable(path: str | os.PathLike[str], name: str) -> Path:
         )
     if "\0" in text:
         raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
-    folder = absolute(path)
+    folder = expanded(path).absolute()
     if folder.is_symlink() and not folder.exists():
         raise FileNotFoundError(
             f"{name}={text!r}: is a symbolic link to a path that does not exist; "

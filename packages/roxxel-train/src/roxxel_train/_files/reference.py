@@ -5,11 +5,11 @@ This module does not import JAX.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url, split_step
+from roxxel_store.urls import expanded
 
 from roxxel_train._files.records import CHECKPOINTS
 
@@ -45,12 +45,8 @@ def parse_reference(text: str) -> Reference:
         ValueError: The text names a step twice.
     """
     is_url = folder_url(text) is not None
-    text = text if is_url else os.path.expanduser(text)  # noqa: PTH111 - no error
-    head, at, digits = text.rpartition("@")
-    step: int | None = None
-    if at and head and _is_number(digits) and (is_url or not Path(text).exists()):
-        text, step = head, int(digits)
-    path = text.rstrip("/") if is_url else Path(text)
+    text, step = split_step(text)
+    path = text.rstrip("/") if is_url else expanded(text)
     if isinstance(path, str):
         parent, _, name = path.rpartition("/")
         is_step = parent.endswith(f"/{CHECKPOINTS}") and _is_number(name)

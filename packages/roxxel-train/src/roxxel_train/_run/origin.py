@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
-from roxxel_ckpt.buckets import folder_url
+from roxxel_ckpt.locations import folder_url
 
 from roxxel_train._files.identity import known_ids
 from roxxel_train._files.own_folder import run_record

@@ -7,6 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt.locations import split_step
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
@@ -15,7 +16,6 @@ from roxxel.cli._runs import (
     codec_of,
     opened,
     separator_of,
-    split_step,
 )
 from roxxel.cli._words import at_least_1, say
 from roxxel.evaluations import FOLDER, add_evaluations

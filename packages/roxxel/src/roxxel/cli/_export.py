@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from roxxel_ckpt.locations import split_step
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -12,7 +13,6 @@ from roxxel.cli._runs import (
     codec_of,
     opened,
     separator_of,
-    split_step,
 )
 from roxxel.cli._words import say
 

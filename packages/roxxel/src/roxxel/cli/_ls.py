@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Progress
+from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._words import say
@@ -69,7 +70,7 @@ def _runs_in(name: str) -> Sequence[RunFolder]:
         RunFolderError: There is no such folder, or it holds no run.
     """
     top = RunFolder(name)
-    if "://" in name or not top.path.is_dir():
+    if url_of(name) is not None or not top.path.is_dir():
         top.check()
     runs = [*_found(top, _DEEPEST)]
     if not runs:

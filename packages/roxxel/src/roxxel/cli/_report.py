@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Progress
+from roxxel_store.urls import located
 
 from roxxel.cli._words import say
 from roxxel.report import write_comparison, write_report
@@ -43,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the page and print its path."""
-    runs = [each if "://" in each else Path(each) for each in options.runs]
+    runs = list(map(located, options.runs))
     [first, *others] = runs
-    is_in_run = isinstance(first, Path) and not others
-    out: Path = options.out or (first if is_in_run else Path()) / "report.html"
+    folder = first if isinstance(first, Path) and not others else Path()
+    out: Path = options.out or folder / "report.html"
     with Progress(f"reading {' '.join(options.runs)}"):
         reports = write_comparison(runs, out) if others else [write_report(first, out)]
     for each, report in zip(runs, reports, strict=True):

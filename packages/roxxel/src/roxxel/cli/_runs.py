@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
@@ -52,15 +51,6 @@ def add_run_arguments(
             help="tokenizer of the corpora (default: the recorded one)",
         )
     parser.add_argument("--json", action="store_true", help="print JSON")
-
-
-def split_step(text: str) -> tuple[str, int | None]:
-    """Return the run and the step of `RUN@STEP`, or the run and None of `RUN`."""
-    run, at, digits = text.rpartition("@")
-    names_step = bool(run) and bool(at) and digits.isdecimal()
-    if names_step and not Path(text).exists():
-        return run, int(digits)
-    return text, None
 
 
 def opened(options: argparse.Namespace) -> Run:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel_ckpt.locations import split_step
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -13,7 +14,6 @@ from roxxel.cli._runs import (
     codec_of,
     opened,
     separator_of,
-    split_step,
 )
 from roxxel.cli._words import at_least_1, say
 

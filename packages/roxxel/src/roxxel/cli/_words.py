@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import drop_output
+from roxxel_store.urls import absolute
 
 from roxxel.config import load_config
 
@@ -102,8 +103,8 @@ def config_of(options: argparse.Namespace) -> RunConfig:
     changes: list[str] = list(options.set)
     if branch is not None:
         # A path on the command line is relative to the working directory.
-        where = branch if "://" in branch else str(Path(branch).absolute())
-        changes.append(BRANCH + json.dumps(where, ensure_ascii=False))
+        where = json.dumps(absolute(branch), ensure_ascii=False)
+        changes.append(BRANCH + where)
     return load_config(options.config, changes)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
+from roxxel_store.urls import expanded, url_of
 
 if TYPE_CHECKING:
     from roxxel_curriculum import Schedule
@@ -172,12 +173,12 @@ class RunConfig:
         return None if self.save_path is None else self.corpus(self.save_path)
 
     def corpus(self, text: str) -> Path | str:
-        """Resolve the path of a corpus; return a URL, such as `s3://b/c`, unchanged."""
-        return text if "://" in text else self.path(text)
+        """Resolve the path of a corpus; check a URL, such as `s3://b/c`."""
+        return url_of(text) or self.path(text)
 
     def path(self, text: str) -> Path:
         """Resolve a path in the file against `folder`."""
-        return _without_detours(self.folder / Path(text).expanduser())
+        return _without_detours(self.folder / expanded(text))
 
 
 def _without_detours(path: Path) -> Path:

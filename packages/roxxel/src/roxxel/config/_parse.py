@@ -7,7 +7,6 @@ The keys of a table and their types are those of the dataclasses that declare th
 from __future__ import annotations
 
 import copy
-import os
 import re
 import sys
 import tomllib
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from msgspec import Meta
+from roxxel_store.urls import expanded
 from roxxel_train.config import TrainConfig
 from roxxel_train.run_folder import PRIMARY
 
@@ -31,6 +31,7 @@ from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
 from roxxel.config._toml import checked, dotted, given, keys_of, named, table_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Mapping, Sequence
 
     from roxxel_curriculum import Schedule
@@ -145,7 +146,7 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
         ConfigError: The file is missing or not TOML, a key is unknown, or a value is
             invalid. The message names the file, and the nearest key for an unknown key.
     """
-    file = Path(os.path.expanduser(path))  # noqa: PTH111 - raises no error
+    file = expanded(path)
     try:
         # Some editors write a byte order mark first, which TOML does not permit.
         content = file.read_text(encoding="utf-8-sig")

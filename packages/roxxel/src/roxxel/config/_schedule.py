@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import Phase, Policy, Schedule
+from roxxel_store.urls import expanded
 
 from roxxel.config._declaration import ConfigError
 from roxxel.config._toml import checked, dotted, keys_of, table_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Generator, Mapping, Sequence
 
     from roxxel.config._toml import Key
@@ -93,7 +93,7 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         OSError: The file cannot be read.
         ConfigError: The file is not a schedule; the message names the file.
     """
-    file = Path(os.path.expanduser(path))  # noqa: PTH111 - raises no error
+    file = expanded(path)
     try:
         schedule = parse_schedule(file.read_text(encoding="utf-8-sig"))
         return schedule.relative_to(file.parent)

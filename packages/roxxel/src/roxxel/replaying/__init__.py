@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_store.urls import absolute
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.replaying._branches import (
@@ -355,12 +356,8 @@ def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
             raise TypeError(f"sources[{name!r}] is {given!r}; give its path")
         named = "self" if name == run.primary and name not in config.sources else name
         texts = cast("Sequence[str | os.PathLike[str]]", paths)
-        moved[named] = tuple(_absolute(os.fspath(path)) for path in texts)
+        moved[named] = tuple(map(absolute, texts))
     return replace(config, sources={**config.sources, **moved})
-
-
-def _absolute(path: str) -> str:
-    return path if "://" in path else str(Path(path).absolute())
 
 
 def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
@@ -416,7 +413,7 @@ def _receipt(result: Replay, run: Run, control: Run, *, each: bool) -> dict[str,
     branches = {one.name: one for one in (result.control, *result.branches)}
     return {
         "run": {
-            "path": _absolute(str(run.path)),
+            "path": absolute(run.path),
             "id": (run.files.record or {}).get("id"),
         },
         "without": result.without,
