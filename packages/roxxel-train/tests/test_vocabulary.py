@@ -13,6 +13,7 @@ import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
+from roxxel_format.foreign import FlatTokens
 from roxxel_train import NonFiniteError
 
 from .helpers import VOCABULARY, trainer
@@ -64,13 +65,13 @@ def made(
     [{}, {"grad_accum_steps": 2}, {"fields": ("tokens", "positions")}],
     ids=["plain", "accumulated", "fields"],
 )
-def test_preflight_names_an_embedding_with_too_few_rows(
+def test_an_embedding_with_too_few_rows_is_refused_before_the_run_has_a_folder(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    found = made(tmp_path, Model(), **options).preflight()
+    with pytest.raises(ValueError, match=PROBLEM):
+        made(tmp_path, Model(), **options)
 
-    assert found.problems == (PROBLEM,)
-    assert str(found).splitlines()[-2:] == [f"problem: {PROBLEM}", "not ready"]
+    assert not (tmp_path / "run").exists()
 
 
 def table(model: Any, batch: jax.Array) -> jax.Array:
@@ -79,45 +80,51 @@ def table(model: Any, batch: jax.Array) -> jax.Array:
 
 
 def test_table_of_a_plain_parameter_is_named_too(tmp_path: Path) -> None:
-    [problem] = made(tmp_path, Model(), loss_fn=table).preflight().problems
-
-    assert "but model/table has 11 rows; " in problem
-
-
-def test_start_of_a_run_warns_of_a_table_with_too_few_rows(tmp_path: Path) -> None:
-    made(tmp_path, Model(), loss_fn=table).run()
-
-    log = (tmp_path / "run" / "system.log").read_text()
-    problem = PROBLEM.replace("embed/embedding", "table")
-    assert log.count(f"WARNING {problem}\n") == 1
+    with pytest.raises(ValueError, match="but model/table has 11 rows; "):
+        made(tmp_path, Model(), loss_fn=table)
 
 
-@pytest.mark.parametrize(
-    ("model", "lookup"),
-    [
-        (Model(), "model/embed/embedding has 11 rows"),
-        (
-            Model(VOCABULARY, outputs=ROWS),
-            "the loss indexes 11 values by token",
-        ),
-    ],
-    ids=["embedding", "output"],
-)
-def test_nan_of_a_token_without_a_row_is_explained(
-    tmp_path: Path, model: nnx.Module, lookup: str
+def test_source_with_the_greatest_token_says_how_many_rows_suffice(
+    tmp_path: Path,
 ) -> None:
+    corpora = [Roxxel(tmp_path / f"{top}.rox") for top in (12, 20)]
+    for corpus, top in zip(corpora, (12, 20), strict=True):
+        corpus.write([np.arange(99) % (top + 1)], vocab_size=64)
+    phase = Phase(2, 2, 9, weights={"self": 0.5, "code": 0.5})
+    curriculum = Curriculum(corpora[0], [phase], {"code": corpora[1]})
+
+    with pytest.raises(ValueError, match=r"'code' holds tokens up to 20, .* least 21"):
+        made(tmp_path, Model(), curriculum=curriculum)
+
+
+def test_nan_of_a_token_without_a_row_is_explained(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError) as caught:
-        made(tmp_path, model).run()
+        made(tmp_path, Model(VOCABULARY, outputs=ROWS)).run()
 
     error = caught.value
     assert error.cause == (
-        f"the batch holds token 12, but {lookup}, and source 'self' holds tokens up to "
-        "12; make the model with a vocabulary of at least 13"
+        "the batch holds token 12, but the loss indexes 11 values by token, and source "
+        "'self' holds tokens up to 12; make the model with a vocabulary of at least 13"
     )
     assert str(error).startswith("step 1: the loss is nan; its batch was row 0: ")
     assert str(error).endswith(f"; {error.cause}")
     assert "learning rate" not in str(error)
     assert str(copy.copy(error)) == str(error)
+
+
+def test_nan_of_a_corpus_that_records_no_greatest_token_is_explained(
+    tmp_path: Path,
+) -> None:
+    (np.arange(99, dtype=np.uint16) % VOCABULARY).tofile(tmp_path / "flat.bin")
+    flat = FlatTokens(tmp_path / "flat.bin", dtype="uint16")
+
+    with pytest.raises(NonFiniteError) as caught:
+        made(tmp_path, Model(), curriculum=Curriculum(flat, [Phase(2, 2, 17)])).run()
+
+    assert caught.value.cause == (
+        "the batch holds token 12, but model/embed/embedding has 11 rows; "
+        "make the model with a vocabulary of at least 13"
+    )
 
 
 def test_other_nan_is_explained_as_before(tmp_path: Path) -> None:
@@ -149,11 +156,7 @@ def test_rows_for_numbers_that_are_computed_from_tokens_are_enough(
     def changed(model: Any, batch: jax.Array) -> jax.Array:
         return model(change(batch)).mean()
 
-    one = made(tmp_path, Model(), loss_fn=changed, phases=[Phase(1, 4, 9)])
-
-    assert one.preflight().ok
-    one.run()
-    assert "holds tokens up to" not in (tmp_path / "run" / "system.log").read_text()
+    made(tmp_path, Model(), loss_fn=changed, phases=[Phase(1, 4, 9)]).run()
 
 
 def test_model_with_a_row_for_every_token_has_no_problem(tmp_path: Path) -> None:

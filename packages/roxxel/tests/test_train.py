@@ -75,6 +75,19 @@ def test_preflight_compiles_and_ends(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
+def test_a_vocabulary_too_small_for_the_data_is_refused_before_a_folder_exists(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    assert main(["train", str(config), "--set", "model_args.vocabulary=46"]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{config}: source 'self' holds tokens up to 46" in error
+    assert "vocabulary of at least 47" in error
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_loss_that_reads_a_field_of_no_config_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

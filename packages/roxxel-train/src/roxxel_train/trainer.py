@@ -35,7 +35,7 @@ from roxxel_train._step.diagnose.objects import (
     evaluation_mode,
     untrained_array,
 )
-from roxxel_train._step.diagnose.vocabulary import missing_rows
+from roxxel_train._step.diagnose.vocabulary import check_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
     BatchPlacement,
@@ -60,9 +60,10 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains a model over a curriculum, and resumes a run that was stopped.
 
-    The constructor traces the update for every batch shape, so a wrong loss function
-    fails before the first update. If the folder holds a run, the constructor also
-    checks that the curriculum agrees with the data that this run has read.
+    The constructor traces the update for every batch shape, so a wrong loss function or
+    a vocabulary that is too small for the data fails before the run has a folder. If
+    the folder holds a run, the constructor also checks that the curriculum agrees with
+    the data that this run has read.
 
     `roxxel_train.config.TrainConfig` documents the arguments.
 
@@ -73,8 +74,9 @@ class Trainer:
         seed: Seed of the data order.
 
     Raises:
-        ValueError: An argument is out of range, or a batch does not divide by
-            `grad_accum_steps` or (with `strict_sharding`) over the mesh.
+        ValueError: An argument is out of range, a batch does not divide by
+            `grad_accum_steps` or (with `strict_sharding`) over the mesh, or the model
+            has no row for some token of the data.
         TypeError: An argument has a wrong type, or `loss_fn` does not return a loss.
         RunMismatchError: The folder holds a run of another model or of other data.
         OSError: The folder cannot be written.
@@ -175,6 +177,7 @@ class Trainer:
                 "loss_fn returns a loss that does not depend on the model, so nothing "
                 "would be learned; compute the loss from the argument `model`"
             )
+        check_rows(sampler, updates.lookups)
         unheld = untrained_array(self.model, self.optimizer.wrt)
         frozen = check_gradients(updates.gradients)
         state.check_mask(updates.unused)
@@ -272,7 +275,6 @@ class Trainer:
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
             [
-                *missing_rows(self.sampler, updates.lookups),
                 *state.held_out.problems(),
                 *self.logger.sink_problems(),
             ],

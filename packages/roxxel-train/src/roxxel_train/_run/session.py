@@ -21,7 +21,6 @@ from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
-from roxxel_train._step.diagnose.vocabulary import missing_rows
 from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._together.processes import Processes
@@ -319,8 +318,7 @@ class Session:
 
     def _log_notes(self, plan: Plan) -> None:
         """Log what may be wrong with the run, and what its shapes cost."""
-        problems = missing_rows(self.state.sampler, self.updates.lookups)
-        for problem in (*problems, *self.warnings):
+        for problem in self.warnings:
             self.log.warning(problem)
         for note in (*plan.notes_on_longest, *self.notes):
             self.log.info(note)

@@ -18,7 +18,7 @@ from jax.extend.core import Literal
 from roxxel_train._step.diagnose.objects import array_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_curriculum import Sampler
 
@@ -87,16 +87,26 @@ def _is_tokens(keys: Sequence[Any]) -> bool:
     )
 
 
-def missing_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> list[str]:
-    """Return a sentence for each parameter without a row for some token of the data."""
-    named = [lookup for lookup in lookups if lookup.name]
-    return [
-        f"source {source!r} holds tokens up to {greatest}, but {lookup}; "
-        f"make the model with a vocabulary of at least {greatest + 1}"
-        for lookup in sorted(named, key=lambda lookup: lookup.name)
-        for source, greatest in _greatest(sampler).items()
-        if greatest is not None and greatest >= lookup.num_rows
-    ]
+def check_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> None:
+    """Raise ValueError if a parameter has no row for some token of the data.
+
+    Sources that do not record their greatest token are checked as they are read; see
+    `missing_in_batch`.
+    """
+    known = _known(_greatest(sampler))
+    smallest = min(
+        (lookup for lookup in lookups if lookup.name),
+        key=lambda lookup: (lookup.num_rows, lookup.name),
+        default=None,
+    )
+    if smallest is None or not known:
+        return
+    source = max(known, key=lambda name: known[name])
+    if known[source] >= smallest.num_rows:
+        raise ValueError(
+            f"source {source!r} holds tokens up to {known[source]}, but {smallest}; "
+            f"make the model with a vocabulary of at least {known[source] + 1}"
+        )
 
 
 def missing_in_batch(
@@ -107,7 +117,7 @@ def missing_in_batch(
     if smallest is None:
         return None
     of_sources = _greatest(sampler)
-    known = {name: token for name, token in of_sources.items() if token is not None}
+    known = _known(of_sources)
     if known == of_sources and max(known.values()) < smallest.num_rows:
         return None
     batch = sampler.batch(step)
@@ -133,6 +143,10 @@ def _greatest(sampler: Sampler) -> dict[str, int | None]:
         for name, seen in sampler.token_ranges.items()
         if name in read
     }
+
+
+def _known(greatest: Mapping[str, int | None]) -> dict[str, int]:
+    return {name: token for name, token in greatest.items() if token is not None}
 
 
 def _walk(
