@@ -658,7 +658,7 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
             "widht = 2",
             (
                 "[model_args] has the key 'widht', which tiny:make does not accept; "
-                "the function accepts width and seed"
+                "did you mean 'width'?"
             ),
         ),
         (

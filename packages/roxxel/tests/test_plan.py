@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -14,12 +15,14 @@ from roxxel.config import (
     open_curriculum,
     open_sampler,
 )
+from roxxel.learning_rate import LearningRate
 
 from .helpers import run_python
 from .pages import write_description
-from .runs import CONFIG, write_project
+from .runs import CONFIG, said, write_project
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -47,6 +50,53 @@ def test_a_plan_is_printed_without_jax(tmp_path: Path) -> None:
     plan = open_curriculum(load_config(config)).plan(3)
     assert done.stdout.startswith(f"{plan}\n\nheld-out set: ")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "hint"),
+    [
+        ("tiny:make", "widht", "did you mean 'width'?"),
+        ("tiny:needs_depth", "x", "the function accepts depth and width"),
+        ("roxxel.models:llama", "vocabsize", "did you mean 'vocab_size'?"),
+        ("roxxel.models:llama", "peek_rate", "did you mean 'peak_rate'?"),
+    ],
+)
+def test_a_plan_and_a_start_refuse_a_key_of_the_model_with_the_same_words(
+    model: str, key: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    changes = ["--set", f"model={model}", "--set", f"model_args={{ {key} = 1 }}"]
+    wrong = f"[model_args] has the key {key!r}, which {model} does not accept"
+
+    for command in ("plan", "train"):
+        assert main([command, str(config), *changes]) == 1
+        assert capsys.readouterr().err == f"roxxel: {config}: {wrong}; {hint}\n"
+
+
+@pytest.mark.parametrize(
+    "model",
+    ["tiny:takes_all", "tiny:optax", "nowhere:make", "json.decoder:JSONDecoder"],
+)
+def test_a_plan_finds_no_fault_with_a_function_that_it_cannot_read(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    shown = said(capsys, "plan", config, "--set", f"model={model}")
+
+    assert shown.startswith("6 steps, ")
+
+
+def test_keys_of_the_recipe_are_those_that_its_function_takes() -> None:
+    from roxxel.config._model_args import recipe_keys
+    from roxxel.models import LlamaConfig, llama, make_optimizer
+
+    def named(function: Callable[..., object]) -> set[str]:
+        parameters = inspect.signature(function).parameters.values()
+        return {each.name for each in parameters if each.kind is not each.VAR_KEYWORD}
+
+    taken = [LlamaConfig, LearningRate, make_optimizer, llama]
+    assert set(recipe_keys()) == set.union(*map(named, taken))
 
 
 def test_a_plan_is_json_for_programs(

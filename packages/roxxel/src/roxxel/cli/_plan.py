@@ -22,6 +22,7 @@ from roxxel.config import (
     HeldOut,
     RunConfig,
     begun_state,
+    check_model_args,
     compare_held_out,
     load_config,
     newest_config,
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the plan of a config, or its differences from another plan."""
     config = config_of(options)
+    check_model_args(config)
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)

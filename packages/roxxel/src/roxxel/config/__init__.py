@@ -53,6 +53,7 @@ from roxxel.config._declaration import (
     MeshConfig,
     RunConfig,
 )
+from roxxel.config._model_args import check_model_args
 from roxxel.config._open import (
     HeldOut,
     begun_state,
@@ -88,6 +89,7 @@ __all__ = [
     "MeshConfig",
     "RunConfig",
     "begun_state",
+    "check_model_args",
     "compare_held_out",
     "config_at",
     "config_text",

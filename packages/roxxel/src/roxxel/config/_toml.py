@@ -11,7 +11,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import reduce
@@ -133,6 +133,12 @@ def named(keys: Sequence[Key]) -> str:
     return f"[{dotted(keys)}]" if is_header else dotted(keys)
 
 
+def nearest(word: str, known: Collection[str]) -> str:
+    """Return a question with the known word that is most like another; or nothing."""
+    near = get_close_matches(word, [*known], n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
+
+
 def _in_toml(hint: Any, rule: Mapping[str, Any]) -> Any:
     """Return the type in TOML of a value that has a type in Python."""
     origin, arguments = get_origin(hint), get_args(hint)
@@ -173,19 +179,14 @@ def _sentence(
         if wrong[1] == "required":
             return f"{holder} has no {key}; write {key} = ..."
         known = [each.name for each in _member(expected, value).fields]
-        hint = hints.get(place, {}).get(key) or _nearest(key, known)
+        hint = hints.get(place, {}).get(key) or nearest(key, known)
         return f"{holder} has no key {key!r}; {hint or _listed(key, known)}"
     sentence = f"{place or 'the file'} must be {_described(expected)}, got {value!r}"
     *parents, last = [*where, *keys] or [""]
     if (hint := hints.get(dotted(parents) + ".*", {}).get(str(last))) is not None:
         return f"{sentence}; if {last!r} is not one of {dotted(parents)}, {hint}"
-    hint = _nearest(value, _words(expected)) if isinstance(value, str) else ""
+    hint = nearest(value, _words(expected)) if isinstance(value, str) else ""
     return f"{sentence}; {hint}" if hint else sentence
-
-
-def _nearest(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _listed(word: str, known: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train import RunFolder
 
 from roxxel.config._declaration import ConfigError
+from roxxel.config._model_args import check_keys, check_model_args
 from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
 from roxxel.config._text import config_text, keep_config
 
@@ -188,6 +189,7 @@ class _Made:
     def __init__(
         self, config: RunConfig, last_state: Callable[[], Mapping[str, Any]]
     ) -> None:
+        check_model_args(config)
         self._config = config
         self._last_state = last_state
         self._function = load_function(config, str(config.model), "model")
@@ -208,13 +210,8 @@ class _Made:
         """Return `[model_args]`, with `total_steps` and `phases` if accepted."""
         accepted, takes_all = _parameters(self._function)
         config, given = self._config, dict(self._config.model_args)
-        for key in given:
-            if key not in accepted and not takes_all:
-                raise ConfigError(
-                    f"{config.file}: [model_args] has the key {key!r}, which "
-                    f"{config.model} does not accept; the function accepts "
-                    f"{' and '.join(accepted) or 'none'}"
-                )
+        if not takes_all:
+            check_keys(config, accepted)
         if "total_steps" in accepted.keys() - given.keys():
             given["total_steps"] = self._last_state()["step"]
         if "phases" in accepted.keys() - given.keys():
