@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -27,16 +26,16 @@ class Service:
     def __init__(self) -> None:
         self.said: list[dict[str, Any]] = []
 
-    def set(self, _: str, value: str, *, overwrite: bool = False) -> bool:
+    def set(self, _: str, value: Any, *, overwrite: bool = False) -> bool:
         del overwrite
-        self.said.append(json.loads(value))
+        self.said.append(value)
         return True
 
-    def get(self, *_: Any) -> str:
+    def get(self, *_: Any) -> Any:
         said = self.said[-1]
         if "error" in said:
-            return json.dumps({"error": said["error"]})
-        return json.dumps({"value": ANSWERS[said["call"]]})
+            return {"error": said["error"]}
+        return {"value": ANSWERS[said["call"]]}
 
 
 def test_a_save_that_cannot_begin_on_one_process_ends_on_all(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_ckpt import Checkpointer, coordination
 from roxxel_ckpt.coordination import Channel
+from roxxel_store.records import as_json
 from roxxel_train import (
     PREEMPTED_EXIT_CODE,
     BatchRow,
@@ -50,15 +51,15 @@ class Service:
         self.process_index = process_index
         self._store = store
 
-    def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
+    def set(self, key: str, value: Any, *, overwrite: bool = False) -> bool:
         with self._store.change:
             if key in self._store.values and not overwrite:
                 return False
-            self._store.values[key] = value
+            self._store.values[key] = as_json(value)
             self._store.change.notify_all()
         return True
 
-    def get(self, key: str, timeout_s: float) -> str:
+    def get(self, key: str, timeout_s: float) -> Any:
         with self._store.change:
             if not self._store.change.wait_for(
                 lambda: key in self._store.values, timeout_s
@@ -66,7 +67,7 @@ class Service:
                 raise TimeoutError(key)
             return self._store.values[key]
 
-    def entries(self, prefix: str) -> dict[str, str]:
+    def entries(self, prefix: str) -> dict[str, Any]:
         with self._store.change:
             return {
                 key.removeprefix(prefix): value
@@ -91,7 +92,7 @@ class Store:
     """What the processes share."""
 
     def __init__(self) -> None:
-        self.values: dict[str, str] = {}
+        self.values: dict[str, Any] = {}
         self.change = threading.Condition()
         self.barrier = threading.Barrier(NUM_PROCESSES)
 
@@ -439,7 +440,7 @@ def test_error_is_reported_while_process_0_answers_nothing(
     given_up = threading.Event()
 
     class Silent(Service):
-        def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
+        def set(self, key: str, value: Any, *, overwrite: bool = False) -> bool:
             assert given_up.wait(GUARD_S)
             return super().set(key, value, overwrite=overwrite)
 

@@ -1,9 +1,9 @@
 """Agreement between processes, through the service of `jax.distributed`.
 
-The processes exchange short texts and run no collectives on their devices: a collective
-blocks until every process joins, so it blocks forever if a process has failed. A call
-to the service has a deadline and works in any thread. Through a `Channel`, every
-process sends a report, and process 0 decides from all reports.
+The processes exchange short JSON values and run no collectives on their devices: a
+collective blocks until every process joins, so it blocks forever if a process has
+failed. A call to the service has a deadline and works in any thread. Through a
+`Channel`, every process sends a report, and process 0 decides from all reports.
 
 JAX has no public API for this service; only this module uses the private API.
 `roxxel_train` uses this module; user programs need not.
@@ -52,33 +52,34 @@ class CoordinationService:
     client: Any
     host: str
 
-    def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
-        """Store a text under a key.
+    def set(self, key: str, value: Any, *, overwrite: bool = False) -> bool:
+        """Store a value under a key.
 
         Args:
             key: Parts separated by slashes.
-            value: The text.
-            overwrite: Replace the text of an existing key.
+            value: The value, which JSON can hold.
+            overwrite: Replace the value of an existing key.
 
         Returns:
-            False if the key existed and its text is unchanged.
+            False if the key existed and its value is unchanged.
         """
+        text = json.dumps(value)
         try:
-            self.client.key_value_set(key, value, allow_overwrite=overwrite)
+            self.client.key_value_set(key, text, allow_overwrite=overwrite)
         except jax.errors.JaxRuntimeError as error:
             if "ALREADY_EXISTS" in str(error):
                 return False
             raise
         return True
 
-    def get(self, key: str, timeout_s: float) -> str:
-        """Wait until a key has a text, and return the text.
+    def get(self, key: str, timeout_s: float) -> Any:
+        """Wait until a key has a value, and return the value.
 
         Raises:
-            TimeoutError: No process stored a text within `timeout_s` seconds.
+            TimeoutError: No process stored a value within `timeout_s` seconds.
         """
         try:
-            value: str = self.client.blocking_key_value_get(
+            text: str = self.client.blocking_key_value_get(
                 key, _milliseconds(timeout_s)
             )
         except jax.errors.JaxRuntimeError as error:
@@ -87,15 +88,15 @@ class CoordinationService:
                     f"no process stored {key!r} within {timeout_s:g} s"
                 ) from error
             raise
-        return value
+        return json.loads(text)
 
-    def entries(self, prefix: str) -> dict[str, str]:
-        """Return the texts whose keys begin with `prefix`, which ends in a slash.
+    def entries(self, prefix: str) -> dict[str, Any]:
+        """Return the values whose keys begin with `prefix`, which ends in a slash.
 
         The keys of the returned dict lack `prefix`.
         """
         found: list[tuple[str, str]] = self.client.key_value_dir_get(prefix)
-        return {key.removeprefix(prefix): value for key, value in found}
+        return {key.removeprefix(prefix): json.loads(text) for key, text in found}
 
     def delete(self, key: str) -> None:
         """Delete a key, or every key below a prefix that ends in a slash."""
@@ -136,7 +137,7 @@ class Channel:
     def __init__(self, name: str) -> None:
         self._prefix = f"roxxel/{name}/"
         self._turn = 0
-        # Turns count agreements. This is the first turn whose texts still exist.
+        # Turns count agreements. This is the first turn whose values still exist.
         self._first_kept = 0
 
     def agree(
@@ -180,16 +181,16 @@ class Channel:
             except CheckpointTimeoutError as late:
                 failure = failure or late
                 answer = {"error": ["CheckpointTimeoutError", str(late)]}
-                service.set(f"{keys}answer", json.dumps(answer))
+                service.set(f"{keys}answer", answer)
             else:
                 answer, failed = _decide(messages, decide)
                 failure = failure or failed
                 self._publish(service, turn, answer)
         else:
-            service.set(f"{keys}{service.process_index}", json.dumps(message))
+            service.set(f"{keys}{service.process_index}", message)
             try:
                 # Process 0 may itself wait `timeout_s` for the slowest process.
-                answer = json.loads(service.get(f"{keys}answer", 2 * timeout_s))
+                answer = service.get(f"{keys}answer", 2 * timeout_s)
             except TimeoutError as error:
                 raise (failure or _late("process 0", call, timeout_s)) from error
         if failure is not None:
@@ -224,18 +225,18 @@ class Channel:
         found = service.entries(keys)
         if "answer" in found:
             self._turn += 1
-            return json.loads(found["answer"])
+            return found["answer"]
         if str(index) not in found:
             own = report(bool(found))
             if own is not None:
-                service.set(f"{keys}{index}", json.dumps(own))
+                service.set(f"{keys}{index}", own)
         elif index == 0 and len(found) == service.process_count:
-            values = [json.loads(found[str(i)]) for i in range(len(found))]
+            values = [found[str(i)] for i in range(len(found))]
             self._publish(service, turn, decide(values))
         return None
 
     def close(self) -> None:
-        """Delete the channel's texts; no process may use the channel afterwards."""
+        """Delete the channel's values; no process may use the channel afterwards."""
         service = _service()
         if service is not None and service.process_index == 0:
             service.delete(self._prefix)
@@ -245,7 +246,7 @@ class Channel:
 
     def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
         """Publish an answer after every process has reported in this turn."""
-        service.set(f"{self._keys(turn)}answer", json.dumps(answer))
+        service.set(f"{self._keys(turn)}answer", answer)
         # All processes have reported in this turn, so they have read the earlier
         # answers.
         for earlier in range(self._first_kept, turn):
@@ -315,10 +316,10 @@ def _gather(
     deadline, messages = time.monotonic() + timeout_s, [own]
     for process in range(1, service.process_count):
         try:
-            text = service.get(f"{keys}{process}", deadline - time.monotonic())
+            message = service.get(f"{keys}{process}", deadline - time.monotonic())
         except TimeoutError as error:
             raise _late(f"process {process}", own["call"], timeout_s) from error
-        messages.append(json.loads(text))
+        messages.append(message)
     return messages
 
 

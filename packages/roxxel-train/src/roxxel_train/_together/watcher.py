@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
 import sys
 import threading
@@ -30,7 +29,7 @@ import traceback
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar
 
 import jax
 from roxxel_ckpt.coordination import (
@@ -129,7 +128,7 @@ class Report(Protocol):
 class _Sign:
     """The last sign of life of a process, and the time since then."""
 
-    life: str = ""
+    life: list[Any] | None = None
     quiet_s: float = 0.0
     still_s: float = 0.0
 
@@ -204,8 +203,7 @@ class Watcher:
     def lives(self) -> dict[int, tuple[int, str | None]]:
         """Return the `step` and the `pause` of every process."""
         lives = self.service.entries(f"{_KEYS}/alive/").items()
-        parsed = ((int(index), json.loads(life)) for index, life in lives)
-        return {index: (step, pause) for index, (_, step, pause, _) in parsed}
+        return {int(index): (step, pause) for index, (_, step, pause, _) in lives}
 
     def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
         """End all processes after an error, unless all of them raise the error."""
@@ -320,7 +318,7 @@ class Watcher:
         if "failed" in news:
             self.end("")
         self._left = {
-            int(key.removeprefix("left/")): json.loads(had_devices)
+            int(key.removeprefix("left/")): had_devices
             for key, had_devices in news.items()
             if key.startswith("left/")
         }
@@ -329,7 +327,7 @@ class Watcher:
         own_s = round(self.progress.own_s, 3)
         life = [self._num_ticks, self.progress.step, self.progress.pause, own_s]
         key = f"{_KEYS}/alive/{self.index}"
-        self.service.set(key, json.dumps(life), overwrite=True)
+        self.service.set(key, life, overwrite=True)
         if self.index == 0:
             self._watch_others(links, waited_s)
             self._end_without_needed()
@@ -365,8 +363,7 @@ class Watcher:
         self._stopped = {}
         entries = self.service.entries(f"{_KEYS}/alive/").items()
         lives = {int(index): life for index, life in entries}
-        parsed = {index: json.loads(life) for index, life in lives.items()}
-        self.own_times = {index: (x[1], x[3]) for index, x in parsed.items()}
+        self.own_times = {index: (x[1], x[3]) for index, x in lives.items()}
         for process, life in lives.items():
             sign = self._signs[process]
             if life != sign.life:
@@ -406,7 +403,7 @@ class Watcher:
         if self._has_service():
             with suppress(Exception):
                 key = f"{_KEYS}/news/left/{self.index}"
-                self.service.set(key, json.dumps(has_devices()))
+                self.service.set(key, has_devices())
                 self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
         self._closed.set()
         if self._links is not None:
@@ -417,13 +414,13 @@ class Watcher:
         """Publish a reason unless there is one; return the reason that counts."""
         failed = f"{_KEYS}/news/failed"
         with suppress(Exception):
-            if not self.service.set(failed, json.dumps([reason, is_hang])):
-                reason, is_hang = json.loads(self.service.get(failed, _TICK_S))
+            if not self.service.set(failed, [reason, is_hang]):
+                reason, is_hang = self.service.get(failed, _TICK_S)
         return reason, is_hang
 
     def _wait_for_others(self) -> None:
         """Report the end; process 0 waits for the others, which need its service."""
-        self.service.set(f"{_KEYS}/ended/{self.index}", "")
+        self.service.set(f"{_KEYS}/ended/{self.index}", None)
         deadline_s = time.monotonic() + _LEAVE_S
         others = set(range(self.service.process_count))
         others -= self._dead.keys() | self._stopped.keys()
