@@ -1,17 +1,18 @@
-"""A replay on 8 devices with accumulation equals a run that never learned the text."""
+"""Replays on several devices, on two processes, and of a run in a bucket, are exact."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
 
-from .conftest import environment
+from .buckets import running_bucket
+from .conftest import SEVERAL_PROCESSES, environment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.long
 
 CONFIG = """\
 model = "roxxel.models:llama"
-save_path = "{name}"
+save_path = "{save_path}"
 
 [sources]
-self = "web_*.rox"
+self = "{corpus}"
 
 [[phases]]
 steps = 14
@@ -52,18 +53,43 @@ self = {without}
 """
 
 
-def test_a_replay_on_8_devices_with_accumulation_is_exact(
-    tmp_path: Path, compilation_cache: Path
-) -> None:
-    random = np.random.default_rng(0)
-    documents = [random.integers(0, 64, 24) for _ in range(300)]
-    Roxxel(tmp_path / "web_*.rox").write(documents, vocab_size=64)
+class Project:
+    """A run, and a second one from scratch that never learns five late documents."""
 
-    def roxxel(*arguments: str) -> str:
+    def __init__(self, folder: Path, cache: Path, devices: int) -> None:
+        self.folder, self._environment = folder, environment(devices, cache)
+
+    def write(self, place: str = "", processes: str = "1") -> str:
+        """Train both runs; return the numbers of the documents."""
+        random = np.random.default_rng(0)
+        documents = [random.integers(0, 64, 24) for _ in range(300)]
+        where = place or str(self.folder)
+        corpus = f"{where}/web_*.rox"
+        Roxxel(corpus).write(documents, vocab_size=64)
+        text = CONFIG.format(save_path=f"{where}/run", corpus=corpus, without="[]")
+        (self.folder / "run.toml").write_text(text)
+        self.roxxel("train", "run.toml", "--processes", processes)
+        late = [
+            number for number in range(300) if self._is_late(f"{where}/run", number)
+        ]
+        text = CONFIG.format(save_path="scratch", corpus=corpus, without=late[:5])
+        (self.folder / "scratch.toml").write_text(text)
+        self.roxxel("train", "scratch.toml", "--processes", processes)
+        return ",".join(map(str, late[:5]))
+
+    def _is_late(self, run: str, number: int) -> bool:
+        opened = open_run(run)
+        corpus: Any = opened.corpora()["self"]
+        start, stop, _ = corpus.document_range(number)
+        first = next(opened.sampler().where("self", start, stop), None)
+        return first is not None and 8 <= first.step < 12
+
+    def roxxel(self, *arguments: str) -> str:
+        """Run the command; return what it printed."""
         done = subprocess.run(
             [sys.executable, "-m", "roxxel", *arguments],
-            env=environment(8, compilation_cache),
-            cwd=tmp_path,
+            env=self._environment,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
@@ -71,38 +97,66 @@ def test_a_replay_on_8_devices_with_accumulation_is_exact(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    (tmp_path / "run.toml").write_text(CONFIG.format(name="run", without="[]"))
-    roxxel("train", "run.toml")
-    run = open_run(tmp_path / "run")
-    corpus, sampler = run.corpora()["self"], run.sampler()
-    late = [
-        number
-        for number in range(300)
-        for start, stop, _ in [corpus.document_range(number)]  # pyright: ignore[reportAttributeAccessIssue] - a Roxxel
-        if 8 <= next((x.step for x in sampler.where("self", start, stop)), 0) < 12
-    ][:5]
-    text = CONFIG.format(name="scratch", without=late)
-    (tmp_path / "scratch.toml").write_text(text)
-    roxxel("train", "scratch.toml")
+    def replay(self, run: str, numbers: str, *options: str) -> dict[str, Any]:
+        said = self.roxxel(
+            "replay", run, "--without", f"self:{numbers}", "--json", *options
+        )
+        return json.loads(said.splitlines()[-1])
 
-    numbers = ",".join(map(str, late))
-    found = json.loads(
-        roxxel("replay", "run", "--without", f"self:{numbers}", "--json").splitlines()[
-            -1
-        ]
-    )
+    def differing(self, branch: str) -> list[str]:
+        """Return the arrays of a branch that differ from those of the scratch run."""
+        pair = "scratch/checkpoints", f"{branch}/checkpoints"
+        done = subprocess.run(
+            [sys.executable, "-m", "roxxel", "ckpt", "diff", "--values", *pair],
+            env=self._environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = done.stdout.splitlines()
+        assert "leaves equal" in lines[-1], done.stderr
+        return [x for x in lines if x[2:].startswith(("model/", "optimizer/"))]
 
+
+def check_exact(project: Project, found: dict[str, Any]) -> None:
+    """Check that the control is the run, and the branch the run from scratch."""
     assert (found["start"]["step"], found["comparison"]["is_equal"]) == (8, True)
     [branch] = found["branches"]
     assert branch["distance"] > 0
-    pair = "scratch/checkpoints", f"{branch['folder']}/checkpoints"
-    again = subprocess.run(
-        [sys.executable, "-m", "roxxel", "ckpt", "diff", "--values", *pair],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = again.stdout.splitlines()
-    assert "leaves equal" in lines[-1]
-    assert [x for x in lines if x[2:].startswith(("model/", "optimizer/"))] == []
+    assert project.differing(branch["folder"]) == []
+
+
+def test_a_replay_on_8_devices_with_accumulation_is_exact(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    project = Project(tmp_path, compilation_cache, 8)
+    numbers = project.write()
+
+    check_exact(project, project.replay("run", numbers))
+
+
+@SEVERAL_PROCESSES
+def test_a_replay_on_two_processes_is_exact_and_so_is_its_receipt(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    project = Project(tmp_path, compilation_cache, 1)
+    numbers = project.write(processes="2")
+
+    found = project.replay("run", numbers, "--processes", "2")
+
+    check_exact(project, found)
+    record = open_run(found["control"]["folder"]).files.record or {}
+    assert record["processes"] == 2
+    checked = project.roxxel("replay", "--check", found["receipt"], "--processes", "2")
+    assert "holds, bit for bit" in checked
+
+
+def test_a_replay_of_a_run_in_a_bucket_is_exact(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    with running_bucket(tmp_path / "server"):
+        project = Project(tmp_path, compilation_cache, 1)
+        numbers = project.write("s3://data")
+
+        check_exact(project, project.replay("s3://data/run", numbers, "--out", "out"))

@@ -80,6 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # One parser per command, so that an error shows the usage of the command.
         command = import_module(f"roxxel.cli._{name}")
         options = _parser_of(name).parse_args(rest)
+        options.typed = arguments
         return _ended_well(lambda: command.run(options))
     _parser().parse_command([*COMMANDS, *PASSED_ON], arguments)
     raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits

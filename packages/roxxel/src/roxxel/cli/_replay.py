@@ -11,6 +11,13 @@ from roxxel_format import Roxxel
 from roxxel_store.command import Found
 from roxxel_train import RunFolderError
 
+from roxxel.cli._launch import (
+    add_launch_arguments,
+    connect,
+    ended_once,
+    run_several,
+    starts_several,
+)
 from roxxel.cli._runs import (
     add_run_arguments,
     document_named,
@@ -25,6 +32,7 @@ from roxxel.run import open_run
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from roxxel.run import Run
 
@@ -104,30 +112,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt", metavar="TEXT", help="let control and branches continue this text"
     )
     add_sampling_arguments(parser)
+    add_launch_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print what the documents did, or whether a receipt holds."""
-    from roxxel.replaying import check_replay, replay
+    if options.check is None and options.run is None:
+        raise RunFolderError("no run is given; give the folder of a run, or --check")
+    if starts_several(options):
+        run_several(options)
+        return
+    connect(options)
+    with ended_once():
+        if options.check is None:
+            _replay(options)
+        else:
+            _check(options)
+
+
+def _replay(options: argparse.Namespace) -> None:
+    from roxxel.replaying import replay
 
     sources = dict(options.source)
-    if options.check is not None:
-        found = check_replay(
-            options.check, options.run, out=options.out, sources=sources, say=tell
-        )
-        for line in found:
-            say(line)
-        if found:
-            raise Found(
-                f"{options.check}: the replay came out otherwise here, as the lines "
-                "above say; on another kind of device or release, compare the losses "
-                "instead"
-            )
-        say(f"{options.check}: holds, bit for bit")
-        return
-    if options.run is None:
-        raise RunFolderError("no run is given; give the folder of a run, or --check")
-    progress = note if options.json else tell
     result = replay(
         options.run,
         _chosen(opened(options), options),
@@ -135,7 +141,7 @@ def run(options: argparse.Namespace) -> None:
         out=options.out,
         each=options.each,
         sources=sources,
-        say=progress,
+        say=_progress(note if options.json else tell),
     )
     branches = [result.control, *result.branches]
     samples: dict[str, str] = {}
@@ -150,6 +156,34 @@ def run(options: argparse.Namespace) -> None:
     say(str(result))
     for name, text in samples.items():
         say(f"\n{name}: {text}")
+
+
+def _check(options: argparse.Namespace) -> None:
+    from roxxel.replaying import check_replay
+
+    found = check_replay(
+        options.check,
+        options.run,
+        out=options.out,
+        sources=dict(options.source),
+        say=_progress(tell),
+    )
+    for line in found:
+        say(line)
+    if found:
+        raise Found(
+            f"{options.check}: the replay came out otherwise here, as the lines "
+            "above say; on another kind of device or release, compare the losses "
+            "instead"
+        )
+    say(f"{options.check}: holds, bit for bit")
+
+
+def _progress(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `show` in the first process, and in the others what shows nothing."""
+    from roxxel_ckpt.coordination import process_index
+
+    return show if process_index() == 0 else lambda _: None
 
 
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Progress
 from roxxel_train import RunFolder
 
+from roxxel.cli._launch import (
+    add_launch_arguments,
+    connect,
+    ended_once,
+    run_several,
+    starts_several,
+)
 from roxxel.cli._plan import planned, print_plan
 from roxxel.cli._words import (
     BRANCH,
     CONFIG_EXAMPLE,
     add_branch_argument,
     add_config_arguments,
-    at_least_1,
     config_of,
     say,
     shown_command,
@@ -35,6 +38,7 @@ from roxxel.config import (
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable
+    from pathlib import Path
 
     from roxxel_train import RunSummary
 
@@ -68,39 +72,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "and exit"
         ),
     )
-    parser.add_argument(
-        "--processes",
-        type=at_least_1,
-        metavar="N",
-        help=(
-            "start N processes on this machine's CPU, to test the run; 1 means a "
-            "single process in any environment (default: as Slurm, Open MPI, "
-            "Kubernetes or a TPU pod say)"
-        ),
-    )
-    parser.add_argument(
-        "--devices-per-process",
-        type=at_least_1,
-        metavar="M",
-        help="simulate M devices in each of the processes, on the CPU (default: 1)",
-    )
-    parser.add_argument(
-        "--connect-timeout",
-        type=at_least_1,
-        default=300,
-        metavar="S",
-        help="longest wait for the other processes, in seconds (default: 300)",
-    )
+    add_launch_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
     config = config_of(options)
-    if options.devices_per_process is not None or (options.processes or 1) > 1:
-        _run_several(options, config)
+    if starts_several(options):
+        run_several(options)
         return
-    if options.processes is None:
-        _connect(options.connect_timeout)
+    connect(options)
     trainer = make_trainer(config)
     import jax
 
@@ -112,18 +93,12 @@ def run(options: argparse.Namespace) -> None:
         if not found.ok:
             raise ConfigError(f"{config.file}: the run is not ready; see above")
         return
-    from roxxel_train import Preempted
-
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
         _begin(config, run_folder, is_verbose=options.verbose)
-    try:
+    with ended_once():  # every process ends at the same step
         summary = trainer.run()
-    except Preempted as stop:
-        if is_first:
-            raise
-        raise SystemExit(stop.code) from None  # every process ends at this step
     if is_first:
         _say_ending(config, run_folder, summary)
 
@@ -154,32 +129,6 @@ def _reads_otherwise(config: RunConfig, run: Path) -> bool:
         getattr(before, name) != getattr(config, name)
         for name in ("schedule", "sources", "readers", "seed")
     )
-
-
-def _connect(timeout_s: float) -> None:
-    """Connect the processes of a cluster; only the first keeps its standard output."""
-    from roxxel_ckpt.coordination import coordination_service
-    from roxxel_train.distributed import initialize
-
-    initialize(timeout_s=timeout_s)
-    service = coordination_service()
-    if service is not None and service.process_index > 0:
-        # JAX's libraries write to the descriptor and not to `sys.stdout`.
-        with Path(os.devnull).open("w") as nowhere:
-            os.dup2(nowhere.fileno(), 1)
-
-
-def _run_several(options: argparse.Namespace, config: RunConfig) -> None:
-    """Run this command in several processes on this machine's CPU."""
-    from roxxel_train import local
-
-    command = [sys.executable, "-m", "roxxel", "train", str(options.config)]
-    command += _set_again(config.changes)
-    command += ["--preflight"] * options.preflight + ["-v"] * options.verbose
-    command += ["--connect-timeout", str(options.connect_timeout)]
-    code = local.run(command, options.processes or 1, options.devices_per_process or 1)
-    if code:
-        raise SystemExit(code)
 
 
 def _set_again(changes: Iterable[str]) -> list[str]:

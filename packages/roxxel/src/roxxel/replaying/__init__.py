@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.urls import absolute
 from roxxel_train import RunFolder, RunFolderError
+from roxxel_train.distributed import barrier
 
+from roxxel.config import load_config
 from roxxel.replaying._branches import (
     CONTROL,
     Place,
@@ -32,6 +36,7 @@ from roxxel.replaying._branches import (
     branch_config,
     is_complete,
     train,
+    write_configs,
 )
 from roxxel.replaying._choice import Start, find_start, listed, one_by_one
 from roxxel.replaying._receipt import (
@@ -45,7 +50,7 @@ from roxxel.replaying._receipt import (
 from roxxel.run import open_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from roxxel_curriculum import Documents
 
@@ -57,6 +62,7 @@ __all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
 
 _RECEIPT = "replay.json"
 _WITHDRAWN = "eval_loss/withdrawn"
+_scratches = Channel("replay/scratch")
 
 
 @dataclass(frozen=True)
@@ -218,7 +224,9 @@ def replay(
 ) -> Replay:
     """Train a run again without some documents, and again as it was; compare both.
 
-    A killed call continues when it is repeated: the branches are ordinary runs.
+    A killed call continues when it is repeated: the branches are ordinary runs. With
+    several processes, all of them make the same call, and `out` is a folder that they
+    share.
 
     Args:
         run: Folder of a run that `roxxel train` started, or its URL.
@@ -267,7 +275,7 @@ def replay(
         sampler.total_steps,
     )
     corpora = original.corpora()
-    text = WithdrawnText.write(folder, corpora, chosen, config.schedule.phases)
+    text = WithdrawnText.of(folder, corpora, chosen, config.schedule.phases)
     base = base_config(config, place, text)
     left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
     # A loss that ignores the mask is refused before the control is trained.
@@ -275,11 +283,18 @@ def replay(
         name: branch_config(base, place, name, out)
         for name, out in {**left_out, CONTROL: {}}.items()
     }
+    complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}
+    barrier("replay: every process has read what was there")
+    if process_index() == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        text.write(corpora, chosen)
+        write_configs(configs.values())
+    barrier("replay: the branches can begin")
     for number, (name, of_branch) in enumerate(configs.items(), 1):
-        if is_complete(of_branch, place.total_steps):
+        if name in complete:
             continue
         say(f"branch {number} of {len(configs)}: {name}")
-        train(of_branch)
+        train(load_config(of_branch.file))
     runs = {n: open_run(str(c.run_folder), sources) for n, c in configs.items()}
     branches = _read(runs, start.step)
     control = branches.pop(CONTROL)
@@ -296,7 +311,10 @@ def replay(
     )
     ordered = sorted(result.branches, key=result.effect, reverse=True)
     result = replace(result, branches=tuple(ordered))
-    write_receipt(result.receipt, _receipt(result, original, runs[CONTROL], each=each))
+    if process_index() == 0:
+        written = _receipt(result, original, runs[CONTROL], each=each)
+        write_receipt(result.receipt, written)
+    barrier("replay: the receipt is written")
     return result
 
 
@@ -313,7 +331,8 @@ def check_replay(
     Args:
         receipt: The `replay.json` of a replay, on this or on another machine.
         run: Where the run is now; None for where it was.
-        out: Folder of the repeated branches; None for a temporary one.
+        out: Folder of the repeated branches; None for a temporary one, which processes
+            on several hosts do not share.
         sources: As for `replay`.
         say: As for `replay`.
 
@@ -325,12 +344,12 @@ def check_replay(
         RunFolderError: The file is no receipt; and as for `replay`.
     """
     then = read_receipt(Path(receipt))
-    with TemporaryDirectory(prefix="roxxel-replay-") as scratch:
+    with ExitStack() as stack:
         again = replay(
             then["run"]["path"] if run is None else run,
             then["without"],
             step=then["start"],
-            out=Path(scratch) / "again" if out is None else out,
+            out=stack.enter_context(_scratch()) if out is None else out,
             each=then["each"],
             sources=sources,
             say=say,
@@ -338,6 +357,17 @@ def check_replay(
         now = read_receipt(again.receipt)
     found = [*differences(then, now)]
     return [*changed_environment(then, now), *found] if found else []
+
+
+@contextmanager
+def _scratch() -> Generator[Path]:
+    """Yield a temporary folder, which is the same in all processes of a host."""
+    own = TemporaryDirectory(prefix="roxxel-replay-") if process_index() == 0 else None
+    name = None if own is None else own.name
+    yield Path(_scratches.agree("scratch", lambda: name, lambda all_: all_[0], 300))
+    barrier("replay: every process has read the scratch folder")
+    if own is not None:
+        own.cleanup()
 
 
 def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:

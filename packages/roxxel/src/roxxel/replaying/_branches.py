@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt.coordination import process_index
 from roxxel_curriculum import Phase, Schedule
 from roxxel_format import Roxxel
 from roxxel_store.output import replace_file
@@ -24,13 +25,12 @@ from roxxel.config import (
     RunConfig,
     config_text,
     keep_begun,
-    load_config,
     make_trainer,
 )
-from roxxel.replaying._choice import listed, tokens_of
+from roxxel.replaying._choice import listed, token_ranges, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format import TokenReader
@@ -100,26 +100,28 @@ class WithdrawnText:
     phase: Phase
 
     @classmethod
-    def write(
+    def of(
         cls,
         folder: Path,
         corpora: Mapping[str, TokenReader],
         chosen: Listed,
         phases: Sequence[Phase],
     ) -> WithdrawnText:
-        """Write the corpus, or keep it if it is there."""
+        """Describe the corpus, which `write` writes."""
         longest = max(phases, key=lambda phase: phase.seq_len)
         # Another choice has another file, so it never finds that of an earlier one.
         digest = hashlib.blake2b(json.dumps(chosen).encode(), digest_size=4)
         path = folder / f"withdrawn-{digest.hexdigest()}.rox"
-        sizes = [len(each) for each in tokens_of(corpora, chosen)]
-        if sum(sizes):
+        sizes = (stop - start for _, start, stop in token_ranges(corpora, chosen))
+        return cls(path, sum(sizes), longest)
+
+    def write(self, corpora: Mapping[str, TokenReader], chosen: Listed) -> None:
+        """Write the corpus, or keep it if it is there."""
+        if self.num_tokens:
             first = corpora[next(iter(chosen))]
-            folder.mkdir(parents=True, exist_ok=True)
-            Roxxel(path).write(
+            Roxxel(self.path).write(
                 tokens_of(corpora, chosen), separator=None, dtype=first.dtype
             )
-        return cls(path, sum(sizes), longest)
 
     def as_set(self, others: Mapping[str, EvalConfig]) -> dict[str, EvalConfig]:
         """Return the held-out set by its name.
@@ -144,10 +146,10 @@ class WithdrawnText:
 
 
 def branch_config(base: RunConfig, place: Place, name: str, out: Listed) -> RunConfig:
-    """Write the config of one branch into a file, and return the config.
+    """Return the config of one branch, which `write_configs` writes.
 
     Raises:
-        RunFolderError: The file holds the config of another replay.
+        RunFolderError: Its file holds the config of another replay.
     """
     schedule = base.schedule
     if out:
@@ -158,17 +160,21 @@ def branch_config(base: RunConfig, place: Place, name: str, out: Listed) -> RunC
         }
         schedule = replace(schedule, without=merged)
     folder = place.folder / file_name(name)
-    config = replace(base, schedule=schedule, save_path=str(folder))
-    text = config_text(config)
     file = folder.with_suffix(".toml")
-    if file.exists() and file.read_text(encoding="utf-8") != text:
+    config = replace(base, file=file, schedule=schedule, save_path=str(folder))
+    if file.exists() and file.read_text(encoding="utf-8") != config_text(config):
         raise RunFolderError(
             f"{file}: is the config of another replay; repeat that one, or give "
             "another --out"
         )
-    file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, text.encode(), file.with_name(file.name + ".tmp"))
-    return load_config(file)
+    return config
+
+
+def write_configs(configs: Iterable[RunConfig]) -> None:
+    """Write each config into its file."""
+    for each in configs:
+        draft = each.file.with_name(each.file.name + ".tmp")
+        replace_file(each.file, config_text(each).encode(), draft)
 
 
 def file_name(branch: str) -> str:
@@ -200,7 +206,8 @@ def train(config: RunConfig) -> None:
     """Train a branch to its end, or continue it."""
     with _small_programs_cached():
         trainer = make_trainer(config)
-        keep_begun(config)
+        if process_index() == 0:
+            keep_begun(config)
         trainer.run()
 
 

@@ -1,0 +1,105 @@
+"""How the processes of a command begin, and how they end with one voice.
+
+A command that trains runs as one process, as one of a cluster's, or with `--processes`
+as several that it starts on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel.cli._words import at_least_1
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator, Iterator, Sequence
+
+_PROCESSES, _DEVICES = "--processes", "--devices-per-process"
+
+
+def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        _PROCESSES,
+        type=at_least_1,
+        metavar="N",
+        help=(
+            "start N processes on this machine's CPU, to test the run; 1 means a "
+            "single process in any environment (default: as Slurm, Open MPI, "
+            "Kubernetes or a TPU pod say)"
+        ),
+    )
+    parser.add_argument(
+        _DEVICES,
+        type=at_least_1,
+        metavar="M",
+        help="simulate M devices in each of the processes, on the CPU (default: 1)",
+    )
+    parser.add_argument(
+        "--connect-timeout",
+        type=at_least_1,
+        default=300,
+        metavar="S",
+        help="longest wait for the other processes, in seconds (default: 300)",
+    )
+
+
+def starts_several(options: argparse.Namespace) -> bool:
+    """Return whether a command runs in processes of its own."""
+    return options.devices_per_process is not None or (options.processes or 1) > 1
+
+
+def run_several(options: argparse.Namespace) -> None:
+    """Run the command that was typed in several processes on this machine's CPU.
+
+    Raises:
+        SystemExit: A process failed or was stopped.
+    """
+    from roxxel_train import local
+
+    command = [sys.executable, "-m", "roxxel", *_without_launch(options.typed)]
+    code = local.run(command, options.processes or 1, options.devices_per_process or 1)
+    if code:
+        raise SystemExit(code)
+
+
+def connect(options: argparse.Namespace) -> None:
+    """Connect the processes of a cluster; only the first keeps its standard output."""
+    if options.processes is not None:
+        return
+    from roxxel_ckpt.coordination import coordination_service
+    from roxxel_train.distributed import initialize
+
+    initialize(timeout_s=options.connect_timeout)
+    service = coordination_service()
+    if service is not None and service.process_index > 0:
+        # JAX's libraries write to the descriptor and not to `sys.stdout`.
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+
+
+@contextmanager
+def ended_once() -> Generator[None]:
+    """Let the first process alone say how all of them end, inside the block."""
+    import jax
+
+    try:
+        yield
+    except SystemExit as end:
+        if jax.process_index() == 0:
+            raise
+        raise SystemExit(end.code) from None
+
+
+def _without_launch(typed: Sequence[str]) -> Iterator[str]:
+    """Yield the arguments without those that start processes."""
+    arguments = iter(typed)
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if name not in {_PROCESSES, _DEVICES}:
+            yield argument
+        elif not equals:
+            next(arguments, None)
