@@ -12,6 +12,9 @@ core, because a run on an accelerator also leaves the cores of the host free.
 - checkpoints: time that a checkpoint adds to the trainer, divided by the time that a
   save with bare asynchronous Orbax adds to the hand-written loop. Both are differences
   of two runs, so only many checkpoints exceed the noise: `--checkpoint-every 50`;
+- own thread: CPU time that the thread of the loop needs for a step, less that of the
+  hand-written loop, and for a metrics row. The first is from runs without rows, the
+  second the difference to runs with a row at every step, both with `row_loss`;
 - nothing queued: share of the time in which all dispatched updates were done, from
   JAX's profiler. Next to it, the share in which the device ran nothing, which includes
   the time between two queued updates;
@@ -36,10 +39,10 @@ import sys
 import tempfile
 from collections import deque
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 # XLA takes the size of its thread pool from NPROC; the flag alone leaves it all cores.
@@ -56,6 +59,7 @@ import optax
 import orbax.checkpoint as ocp
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
+from roxxel_train import Logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,6 +70,7 @@ UPDATE = ("PjitFunction(update)", "PjitFunction(jit(update))")
 EXECUTE = "ThunkExecutor::Execute"
 """Names by which JAX's trace knows the call of the update and the run of a program."""
 WARM_STEPS = 20
+OWN_WIDTH = 64
 
 
 class Model(nnx.Module):
@@ -103,7 +108,10 @@ def make(width: int) -> tuple[Model, nnx.Optimizer[Model]]:
 
 
 class ByHand:
-    """The loop that a person would write who wants nothing but speed."""
+    """The loop that a person would write who wants nothing but speed.
+
+    `own_ms` is the CPU time that its thread needed for a step of the last run.
+    """
 
     def __init__(self, width: int) -> None:
         graphdef, state = nnx.split(make(width))
@@ -117,6 +125,7 @@ class ByHand:
 
         self._state = nnx.to_pure_dict(state)
         self._update = jax.jit(update, donate_argnums=0)
+        self.own_ms = 0.0
 
     def run(
         self, batches: list[jax.Array], every: int = 0, folder: Path | None = None
@@ -127,23 +136,42 @@ class ByHand:
             options = ocp.CheckpointManagerOptions(max_to_keep=3)
             manager = ocp.CheckpointManager(folder, options=options)
         waiting: deque[jax.Array] = deque()
-        state, began = self._state, 0.0
+        state, began, began_own = self._state, 0.0, 0.0
         for step, batch in enumerate(batches, 1):
             state, scalars = self._update(state, batch)
             waiting.append(scalars["loss"])
             if step == 1:
                 scalars["loss"].block_until_ready()
-                began = perf_counter()
+                began, began_own = perf_counter(), thread_time()
             if len(waiting) > IN_FLIGHT:
                 waiting.popleft().block_until_ready()
             if manager is not None and step % every == 0:
                 manager.save(step, args=ocp.args.StandardSave(state))
         jax.block_until_ready(state)
         seconds = perf_counter() - began
+        self.own_ms = 1e3 * (thread_time() - began_own) / max(1, len(batches) - 1)
         if manager is not None:
             manager.close()
         self._state = state
         return seconds
+
+
+class Clocked(Logger):
+    """Reads the clock of the loop's thread, which reports every step."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.at_s: list[float] = []
+
+    def progress(self, step: int, total_steps: int, loss: float | None = None) -> None:
+        """Move the bar, and read the clock."""
+        self.at_s.append(thread_time())
+        super().progress(step, total_steps, loss)
+
+    @property
+    def own_ms(self) -> float:
+        """CPU time of the loop's thread for a step."""
+        return 1e3 * (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
 
 
 @dataclass(frozen=True)
@@ -159,6 +187,7 @@ class Setting:
         phases: list[Phase],
         log_every: int,
         loss: Callable[[Model, jax.Array], Any] = loss_fn,
+        make_log: Callable[[Path], Logger] = Logger,
         **options: Any,
     ) -> tuple[Path, list[float]]:
         """Train; return the run's folder and when its rows were made, in seconds."""
@@ -170,6 +199,7 @@ class Setting:
                 loss,
                 folder,
                 log_every=log_every,
+                logger=make_log(folder),
                 **options,
             ).run()
         rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
@@ -190,6 +220,18 @@ class Setting:
         phase = Phase(steps, BATCH_SIZE, SEQ_LEN)
         _, times = self.train([phase], 10, loss, checkpoint_every=every)
         return times[-1] - times[0]
+
+    def own_ms(self, steps: int, log_every: int) -> float:
+        """Return the CPU time that the loop's thread needs for a step."""
+        clocks: list[Clocked] = []
+
+        def make_log(folder: Path) -> Logger:
+            clocks.append(Clocked(folder))
+            return clocks[0]
+
+        phase = Phase(steps, BATCH_SIZE, SEQ_LEN)
+        self.train([phase], log_every, loss_of_rows, make_log)
+        return clocks[0].own_ms
 
 
 def width_for(step_ms: float, batch: jax.Array) -> int:
@@ -337,6 +379,31 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
             f"of bare Orbax {spread(added_bare, ' ms')}: ratio {ratio:.2f}"
         )
 
+        # The steps may be short: what is measured is not what the device does.
+        small, bare = replace(setting, width=OWN_WIDTH), ByHand(OWN_WIDTH)
+        bare.run(batches[:WARM_STEPS])
+
+        def own_by_hand() -> float:
+            bare.run(batches)
+            return bare.own_ms
+
+        own = interleaved(
+            {
+                "hand": own_by_hand,
+                "trainer": lambda: small.own_ms(steps, never),
+                "rows": lambda: small.own_ms(steps, 1),
+            },
+            options.rounds,
+        )
+        step_over, row_over = (
+            [one - other for one, other in zip(own[a], own[b], strict=True)]
+            for a, b in (("trainer", "hand"), ("rows", "trainer"))
+        )
+        print(
+            f"own thread: a step {spread(step_over, ' ms')} over that by hand of "
+            f"{spread(own['hand'], ' ms')}, a row {spread(row_over, ' ms')}"
+        )
+
         traced = min(options.traced, steps)
         stop = WARM_STEPS + traced
         run, _ = setting.train(
@@ -366,6 +433,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         "over": statistics.median(over),
         "rows": statistics.median(rows),
         "checkpoints": ratio,
+        "own step": statistics.median(step_over),
+        "own row": statistics.median(row_over),
         "nothing queued": empty,
         "phase change": statistics.median(changes),
     }

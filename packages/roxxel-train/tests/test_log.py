@@ -58,6 +58,22 @@ def test_flush_puts_everything_on_the_disk(tmp_path: Path) -> None:
         assert len(rows(tmp_path)) == 500
 
 
+def test_rest_of_a_row_is_computed_once_and_not_by_the_caller(tmp_path: Path) -> None:
+    by: list[threading.Thread] = []
+    sunk: list[dict[str, object]] = []
+
+    def rest() -> dict[str, object]:
+        by.append(threading.current_thread())
+        return {"loss": 2.5}
+
+    with Logger(tmp_path, [sunk.append], terminal=False) as log:
+        log.metrics({"step": 1}, rest)
+
+    assert rows(tmp_path) == sunk == [{"step": 1, "loss": 2.5}]
+    assert len(by) == 1
+    assert by[0] is not threading.current_thread()
+
+
 def test_row_that_json_cannot_hold_is_an_error_of_the_caller(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"step": object()})

@@ -115,6 +115,30 @@ class Worker:
                 has_failed = True
 
 
+class LateRow:
+    """A metrics row, of which the first thread that needs it computes the rest.
+
+    `head` has the first values. `rest` returns the others, and is called once.
+    """
+
+    def __init__(
+        self,
+        head: Mapping[str, Any],
+        rest: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        self.head = head
+        self._rest = rest
+        self._row = head
+        self._lock = threading.Lock()
+
+    def whole(self) -> Mapping[str, Any]:
+        """Return all values of the row."""
+        with self._lock:
+            if self._rest is not None:
+                self._row, self._rest = {**self.head, **self._rest()}, None
+            return self._row
+
+
 class LogFiles:
     """Both files of a folder. Calls queue work; only `cut`, `flush` and `close` wait.
 
@@ -146,7 +170,7 @@ class LogFiles:
         """Append to `system.log`."""
         self._worker.put(self._text.write, level, message, stack)
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def row(self, row: LateRow) -> None:
         """Append to `metrics.jsonl`."""
         self._worker.put(self._write_row, row)
 
@@ -267,9 +291,9 @@ class LogFiles:
 
         return self._worker.call(add)
 
-    def _write_row(self, row: Mapping[str, Any]) -> None:
+    def _write_row(self, row: LateRow) -> None:
         line = self._rows.write(row)
-        step = row.get("step")
+        step = row.head.get("step")
         if line is not None and isinstance(step, int) and step > 0:
             self._last_row = LastRow(step, zlib.crc32(line))
 
@@ -441,9 +465,9 @@ def _text_line(level: str, message: str, traceback: str = "") -> str:
     return f"{now} {level} {message}\n{traceback}"
 
 
-def _json_line(row: Mapping[Any, Any]) -> str:
+def _json_line(row: LateRow) -> str:
     """Return a row as one line of JSON; NaN and infinities become text."""
-    return json.dumps(plain_row(row, for_json=True), allow_nan=False) + "\n"
+    return json.dumps(plain_row(row.whole(), for_json=True), allow_nan=False) + "\n"
 
 
 def _cut(path: Path, num_bytes: int) -> None:

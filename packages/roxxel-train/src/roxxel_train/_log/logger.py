@@ -19,6 +19,7 @@ import jax
 from roxxel_train._files.log import (
     METRICS,
     LastRow,
+    LateRow,
     LogFiles,
     Worker,
     append_once,
@@ -185,7 +186,13 @@ class Logger:
         if self._screen is not None:
             self._screen.status(message)
 
-    def metrics(self, row: Mapping[str, Any], *, terminal: bool = True) -> None:
+    def metrics(
+        self,
+        row: Mapping[str, Any],
+        rest: Callable[[], Mapping[str, Any]] | None = None,
+        *,
+        terminal: bool = True,
+    ) -> None:
         """Write one row of metrics.
 
         Args:
@@ -193,17 +200,21 @@ class Logger:
                 or JAX. Keys become text. NaN and infinities are written as text, since
                 JSON has no such numbers. If the row cannot be written, `flush` and
                 `close` raise the error.
+            rest: Returns the values that follow those of `row`. A thread of the logger
+                calls this function, so that values which take long to compute, or to
+                copy from a device, do not delay your loop. Nobody calls it where the
+                row goes nowhere, as on other processes than process 0.
             terminal: Also show the row on the terminal.
         """
         if not self._is_writing():
             return
-        row = dict(row)
+        late = LateRow(dict(row), rest)
         if self._files is not None:
-            self._files.row(row)
+            self._files.row(late)
         if terminal and self._screen is not None:
-            self._screen.row(row)
+            self._screen.row(late)
         for sink in self._sinks:
-            if not sink.put_row(row) and not sink.is_behind:
+            if not sink.put_row(late) and not sink.is_behind:
                 sink.is_behind = True
                 self.warning(f"{sink.name} is too slow; the logger drops rows for it")
 
@@ -410,9 +421,9 @@ class _Sink:
             f"roxxel-sink-{index}", partial(report, self.name), is_lossy=True
         )
 
-    def put_row(self, row: Mapping[str, Any]) -> bool:
+    def put_row(self, row: LateRow) -> bool:
         """Queue a row; return False if the row was dropped."""
-        return self.worker.put(lambda: self._sink(plain_row(row)))
+        return self.worker.put(lambda: self._sink(plain_row(row.whole())))
 
     def method(self, name: str, *args: Any) -> None:
         """Call a method of the sink, if it has one."""

@@ -12,6 +12,8 @@ from roxxel_train._files.log import Worker, plain_row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_train._files.log import LateRow
+
 _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
@@ -83,15 +85,15 @@ class Terminal:
         """Show one line, above the bar if there is one."""
         self._worker.put(self._write, text)
 
-    def row(self, row: Mapping[str, Any]) -> None:
+    def row(self, row: LateRow) -> None:
         """Show a row of metrics as a line, unless the bar shows its values."""
-        is_train = row.get("kind") == "train"
-        if is_train:
-            self._texts = _train_texts(row)
-            self._progress = self._newest  # which the bar has shown without this row
-        if self._bar_class is None or not is_train:
+        if row.head.get("kind") != "train":
             self._worker.put(self._write_row, row)
-        if self._bar_class is None and is_train:
+        elif self._bar_class is not None:
+            self._worker.put(self._keep_texts, row)
+            self._progress = self._newest  # which the bar has shown without this row
+        else:
+            self._worker.put(self._write_row, row)
             self._progress = None
             self._line_at_s = time.monotonic() + _LINE_S
 
@@ -108,16 +110,17 @@ class Terminal:
             # more than a minute old.
             row = {"step": step} if loss is None else {"step": step, "loss": loss}
             self._line_at_s = now + _LINE_S
-            self._worker.put(self._write_row, row)
+            self._worker.put(self._write, _describe_row(row, self._total_steps))
 
     def _draw_progress(self) -> None:
         progress, self._progress = self._progress, None
         if self._bar_class is not None and progress is not None:
-            step, total_steps, loss = progress
-            shown = self._texts if loss is None else {**self._texts, "loss": loss}
-            self._worker.put(self._move_bar, step, total_steps, shown)
+            self._worker.put(self._move_bar, *progress)
 
-    def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+    def _keep_texts(self, row: LateRow) -> None:
+        self._texts = _train_texts(row.whole())
+
+    def _move_bar(self, step: int, total_steps: int, loss: str | None) -> None:
         if self._bar is None:
             self._bar = self._bar_class(
                 total=total_steps,
@@ -132,6 +135,7 @@ class Terminal:
         if self._has_status:
             self._bar.set_description_str("", refresh=False)
             self._has_status = False
+        shown = self._texts if loss is None else {**self._texts, "loss": loss}
         self._bar.set_postfix(_fitting(self._bar, shown), refresh=False)
         self._bar.update(step - self._bar.n)
 
@@ -149,9 +153,9 @@ class Terminal:
         else:
             self._bar.write(text, file=self._stream)
 
-    def _write_row(self, row: Mapping[str, Any]) -> None:
+    def _write_row(self, row: LateRow) -> None:
         try:
-            plain = plain_row(row)
+            plain = plain_row(row.whole())
         except ValueError:
             return  # `metrics.jsonl` reports the error
         self._write(_describe_row(plain, self._total_steps))

@@ -50,13 +50,19 @@ class Ledger:
                 sums[0] += loss
                 sums[1] += weight
 
+    def close(self) -> Ledger:
+        """Return the totals so far, and start the next interval of losses."""
+        closed = Ledger(self.digest, self.digest_from, self.losses)
+        self.losses = {}
+        return closed
+
     def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the fields of a metrics row, and start the next interval of losses.
+        """Return the fields of a metrics row.
 
         `names` has the shown name of each source. The losses are in the order of
         `names`.
         """
-        losses, self.losses = self.losses, {}
+        losses = self.losses
         sources = [source for source in names if source in losses]
         sources += [source for source in losses if source not in names]
         row: dict[str, Any] = {

@@ -15,7 +15,7 @@ from collections import defaultdict, deque
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -147,9 +147,7 @@ class Recorder:
         self._in_a_row = 0
         self._start = self._step = start
         self._excluded: defaultdict[str, float] = defaultdict(float)
-        self._row_at_s = time.perf_counter()
-        # Updates, tokens and timings of the batch stream at the previous metrics row.
-        self._counts: list[float] = [start, self._tokens(start), 0, 0, 0, 0]
+        self._row_at = _Moment(start, time.perf_counter(), (0, 0, 0, 0))
         self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}
         self._evaluated_step = -1
@@ -202,7 +200,7 @@ class Recorder:
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the metrics row of an evaluation after update `step`."""
         if values:
-            self._logger.metrics(_row("eval", step, values), terminal=False)
+            self._logger.metrics({**_head("eval", step), **values}, terminal=False)
         self._evaluated_step = step
         self._evaluation = {k: v for k, v in values.items() if isinstance(v, float)}
 
@@ -277,36 +275,57 @@ class Recorder:
         self._step = step
         if not is_skipped:  # a checkpoint holds the numbers of what it was trained on
             self._last = scalars
-        row = None
-        if step % self._log_every == 0 or step in (1, self._total_steps):
-            row = self._train_row(step, scalars)
-        # The terminal needs `total_steps` from `progress` to show the metrics row.
         self._logger.progress(step, self._total_steps, loss)
-        if row is not None:
-            self._logger.metrics(_row("train", step, row))
+        if step % self._log_every == 0 or step in (1, self._total_steps):
+            # The terminal needs `total_steps` from `progress` to show the metrics row.
+            self._logger.metrics(_head("train", step), self._train_row(step, scalars))
         self._after_read(step)
 
-    def _train_row(self, step: int, scalars: Mapping[str, jax.Array]) -> dict[str, Any]:
-        by_source = self._sampler.delivered_tokens(step)
-        planned = self._sampler.planned_tokens(step)
-        tokens = sum(by_source.values())
-        rates = self._rates(step, tokens)
+    def _train_row(
+        self, step: int, scalars: Mapping[str, jax.Array]
+    ) -> Callable[[], dict[str, Any]]:
+        """End an interval between two rows; return what computes the row's values.
+
+        What changes with the next update is read here. The rest may be computed later,
+        on a thread of the log: totals by source take time, as do copies from a device.
+        """
+        stream = self._read_stats()
+        times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s
+        before = self._row_at
+        now = self._row_at = _Moment(step, time.perf_counter(), times)
+        excluded, self._excluded = self._excluded, defaultdict(float)
         loss_mean = self._losses.metrics_row.close()
-        mean = {"loss_mean": loss_mean, **perplexity("perplexity", loss_mean, scalars)}
-        return {
-            "phase": self._sampler.phase(step - 1),
-            **self._primary,
-            **{name: float(value) for name, value in scalars.items()},
-            **(mean if math.isfinite(loss_mean) else {}),
-            "tokens": tokens,
-            "tokens_by_source": by_source,
-            "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
-            "rows_by_source": rows_by_source(self._sampler, step),
-            **self._ledger.fields(self._names),
-            **rates,
-            **self._machine.fields(rates["tokens_per_s"]),
-            **self._lag(step, rates["step_s"]),
-        }
+        ledger = self._ledger.close()
+        step_s = now.training_s(before, excluded) / max(now.step - before.step, 1)
+        lag = self._lag(step, step_s)
+
+        def values() -> dict[str, Any]:
+            by_source = self._sampler.delivered_tokens(step)
+            planned = self._sampler.planned_tokens(step)
+            tokens = sum(by_source.values())
+            new_tokens = tokens - self._tokens(before.step)
+            rates = _rates(before, now, excluded, new_tokens)
+            mean = {
+                "loss_mean": loss_mean,
+                **perplexity("perplexity", loss_mean, scalars),
+            }
+            return {
+                "phase": self._sampler.phase(step - 1),
+                **self._primary,
+                **{name: float(value) for name, value in scalars.items()},
+                **(mean if math.isfinite(loss_mean) else {}),
+                "tokens": tokens,
+                "tokens_by_source": by_source,
+                "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
+                "rows_by_source": rows_by_source(self._sampler, step),
+                **ledger.fields(self._names),
+                "step_s": step_s,
+                **rates,
+                **self._machine.fields(rates["tokens_per_s"]),
+                **lag,
+            }
+
+        return values
 
     def _lag(self, step: int, step_s: float) -> dict[str, float]:
         """Return the slowest process and its lag; nothing in a single process."""
@@ -314,33 +333,6 @@ class Recorder:
         if lag is None:
             return {}
         return {"slowest_process": lag.process, "lag_s": lag.seconds}
-
-    def _rates(self, step: int, tokens: int) -> dict[str, float]:
-        """Return the timing fields of a metrics row, measured since the previous row.
-
-        The background thread may work longer than the loop waits for it. So `read_s`,
-        `assemble_s` and `transfer_s` are not the times of this work: they are shares of
-        the wait, in the same proportion.
-        """
-        stream = self._read_stats()
-        times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s
-        before, self._counts = self._counts, [step, tokens, *times]
-        steps, new_tokens, waited, *work = map(operator.sub, self._counts, before)
-        excluded, self._excluded = self._excluded, defaultdict(float)
-        before_s, self._row_at_s = self._row_at_s, time.perf_counter()
-        training_s = self._row_at_s - before_s - sum(excluded.values())
-        seconds = max(training_s, 1e-9)
-        share = waited / sum(work) if sum(work) else 0.0
-        return {
-            "step_s": seconds / max(steps, 1),
-            "tokens_per_s": new_tokens / seconds,
-            "wait_s": waited,
-            "wait_share": min(waited / seconds, 1.0),
-            "read_s": share * work[0],
-            "assemble_s": share * work[1],
-            "transfer_s": share * work[2],
-            **{name: s for name, s in excluded.items() if s >= _LEAST_SHOWN_S},
-        }
 
     def _tokens(self, step: int) -> int:
         return sum(self._sampler.delivered_tokens(step).values())
@@ -354,6 +346,41 @@ class Recorder:
             )
 
 
-def _row(kind: str, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+class _Moment(NamedTuple):
+    """Updates done at a metrics row, the clock, and the batch stream's timings."""
+
+    step: int
+    at_s: float
+    times: tuple[float, float, float, float]
+
+    def training_s(self, before: _Moment, excluded: Mapping[str, float]) -> float:
+        """Return the seconds since `before` without the excluded ones."""
+        return max(self.at_s - before.at_s - sum(excluded.values()), 1e-9)
+
+
+def _rates(
+    before: _Moment, now: _Moment, excluded: Mapping[str, float], new_tokens: int
+) -> dict[str, float]:
+    """Return the timing fields of a metrics row, measured since the previous row.
+
+    The background thread may work longer than the loop waits for it. So `read_s`,
+    `assemble_s` and `transfer_s` are not the times of this work: they are shares of the
+    wait, in the same proportion.
+    """
+    seconds = now.training_s(before, excluded)
+    waited, *work = map(operator.sub, now.times, before.times)
+    share = waited / sum(work) if sum(work) else 0.0
+    return {
+        "tokens_per_s": new_tokens / seconds,
+        "wait_s": waited,
+        "wait_share": min(waited / seconds, 1.0),
+        "read_s": share * work[0],
+        "assemble_s": share * work[1],
+        "transfer_s": share * work[2],
+        **{name: s for name, s in excluded.items() if s >= _LEAST_SHOWN_S},
+    }
+
+
+def _head(kind: str, step: int) -> dict[str, Any]:
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"kind": kind, "step": step, "time": now, **values}
+    return {"kind": kind, "step": step, "time": now}
