@@ -8,13 +8,13 @@ Reading needs no JAX, except for `Run.model`.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
-from roxxel_store.urls import located
+from roxxel_store.urls import absolute, located
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.run_folder import shown_name
 
@@ -23,6 +23,7 @@ from roxxel.config import (
     load_config,
     make_pair,
     newest_config,
+    open_curriculum,
     open_foreign_source,
 )
 
@@ -263,9 +264,13 @@ class Run:
             )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
         recorded = data.sources or self._paths_of_config()
+        parts = self._parts(moved)
+        moved = {name: x for name, x in moved.items() if name not in parts}
         readers: dict[str, TokenReader] = {}
         for source, name in zip(sources, names, strict=True):
             where = moved.get(name, recorded.get(source))
+            if where is None and name in parts:
+                where = parts[name]
             if where is None and self.config is not None:
                 # `data.json` has no path for a corpus of another format.
                 where = self._foreign(name)
@@ -277,6 +282,28 @@ class Run:
                     f"is; pass sources={{{name!r}: path}}"
                 )
         return readers
+
+    def _parts(self, moved: Mapping[str, Corpus]) -> dict[str, TokenReader]:
+        """Return the parts of its sources that a proxy reads; empty for other runs."""
+        config = self.config
+        if config is None or config.proxy is None:
+            return {}
+        named = {"self": config.schedule.primary}
+        paths = {
+            name: tuple(map(absolute, _paths(moved[shown])))
+            for name in config.sources
+            if (shown := named.get(name, name)) in moved
+        }
+        whole = replace(config, sources={**config.sources, **paths})
+        try:
+            curriculum = open_curriculum(whole)
+        except (OSError, ValueError) as error:
+            raise RunFolderError(
+                f"{self.path}: the sources of this proxy cannot be opened ({error}); "
+                "if one moved, pass sources={NAME: path}, or --source NAME=PATH"
+            ) from error
+        primary = curriculum.primary_streamer
+        return {curriculum.primary: primary, **curriculum.mix_streamers}
 
     def _paths_of_config(self) -> dict[str, Any]:
         """Return the paths of the sources, for a run of an earlier release."""
@@ -319,3 +346,19 @@ class Run:
             f"{self.path}: source {name!r} of the run cannot be opened ({error}); "
             f"pass sources={{{name!r}: path}}, or --source {name}=PATH, if it moved"
         )
+
+
+def _paths(where: Corpus) -> list[str]:
+    """Return the paths of a source that moved.
+
+    Raises:
+        RunFolderError: The source is an open reader.
+    """
+    if isinstance(where, str | os.PathLike):
+        return [os.fspath(where)]
+    if isinstance(where, list | tuple):
+        return list(cast("Sequence[str]", where))
+    raise RunFolderError(
+        f"a proxy reads a part of its source, got a {type(where).__name__}; give its "
+        "path"
+    )

@@ -43,6 +43,11 @@ class PartReader:
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
+    def whole(self) -> TokenReader:
+        """The source."""
+        return self._source
+
+    @property
     def num_spans(self) -> int:
         """Number of equal spans into which the part is cut already."""
         return self._spans.size

@@ -61,8 +61,14 @@ def opened(options: argparse.Namespace) -> Run:
 
 def separator_of(corpus: TokenReader) -> list[int]:
     """Return the tokens between the documents of a corpus; empty without a record."""
+    corpus = whole_of(corpus)
     recorded = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
     return list(recorded or ())
+
+
+def whole_of(corpus: TokenReader) -> TokenReader:
+    """Return the corpus of which a proxy reads a part, or a corpus itself."""
+    return getattr(corpus, "whole", corpus)
 
 
 def codec_of(
@@ -75,6 +81,7 @@ def codec_of(
     """
     from roxxel_format.texts import text_codec
 
+    corpus = whole_of(corpus)
     try:
         codec = (
             text_codec(corpus, options.tokenizer)

@@ -38,6 +38,9 @@ An example::
     # batch_size = 16
     # seq_len = 1025
 
+    [proxy]                         # a small run with the epochs of this one; optional
+    scale = 0.0625                  # or tokens = 2_000_000
+
     [mesh]
     preset = "fsdp"                 # or "data-parallel"; "hybrid" with groups = 2
     axes = { data = -1 }            # -1: all remaining devices
@@ -51,6 +54,7 @@ from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
     MeshConfig,
+    ProxyConfig,
     RunConfig,
 )
 from roxxel.config._model_args import check_model_args
@@ -61,7 +65,9 @@ from roxxel.config._open import (
     open_curriculum,
     open_eval_curriculum,
     open_foreign_source,
+    open_proxy,
     open_sampler,
+    whole_curriculum,
 )
 from roxxel.config._parse import TOP_KEYS, TRAINER_KEYS, load_config, parse_config
 from roxxel.config._schedule import (
@@ -87,6 +93,7 @@ __all__ = [
     "EvalConfig",
     "HeldOut",
     "MeshConfig",
+    "ProxyConfig",
     "RunConfig",
     "begun_state",
     "check_model_args",
@@ -104,9 +111,11 @@ __all__ = [
     "open_curriculum",
     "open_eval_curriculum",
     "open_foreign_source",
+    "open_proxy",
     "open_sampler",
     "parse_config",
     "parse_schedule",
     "schedule_from",
+    "whole_curriculum",
     "with_total_steps",
 ]

@@ -79,6 +79,24 @@ class MeshConfig:
 
 
 @dataclass(frozen=True)
+class ProxyConfig:
+    """How small a part of the declared run a run trains; see `Curriculum.proxy`.
+
+    Attributes:
+        scale: Share of the tokens, above 0 and at most 1.
+        tokens: Alternative to `scale`: the tokens of the small run.
+        seed: Chooses the part of each source that the run reads.
+
+    >>> ProxyConfig(scale=0.125)
+    ProxyConfig(scale=0.125, tokens=None, seed=0)
+    """
+
+    scale: float | None = field(default=None, metadata={"above": 0})
+    tokens: int | None = field(default=None, metadata={"at_least": 1})
+    seed: int = field(default=0, metadata={"at_least": 0})
+
+
+@dataclass(frozen=True)
 class EvalConfig:
     """The data of one held-out loss.
 
@@ -121,6 +139,8 @@ class RunConfig:
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss, or of several by name; None if the run has no
             held-out loss.
+        proxy: Train a small run that repeats its data as the declared one would; None
+            trains the declared run itself.
         cache: Folder for copies of the corpora in buckets; None for no copies.
         cache_bytes: Maximum size of this folder; see `Roxxel`.
         changes: Changes of the file's values, such as `"trainer.log_every=1"`. The
@@ -148,6 +168,7 @@ class RunConfig:
     trainer: Mapping[str, Any] = field(default_factory=dict[str, Any])
     mesh: MeshConfig | None = None
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
+    proxy: ProxyConfig | None = None
     cache: LocalPath | None = None
     cache_bytes: int | None = None
     readers: Readers = field(default_factory=dict[str, "Mapping[str, Any]"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import Sampler, Schedule
+    from roxxel_curriculum import Proxy, Sampler, Schedule
     from roxxel_format import TokenReader
 
     from roxxel.config._declaration import Readers, RunConfig, Sources
@@ -51,6 +51,8 @@ class HeldOut:
 def open_curriculum(config: RunConfig) -> Curriculum:
     """Open the corpora of a config and return its curriculum.
 
+    With `[proxy]`, this is the curriculum of the small run.
+
     This function ignores a run in `save_path`. For the batches of such a run, use
     `open_sampler`.
 
@@ -59,7 +61,32 @@ def open_curriculum(config: RunConfig) -> Curriculum:
         OSError: A corpus is missing.
         ShardError: A shard is damaged.
     """
+    proxy = open_proxy(config)
+    return whole_curriculum(config) if proxy is None else proxy.curriculum
+
+
+def whole_curriculum(config: RunConfig) -> Curriculum:
+    """Return the curriculum of the run that a config declares, whatever its `[proxy]`.
+
+    Raises:
+        ConfigError, OSError, ShardError: As in `open_curriculum`.
+    """
     return _curriculum(config, config.sources, config.schedule, config.readers)
+
+
+def open_proxy(config: RunConfig) -> Proxy[Curriculum] | None:
+    """Return the proxy that a config declares, beside its big run; None without one.
+
+    Raises:
+        ConfigError, OSError, ShardError: As in `open_curriculum`.
+    """
+    if config.proxy is None:
+        return None
+    whole = whole_curriculum(config)
+    try:
+        return whole.proxy(**asdict(config.proxy))
+    except CurriculumError as error:
+        raise ConfigError(f"{config.file}: {error}") from error
 
 
 def begun_state(

@@ -25,6 +25,7 @@ from roxxel.config._declaration import (
     EvalConfig,
     FunctionName,
     MeshConfig,
+    ProxyConfig,
     RunConfig,
 )
 from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
@@ -224,6 +225,8 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
         found["cache_bytes"] = _num_bytes(found["cache_bytes"])
     if "mesh" in found:
         found["mesh"] = _mesh(given(found["mesh"]))
+    if "proxy" in found:
+        found["proxy"] = _proxy(given(found["proxy"]))
     if "trainer" in found:
         found["trainer"] = _trainer(given(found["trainer"]))
     if "eval" in found:
@@ -351,6 +354,15 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
             f"{where} names no primary corpus, but primary is {primary!r}; write "
             f'{primary} = "path", and give every other corpus a name'
         )
+
+
+def _proxy(proxy: Mapping[str, Any]) -> ProxyConfig:
+    if ("scale" in proxy) == ("tokens" in proxy):
+        raise ConfigError(
+            "[proxy] needs scale or tokens, and not both; write scale = 0.0625, for "
+            "example"
+        )
+    return ProxyConfig(**proxy)
 
 
 def _mesh(mesh: Mapping[str, Any]) -> MeshConfig:

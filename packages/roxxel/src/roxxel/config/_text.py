@@ -113,6 +113,8 @@ def config_text(config: RunConfig) -> str:
     sets = {name: _held_out(held_out) for name, held_out in config.held_out.items()}
     if sets:
         document["eval"] = sets.get("") or _parent(sets)
+    if config.proxy is not None:
+        document["proxy"] = _add(tomlkit.table(), asdict(config.proxy))
     if mesh is not None:
         values = {name: value or None for name, value in asdict(mesh).items()}
         document["mesh"] = _add(tomlkit.table(), values)

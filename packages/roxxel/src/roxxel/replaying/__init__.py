@@ -34,9 +34,6 @@ from roxxel.replaying._branches import (
     base_config,
     begun_step,
     branch_config,
-    is_complete,
-    train,
-    write_configs,
 )
 from roxxel.replaying._choice import Start, find_start, listed, one_by_one
 from roxxel.replaying._receipt import (
@@ -48,6 +45,7 @@ from roxxel.replaying._receipt import (
     write_receipt,
 )
 from roxxel.run import open_run
+from roxxel.trained import is_complete, train, write_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence

@@ -10,27 +10,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roxxel_ckpt.coordination import process_index
 from roxxel_curriculum import Phase, Schedule
 from roxxel_format import Roxxel
-from roxxel_store.output import replace_file
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.config import (
     EvalConfig,
     RunConfig,
     config_text,
-    keep_begun,
-    make_trainer,
 )
 from roxxel.replaying._choice import listed, token_ranges, tokens_of
+from roxxel.trained import NOT_REPEATED
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format import TokenReader
@@ -39,9 +35,6 @@ if TYPE_CHECKING:
 
 CONTROL = "control"
 """The branch that leaves nothing out."""
-
-_NOT_OF_A_BRANCH = ("profile", "log_to", "branch_from", "best_metric")
-"""Settings of a run that its branches must not repeat, such as its sinks."""
 
 _MASK = "loss_mask"
 _NUM_EVALUATIONS = 8
@@ -67,7 +60,7 @@ class Place:
 
 def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConfig:
     """Return the config that all branches share."""
-    trainer = {n: x for n, x in config.trainer.items() if n not in _NOT_OF_A_BRANCH}
+    trainer = {n: x for n, x in config.trainer.items() if n not in NOT_REPEATED}
     fields: Sequence[str] = trainer.get("fields", ("tokens",))
     trainer["fields"] = [*fields, *({_MASK} - {*fields})]
     if place.start:
@@ -170,13 +163,6 @@ def branch_config(base: RunConfig, place: Place, name: str, out: Listed) -> RunC
     return config
 
 
-def write_configs(configs: Iterable[RunConfig]) -> None:
-    """Write each config into its file."""
-    for each in configs:
-        draft = each.file.with_name(each.file.name + ".tmp")
-        replace_file(each.file, config_text(each).encode(), draft)
-
-
 def file_name(branch: str) -> str:
     """Return the name of a branch's folder.
 
@@ -194,35 +180,3 @@ def begun_step(folder: Path) -> int | None:
         parent = RunFolder(record.parent).parent
         return parent.step if parent is not None and parent.is_branch else 0
     return None
-
-
-def is_complete(config: RunConfig, total_steps: int) -> bool:
-    """Return whether a branch has saved its last step."""
-    folder = RunFolder(str(config.run_folder))
-    return folder.holds_run and folder.data().trained["step"] == total_steps
-
-
-def train(config: RunConfig) -> None:
-    """Train a branch to its end, or continue it."""
-    with _small_programs_cached():
-        trainer = make_trainer(config)
-        if process_index() == 0:
-            keep_begun(config)
-        trainer.run()
-
-
-@contextmanager
-def _small_programs_cached() -> Generator[None]:
-    """Cache every compiled program inside the block, however small it is.
-
-    Otherwise each branch would compile the same programs again.
-    """
-    import jax
-
-    name = "jax_persistent_cache_min_compile_time_secs"
-    before: Any = jax.config.values[name]
-    jax.config.update(name, 0)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)

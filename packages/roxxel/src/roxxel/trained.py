@@ -1,0 +1,64 @@
+"""Runs that one command trains one after the other, such as those of a sweep.
+
+Each is an ordinary run with a config file of its own, so every command reads it, and it
+continues after a kill. Their programs are compiled once: data, such as which documents
+or which blend, is no part of a program.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from roxxel_ckpt.coordination import process_index
+from roxxel_store.output import replace_file
+from roxxel_train import RunFolder
+
+from roxxel.config import config_text, keep_begun, make_trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from roxxel.config import RunConfig
+
+NOT_REPEATED = ("profile", "log_to", "branch_from", "best_metric")
+"""Settings of a run that runs made from it must not repeat, such as its sinks."""
+
+
+def write_configs(configs: Iterable[RunConfig]) -> None:
+    """Write each config into its file, whose folder must exist."""
+    for each in configs:
+        draft = each.file.with_name(each.file.name + ".tmp")
+        replace_file(each.file, config_text(each).encode(), draft)
+
+
+def is_complete(config: RunConfig, total_steps: int) -> bool:
+    """Return whether a run has saved its last step."""
+    folder = RunFolder(str(config.run_folder))
+    return folder.holds_run and folder.data().trained["step"] == total_steps
+
+
+def train(config: RunConfig) -> None:
+    """Train a run to its end, or continue it."""
+    with _small_programs_cached():
+        trainer = make_trainer(config)
+        if process_index() == 0:
+            keep_begun(config)
+        trainer.run()
+
+
+@contextmanager
+def _small_programs_cached() -> Generator[None]:
+    """Cache every compiled program inside the block, however small it is.
+
+    Otherwise each run would compile the same programs again.
+    """
+    import jax
+
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before: Any = jax.config.values[name]
+    jax.config.update(name, 0)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
