@@ -66,6 +66,10 @@ checkpoint_every = 6
 max_to_keep = 9
 fields = ["tokens", "loss_mask"]
 
+[tokenizers]
+self = "words"
+code = "words"
+
 [without]
 self = []
 """
@@ -183,6 +187,13 @@ def test_a_document_that_no_step_reads_changes_no_bit(
     assert branch.state == found.control.state
     assert (branch.distance, found.comparison.is_equal) == (0.0, True)
     assert "0: equal bit for bit" in str(found)
+
+
+def test_the_text_that_is_left_out_has_the_tokenizer_of_the_run(found: Replay) -> None:
+    [branch] = found.branches
+
+    assert "words" in Path(f"{branch.folder}.toml").read_text().split("[eval")[1]
+    assert "may have other ids" not in Path(branch.folder, "system.log").read_text()
 
 
 def test_branches_are_runs_that_the_other_commands_read(

@@ -273,7 +273,7 @@ def replay(
         sampler.total_steps,
     )
     corpora = original.corpora()
-    text = WithdrawnText.of(folder, corpora, chosen, config.schedule.phases)
+    text = WithdrawnText.of(folder, corpora, chosen, config.schedule)
     base = base_config(config, place, text)
     left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
     # A loss that ignores the mask is refused before the control is trained.

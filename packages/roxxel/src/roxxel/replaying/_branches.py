@@ -85,11 +85,13 @@ class WithdrawnText:
     Attributes:
         path: Its file.
         num_tokens: Its tokens; with less than two there is no loss.
+        tokenizer: Tokenizer of the run's sources; None if none is known.
         phase: The longest phase of the run: the bounds of a batch.
     """
 
     path: Path
     num_tokens: int
+    tokenizer: str | None
     phase: Phase
 
     @classmethod
@@ -98,15 +100,17 @@ class WithdrawnText:
         folder: Path,
         corpora: Mapping[str, TokenReader],
         chosen: Listed,
-        phases: Sequence[Phase],
+        schedule: Schedule,
     ) -> WithdrawnText:
         """Describe the corpus, which `write` writes."""
-        longest = max(phases, key=lambda phase: phase.seq_len)
+        longest = max(schedule.phases, key=lambda phase: phase.seq_len)
+        recorded = (corpora[source].tokenizer for source in chosen)
+        known = [*schedule.tokenizers.values(), *filter(None, recorded)]
         # Another choice has another file, so it never finds that of an earlier one.
         digest = hashlib.blake2b(json.dumps(chosen).encode(), digest_size=4)
         path = folder / f"withdrawn-{digest.hexdigest()}.rox"
         sizes = (stop - start for _, start, stop in token_ranges(corpora, chosen))
-        return cls(path, sum(sizes), longest)
+        return cls(path, sum(sizes), known[0] if known else None, longest)
 
     def write(self, corpora: Mapping[str, TokenReader], chosen: Listed) -> None:
         """Write the corpus, or keep it if it is there."""
@@ -134,7 +138,12 @@ class WithdrawnText:
         rows = min(rows, gaps)
         length = gaps // (steps * rows) + 1
         phase = Phase(min(steps, _MOST_BATCHES), rows, length)
-        schedule = Schedule((phase,), longest=self.num_tokens, overlap=1)
+        schedule = Schedule(
+            (phase,),
+            longest=self.num_tokens,
+            overlap=1,
+            tokenizers={"self": self.tokenizer} if self.tokenizer else {},
+        )
         return {name: EvalConfig({"self": (str(self.path),)}, schedule)}
 
 
