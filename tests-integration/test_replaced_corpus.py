@@ -280,7 +280,7 @@ np.savez(folder + "/final.npz", leaves["layers"][0]["embedding"])
 """
 
 
-def test_trainer_resumes_on_the_corpus_it_began_with(
+def test_trainer_resumes_on_a_corpus_that_has_grown_and_was_compacted(
     pattern: str, tmp_path: Path, run_inline: RunInline
 ) -> None:
     shutil.copytree(tmp_path / "corpus", tmp_path / "copy")
@@ -292,6 +292,7 @@ def test_trainer_resumes_on_the_corpus_it_began_with(
     killed = run_inline(TRAINED, pattern, "run", "yes")
     assert killed.returncode == -9, killed.stderr
     assert Roxxel(pattern).num_tokens > num_tokens
+    assert Roxxel(pattern).compact().num_merged > 2
     resumed = run_inline(TRAINED, pattern, "run", "no")
 
     assert resumed.returncode == 0, resumed.stderr

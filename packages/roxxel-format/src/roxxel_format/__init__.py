@@ -12,6 +12,7 @@ from roxxel_format._read.cached import CacheStatus
 from roxxel_format._read.shard_file import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
+from roxxel_format._write.compact import Compaction
 from roxxel_format._write.options import (
     TokenizerBackend,
     WriteArguments,
@@ -26,6 +27,7 @@ __all__ = [
     "BucketError",
     "CacheStatus",
     "ChecksumError",
+    "Compaction",
     "Roxxel",
     "Shard",
     "ShardError",

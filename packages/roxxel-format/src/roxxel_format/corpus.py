@@ -22,6 +22,7 @@ from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
 from roxxel_format._write.adopt import adopt
 from roxxel_format._write.columns import write_column
+from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.fields import named_fields
 from roxxel_format._write.options import Separator, WriteOptions
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.compact import Compaction
     from roxxel_format._write.options import TokenizerBackend, WriteSummary
     from roxxel_format._write.place import Place
     from roxxel_format.errors import ChecksumError
@@ -210,7 +212,8 @@ class Roxxel:
     def versions(self) -> list[str]:
         """Fingerprints of the versions when the corpus was opened, oldest first.
 
-        Each append adds a version. A corpus without a manifest has one version.
+        Each append adds a version, and so does `compact`. A corpus without a manifest
+        has one version.
         """
         return self._open().contents.versions
 
@@ -733,6 +736,45 @@ class Roxxel:
         report = adopt(self._lazy.filepath, progress)
         self._use_current_version()
         return report
+
+    def compact(
+        self,
+        *,
+        max_shard_bytes: int = FULL_SHARD_BYTES,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Compaction:
+        """Merge the small shards of a corpus that has grown by many appends.
+
+        Tokens, documents and columns stay the same, and every block is verified before
+        it is merged. Each earlier version stays readable, as the beginning of the
+        corpus, under its own fingerprint: a run that began with it resumes. The merged
+        shards are committed as a new version; only then are the old files deleted, so a
+        compaction that is killed changes nothing. A reader that has the corpus open
+        raises ShardError when it next opens one of the old files.
+
+        Shards of at least half of `max_shard_bytes` stay as they are, and so do
+        shards that lack a column which their neighbours have. A merged shard has the
+        metadata of its first shard, and the input files of all.
+
+        Args:
+            max_shard_bytes: Maximum size of a merged shard.
+            progress: Called with the bytes of tokens merged so far, and of all.
+
+        Returns:
+            What was merged; nothing if no two small shards follow each other.
+
+        Raises:
+            FileExistsError: Another write replaced the corpus or a column meanwhile.
+            FileNotFoundError: There is no corpus.
+            ShardError: A shard is damaged, or was replaced.
+            ValueError: The corpus is one file, which has nothing to merge.
+            OSError: A file cannot be read or written.
+        """
+        lazy = self._lazy
+        size = as_index(max_shard_bytes)
+        done = compact(lazy.filepath, size, lazy.timeout_s, progress)
+        self._use_current_version()
+        return done
 
     def leftovers(self) -> list[str]:
         """Return the uncommitted files of interrupted writes of this corpus.

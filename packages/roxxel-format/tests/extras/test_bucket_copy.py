@@ -129,6 +129,21 @@ def test_a_repeated_copy_adds_only_what_is_new(bucket: Bucket, corpus: Roxxel) -
     assert np.array_equal(earlier.tokens[:], corpus.with_version(version).tokens[:])
 
 
+def test_a_corpus_in_a_bucket_is_compacted(bucket: Bucket, corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    mask = corpus.column("loss_mask").digest
+
+    assert main(["compact", "s3://data/web_*.rox"]) == 0
+
+    names = sorted(path.name for path in bucket.folder.iterdir())
+    assert len(names) == 4  # manifest, shard, two columns
+    old = Roxxel("s3://data/web_*.rox", version=corpus.fingerprint)
+    assert np.array_equal(old.tokens[:], corpus.tokens[:])
+    assert np.array_equal(old.column("id")[:], corpus.column("id")[:])
+    assert old.column("loss_mask").digest == mask
+    assert old.verify().ok
+
+
 def test_files_that_were_copied_by_hand_stay(bucket: Bucket, corpus: Roxxel) -> None:
     for path in (corpus_folder(corpus)).iterdir():
         if not path.name.startswith("."):

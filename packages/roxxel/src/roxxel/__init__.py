@@ -87,6 +87,7 @@ __all__ = [
     "Checkpointer",
     "ChecksumError",
     "ClusterError",
+    "Compaction",
     "ConcatDataset",
     "CorpusPlan",
     "Curriculum",

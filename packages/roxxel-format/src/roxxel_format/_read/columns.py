@@ -19,12 +19,11 @@ from roxxel_format._read.maps import MappedFile
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.tables import unit_of
 from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
@@ -49,10 +48,11 @@ class Column:
         self._name = name
         self._table = table
         self._what = f"item of column {name!r}"
-        files = _ColumnFiles(name, table, contents)
-        bounds = _bounds_of(table, contents)
+        files = ColumnFiles(name, contents)
+        bounds = contents.bounds if table.per == "token" else contents.first_own
         self._line = Line(bounds, files.dtype, files.open, files.items)
         self._is_remote = contents.files.is_remote
+        self._digest = partial(contents.column_digest, name)
 
     @property
     def name(self) -> str:
@@ -72,11 +72,7 @@ class Column:
     @property
     def digest(self) -> str:
         """Hex digest of all values, 64 digits, computed from the manifest's digests."""
-        digest = blake2b(b"roxxel column 1", digest_size=_DIGEST_SIZE)
-        digest.update(f"{self.per} {self._table.dtype}".encode())
-        for each in self._table.digests:
-            digest.update(bytes.fromhex(each))
-        return digest.hexdigest()
+        return self._digest()
 
     def __len__(self) -> int:
         """Return the number of values: the corpus's tokens or documents."""
@@ -162,17 +158,21 @@ class Column:
         return f"<column {self._name!r} of {len(self)} {self.dtype} per {self.per}>"
 
 
-class _ColumnFiles:
-    """The files of a column.
+class ColumnFiles:
+    """The files of a column; `num_items` are the values in each.
 
     A file on a disk is verified when it is first opened. A file in a bucket is read by
     ranges, so only `verify` compares it with its digest.
     """
 
-    def __init__(self, name: str, table: ColumnTable, contents: Contents) -> None:
+    def __init__(self, name: str, contents: Contents) -> None:
+        table = contents.columns[name]
         self.dtype = _parse_dtype(name, table, contents)
         self._table = table
-        self._bounds = _bounds_of(table, contents)
+        shards = contents.shards
+        self.num_items = shards.num_tokens
+        if table.per == "document":
+            self.num_items = shards.own_documents(unit_of(contents.bins))
         self._files = contents.files
         self._folder = contents.paths[0].removesuffix(contents.shards.names[0])
         self._verified: dict[int, tuple[int, ...]] = {}
@@ -196,7 +196,7 @@ class _ColumnFiles:
         The digest of a file in a bucket is compared only if `is_verified`.
         """
         path = f"{self._folder}{self._table.names[number]}"
-        count = self._bounds[number + 1] - self._bounds[number]
+        count = self.num_items[number]
         try:
             file = self._files.open(path, self._table.num_bytes[number])
         except FileNotFoundError as error:
@@ -273,7 +273,7 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
     table = contents.columns[name]
     errors: list[ShardError] = []
     try:
-        files = _ColumnFiles(name, table, contents)
+        files = ColumnFiles(name, contents)
     except ShardError as error:
         return [error.with_traceback(None)]
     for number, file_name in enumerate(table.names):
@@ -284,11 +284,6 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
                 # A traceback would keep the file open.
                 errors.append(error.with_traceback(None))
     return errors
-
-
-def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
-    """Return the index of each file's first item, then the number of items."""
-    return contents.bounds if table.per == "token" else contents.first_own
 
 
 def _table_of(name: str, contents: Contents) -> ColumnTable:

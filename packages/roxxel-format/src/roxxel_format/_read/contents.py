@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     import numpy as np
+    import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
     from roxxel_format._spec.layout import Layout
+    from roxxel_format._spec.tables import Earlier
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,10 @@ class Contents:
     `manifest` is None for files without a manifest, and for a list of paths; the feet
     of the shards then replace it. `block_size` is the block size of the first shard.
     `fingerprint` covers the shards of this version.
+
+    `earlier` is None unless the shards of this version were merged. Then it is the
+    beginning of the corpus, and its last shard may hold more than belongs to it:
+    `shards` describe the files, `bounds` and `first_own` the version.
     """
 
     filepath: str | tuple[str, ...]
@@ -52,11 +58,15 @@ class Contents:
     block_size: int
     fingerprint: str
     files: Files = LOCAL
+    earlier: Earlier | None = None
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
         """Index of the first token of each shard, then the number of tokens."""
-        return tuple(accumulate(self.shards.num_tokens, initial=0))
+        bounds = accumulate(self.shards.num_tokens, initial=0)
+        if self.earlier is not None:
+            return tuple(min(each, self.earlier.num_tokens) for each in bounds)
+        return tuple(bounds)
 
     @cached_property
     def joined(self) -> tuple[bool, ...]:
@@ -67,7 +77,10 @@ class Contents:
     def first_own(self) -> tuple[int, ...]:
         """Number of documents that begin before each shard; last, the total number."""
         counts = self.shards.own_documents(unit_of(self.bins))
-        return tuple(accumulate(counts, initial=0))
+        bounds = accumulate(counts, initial=0)
+        if self.earlier is not None:
+            return tuple(min(each, self.earlier.num_documents) for each in bounds)
+        return tuple(bounds)
 
     @cached_property
     def bins(self) -> BinTable | None:
@@ -77,6 +90,9 @@ class Contents:
             every = (self.open_shard(number).metadata() for number in numbers)
             return bins_of(zip(self.paths, every, strict=True))
         bins = self.manifest.bins
+        if bins is not None and self.earlier is not None:
+            padding, cut = self.earlier.num_padding, self.earlier.num_cut
+            return BinTable(bins.unit, [padding], [cut])
         return None if bins is None else bins.of(range(len(self.paths)))
 
     @property
@@ -104,6 +120,8 @@ class Contents:
         """Least and greatest token of an integer type; None for other types."""
         if dtypes.value_range(self.dtype_name) is None:
             return None
+        if self.earlier is not None:
+            return self.earlier.min_value, self.earlier.max_value
         table = self.shards
         low = [v for v, n in zip(table.min_values, table.num_tokens, strict=True) if n]
         high = [v for v, n in zip(table.max_values, table.num_tokens, strict=True) if n]
@@ -121,7 +139,27 @@ class Contents:
         """Fingerprints of all versions, oldest first."""
         if self.manifest is None:
             return [self.fingerprint]
-        return [version.fingerprint for version in self.manifest.versions]
+        return self.manifest.fingerprints
+
+    def column_digest(self, name: str) -> str:
+        """Return the digest of the values of a column that every shard has."""
+        table = self.columns[name]
+        known = self.earlier and self.earlier.columns.get(name)
+        return known or table.value_digests([len(table)])[0]
+
+    def document_ends(self, number: int) -> npt.NDArray[np.int64]:
+        """Return the ends of the documents of a shard, and of the paddings.
+
+        They count from the first token of the shard, and are those of this version.
+        """
+        ends = self.open_shard(number).document_ends
+        if self.earlier is None or number + 1 < len(self.paths):
+            return ends
+        if self.bins is not None:  # No document is empty, but a padding may be.
+            last = self.bounds[number + 1] - self.bounds[number]
+            return ends[: ends.searchsorted(last, "right")]
+        num_own = self.first_own[number + 1] - self.first_own[number]
+        return ends[: num_own + self.joined[number]]
 
     def shard_of(self, token: int) -> int:
         """Return the shard that holds a token, `0 <= token < num_tokens`."""
@@ -196,10 +234,15 @@ def listed_contents(
             f"{path}: no version is committed; the first write is still in progress or "
             "was interrupted, so wait for it, or write the corpus again"
         )
-    chosen = manifest.versions[-1]
+    chosen, earlier = manifest.versions[-1], None
     if version is not None:
-        chosen = manifest.version(version) or chosen
-    shards = manifest.shards.first(chosen.num_shards)
+        found = manifest.version(version)
+        earlier = manifest.earlier.find(version) if found is None else None
+        chosen = found or chosen
+    num_shards = chosen.num_shards
+    if earlier is not None:
+        num_shards = _num_shards_of(earlier, manifest)
+    shards = manifest.shards.first(num_shards)
     return Contents(
         filepath=filepath,
         manifest=manifest,
@@ -207,9 +250,24 @@ def listed_contents(
         shards=shards,
         dtype_name=name,
         block_size=manifest.block_size,
-        fingerprint=chosen.fingerprint,
+        fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
         files=files,
+        earlier=earlier,
     )
+
+
+def _num_shards_of(earlier: Earlier, manifest: Manifest) -> int:
+    """Return the number of shards that hold a version whose shards were merged."""
+    shards = manifest.shards
+    own = accumulate(shards.own_documents(unit_of(manifest.bins)))
+    sums = zip(accumulate(shards.num_tokens), own, strict=True)
+    wanted = earlier.num_tokens, earlier.num_documents
+    enough = (
+        number
+        for number, (num_tokens, num_documents) in enumerate(sums, 1)
+        if num_tokens >= wanted[0] and num_documents >= wanted[1]
+    )
+    return next(enough, len(shards))
 
 
 def contents_of(

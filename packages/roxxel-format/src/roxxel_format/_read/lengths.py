@@ -123,7 +123,7 @@ def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
     open_length = 0
     joined = [*contents.joined, False]
     for number in range(len(contents.paths)):
-        ends = contents.open_shard(number).document_ends
+        ends = contents.document_ends(number)
         for at in range(0, ends.size, _DOCUMENTS_AT_ONCE):
             stop = min(at + _DOCUMENTS_AT_ONCE, ends.size)
             part = ends[at:stop]

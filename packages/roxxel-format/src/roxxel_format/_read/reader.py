@@ -265,7 +265,7 @@ class CorpusReader:
         number = contents.paths.index(error.path)
         start, stop = self._line.file(number).layout.tokens_of_block(error.block)
         first = contents.bounds[number]
-        return first + start, first + stop
+        return first + start, min(first + stop, contents.num_tokens)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return start, stop and separator length; see `Roxxel.document_range`."""

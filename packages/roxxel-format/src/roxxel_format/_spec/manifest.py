@@ -22,12 +22,14 @@ from roxxel_store.records import RecordKind, checksum_of
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
 from roxxel_format._spec.tables import (
+    EARLIER_COLUMNS,
     FIRST_IS_CONTINUED,
     LAST_CONTINUES,
     MIN_UNIT,
     SHARD_COLUMNS,
     BinTable,
     ColumnTable,
+    EarlierTable,
     ShardTable,
     unit_text,
 )
@@ -49,6 +51,7 @@ _KIND = RecordKind(
     is_ascii=False,
 )
 _DIGEST_DIGITS = 64
+_FINGERPRINT_DIGITS = 32
 _HEX = re.compile(r"[0-9a-f]*")
 _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -81,7 +84,8 @@ class Manifest:
     document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
     caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
     columns of all versions: a version has the files of its own shards. `bins` is None
-    unless the documents are packed.
+    unless the documents are packed. `earlier` are the versions whose shards were
+    merged; they are older than `versions`.
     """
 
     dtype_name: str | None = None
@@ -93,6 +97,13 @@ class Manifest:
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     versions: tuple[Version, ...] = ()
     bins: BinTable | None = None
+    earlier: EarlierTable = field(default_factory=EarlierTable)
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Fingerprints of all versions, oldest first."""
+        mine = (version.fingerprint for version in self.versions)
+        return [*self.earlier.fingerprints, *mine]
 
     @property
     def fingerprint(self) -> str | None:
@@ -117,7 +128,14 @@ class Manifest:
         `table` covers the shards of one version.
         """
         table = table.followed_by(len(self.shards) - len(table))
-        return replace(self, columns={**self.columns, name: table})
+        before, earlier = self.columns.get(name), self.earlier
+        if before is not None and any(
+            old not in {"", new}
+            for old, new in zip(before.digests, table.digests, strict=True)
+        ):
+            earlier = earlier.without_column(name)  # They have the new values too.
+        columns = {**self.columns, name: table}
+        return replace(self, columns=columns, earlier=earlier)
 
     def file_names(self) -> set[str]:
         """Return the names of all files that the manifest lists."""
@@ -153,6 +171,7 @@ class Manifest:
             "columns": {
                 name: _column_members(column) for name, column in self.columns.items()
             },
+            **({"earlier": _earlier_members(self.earlier)} if self.earlier else {}),
         }
         return _KIND.pack(table)
 
@@ -238,6 +257,7 @@ def _parsed(table: dict[str, Any]) -> Manifest:
         },
         versions=versions,
         bins=_bins(table, shards),
+        earlier=_earlier(table.get("earlier"), shards),
     )
     _check_names(manifest)
     return manifest
@@ -330,6 +350,34 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
     return tuple(versions)
 
 
+def _earlier(value: object, shards: ShardTable) -> EarlierTable:
+    """Return the versions whose shards were merged; each is a part of the corpus."""
+    if value is None:
+        return EarlierTable()
+    table = _object(value)
+    lists = {name: _list(table.get(key), key) for name, key in EARLIER_COLUMNS.items()}
+    digests = {
+        name: _list(column, f"digests of column {name!r:.100}")
+        for name, column in _object(table.get("columns")).items()
+    }
+    lengths = {len(each) for each in (*lists.values(), *digests.values())}
+    _check(len(lengths) == 1, f"lists of {sorted(lengths)} earlier versions")
+    fingerprints = lists.pop("fingerprints")
+    _check_digests(fingerprints, "fingerprints", _FINGERPRINT_DIGITS)
+    for name, values in lists.items():
+        is_value = name in {"min_values", "max_values"}
+        _check_integers(values, name, -(2**63) if is_value else 0)
+    for name, counts in (
+        ("num_tokens", shards.num_tokens),
+        ("num_documents", shards.num_documents),
+    ):
+        is_within = max(lists[name], default=0) <= sum(counts)
+        _check(is_within, f"an earlier version of more {name} than the corpus")
+    for column in digests.values():
+        _check_digests([each for each in column if each], "digests")
+    return EarlierTable(fingerprints, *lists.values(), columns=digests)
+
+
 def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:
     _check(is_column_name(name), f"the column name {name!r:.100}")
     per, dtype = table.get("per"), table.get("dtype")
@@ -381,10 +429,12 @@ def _check_integers(values: Sequence[Any], name: str, least: int) -> None:
     _check(least <= low and high < 2**64, f"{name} from {low!r:.30} to {high!r:.30}")
 
 
-def _check_digests(values: Sequence[Any], name: str) -> None:
+def _check_digests(
+    values: Sequence[Any], name: str, num_digits: int = _DIGEST_DIGITS
+) -> None:
     """Check that each value is a digest in hexadecimal digits."""
     _check({*map(type, values)} <= {str}, f"{name} that are not strings")
-    _check({*map(len, values)} <= {_DIGEST_DIGITS}, f"{name} of a wrong length")
+    _check({*map(len, values)} <= {num_digits}, f"{name} of a wrong length")
     _check(_HEX.fullmatch("".join(values)) is not None, f"{name} that are not hex")
 
 
@@ -415,6 +465,14 @@ def _separator(value: Any) -> tuple[int | float, ...]:
 
 def _bin_members(bins: BinTable) -> dict[str, Any]:
     return {"unit": bins.unit, "padding": list(bins.padding), "cut": list(bins.cut)}
+
+
+def _earlier_members(earlier: EarlierTable) -> dict[str, Any]:
+    members = {
+        key: list(getattr(earlier, name)) for name, key in EARLIER_COLUMNS.items()
+    }
+    columns = {name: list(each) for name, each in earlier.columns.items()}
+    return {**members, "columns": columns}
 
 
 def _column_members(column: ColumnTable) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ MIN_UNIT = 2
 """Least number of tokens in a bin."""
 
 _FINGERPRINT_SIZE = 16
+_VALUES_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +68,13 @@ class ShardTable:
 
     def __add__(self, other: ShardTable) -> ShardTable:
         """Return a table of these shards, followed by the shards of `other`."""
-        return ShardTable(
-            *([*a, *b] for a, b in zip(self._all, other._all, strict=True))
-        )
+        return ShardTable.chained([self, other])
+
+    @classmethod
+    def chained(cls, tables: Iterable[ShardTable]) -> ShardTable:
+        """Return one table of the shards of all tables, in order."""
+        columns = zip(*(table._all for table in tables), strict=True)  # noqa: SLF001
+        return cls(*([*chain.from_iterable(column)] for column in columns))
 
     def first(self, num_shards: int) -> ShardTable:
         """Return the first `num_shards` shards."""
@@ -196,6 +202,101 @@ class ColumnTable:
         """Return this column with `num_shards` more shards that lack the column."""
         missing = [None] * num_shards, [0] * num_shards, [""] * num_shards
         return self + ColumnTable(self.per, self.dtype, *missing)
+
+    def value_digests(self, counts: Sequence[int]) -> list[str]:
+        """For each count, return the digest of the values of the first `count` shards.
+
+        `counts` must ascend. The digest is "" where one of these shards lacks the
+        column.
+        """
+        digest = blake2b(b"roxxel column 1", digest_size=_VALUES_SIZE)
+        digest.update(f"{self.per} {self.dtype}".encode())
+        found: list[str] = []
+        before = 0
+        for count in counts:
+            if not all(self.names[before:count]):
+                break
+            digest.update(bytes.fromhex("".join(self.digests[before:count])))
+            found.append(digest.hexdigest())
+            before = count
+        return found + [""] * (len(counts) - len(found))
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTable:
+    """The versions whose shards were merged: one list for each field, oldest first.
+
+    Each is the beginning of the corpus: its first `num_tokens` tokens, separators and
+    padding included, and the first `num_documents` documents, padding excluded.
+    `fingerprints` are those of the shards that it had. `min_values` and `max_values`
+    are 0 for item types that are not integers. `num_padding` and `num_cut` are 0 unless
+    the documents are packed. `columns` are the digests of the values of each column by
+    name, "" for a version that lacked the column in some shard.
+    """
+
+    fingerprints: Sequence[str] = ()
+    num_tokens: Sequence[int] = ()
+    num_documents: Sequence[int] = ()
+    min_values: Sequence[int] = ()
+    max_values: Sequence[int] = ()
+    num_padding: Sequence[int] = ()
+    num_cut: Sequence[int] = ()
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Any])
+
+    def __len__(self) -> int:
+        return len(self.fingerprints)
+
+    def find(self, fingerprint: str) -> Earlier | None:
+        """Return the version with a fingerprint, or None."""
+        if fingerprint not in self.fingerprints:
+            return None
+        number = [*self.fingerprints].index(fingerprint)
+        lists = (getattr(self, name) for name in EARLIER_COLUMNS)
+        columns = {name: digests[number] for name, digests in self.columns.items()}
+        return Earlier(*(each[number] for each in lists), columns=columns)
+
+    def __add__(self, other: EarlierTable) -> EarlierTable:
+        """Return these versions, followed by the versions of `other`."""
+        lists = (
+            [*getattr(self, name), *getattr(other, name)] for name in EARLIER_COLUMNS
+        )
+        mine, theirs = [""] * len(self), [""] * len(other)
+        columns = {
+            name: [*self.columns.get(name, mine), *other.columns.get(name, theirs)]
+            for name in {**self.columns, **other.columns}
+        }
+        return EarlierTable(*lists, columns=columns)
+
+    def without_column(self, name: str) -> EarlierTable:
+        """Return these versions without the digests of a column."""
+        columns = {key: each for key, each in self.columns.items() if key != name}
+        return replace(self, columns=columns)
+
+
+EARLIER_COLUMNS = {
+    "fingerprints": "fingerprints",
+    "num_tokens": "tokens",
+    "num_documents": "documents",
+    "min_values": "least",
+    "max_values": "greatest",
+    "num_padding": "padding",
+    "num_cut": "cut",
+}
+"""Attributes of `EarlierTable` in order, and their keys in the manifest's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """One version whose shards were merged; see `EarlierTable`."""
+
+    fingerprint: str
+    num_tokens: int
+    num_documents: int
+    min_value: int
+    max_value: int
+    num_padding: int
+    num_cut: int
+    columns: Mapping[str, str]
 
 
 def sizes_of(shards: ShardTable, columns: Mapping[str, ColumnTable]) -> dict[str, int]:

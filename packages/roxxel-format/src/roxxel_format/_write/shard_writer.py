@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
+    import numpy.typing as npt
+
     from roxxel_format._spec.dtypes import Tokens
 
 _STAGE_SIZE = 1 << 22
@@ -190,7 +192,7 @@ class ShardWriter:
         self._ends.append(self._num_flushed + stop)
         if not ends:
             self._close_stage()
-            self._flags |= LAST_CONTINUES
+            self.mark_last_as_continued()
 
     def extend(self, documents: Iterable[Tokens]) -> None:
         """Append documents.
@@ -206,9 +208,35 @@ class ShardWriter:
         for document in documents:
             self.append(document)
 
+    def extend_stored(
+        self, chunks: Iterable[Tokens], ends: npt.NDArray[np.int64]
+    ) -> None:
+        """Append documents as another shard stores them, separators included.
+
+        Do not mix with `append`, which adds separators. A document without an end goes
+        on in the next call.
+
+        Args:
+            chunks: The items, in the shard's dtype; each of shape `(n,)`.
+            ends: Ends of the documents, counted from the first item of this shard.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        for chunk in chunks:
+            items = self._caster.cast(chunk)
+            with self._output.unless_broken():
+                self._write_tokens(items)
+        self._ends.frombytes(ends.astype(np.uint64).tobytes())
+        self._num_flushed = self.num_tokens
+
     def mark_first_as_continued(self) -> None:
         """Record that the first document of this shard began in an earlier shard."""
         self._flags |= FIRST_IS_CONTINUED
+
+    def mark_last_as_continued(self) -> None:
+        """Record that the last document of this shard goes on in the next one."""
+        self._flags |= LAST_CONTINUES
 
     def finish(self) -> Layout:
         """Complete the hidden file and flush it to the disk.

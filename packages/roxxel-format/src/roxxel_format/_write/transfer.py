@@ -227,8 +227,7 @@ def _new_manifest(contents: Contents) -> Manifest:
 
 def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:
     """Check that a target is empty, or an earlier state of the source."""
-    mine = [version.fingerprint for version in source.versions]
-    theirs = [version.fingerprint for version in there.versions]
+    mine, theirs = source.fingerprints, there.fingerprints
     is_earlier = theirs == mine[: len(theirs)]
     if not is_earlier or not set(there.columns) <= set(source.columns):
         raise FileExistsError(

@@ -1,4 +1,4 @@
-"""The `roxxel-format` command: inspect, verify, copy, adopt, repair and clean corpora.
+"""The `roxxel-format` command: inspect, verify, copy, compact, adopt, repair and clean.
 
 An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
 what the exit codes mean.
@@ -43,6 +43,7 @@ _COMMANDS = {
     "cat": reading.cat,
     "export": reading.export,
     "copy": writing.copy,
+    "compact": writing.compact,
     "adopt": writing.adopt,
     "repair": writing.repair,
     "clean": writing.clean,

@@ -15,6 +15,7 @@ from roxxel_store.command import (
 )
 
 from roxxel_format._version import __version__
+from roxxel_format._write.compact import FULL_SHARD_BYTES
 from roxxel_format._write.options import Separator
 from roxxel_format.cli.values import span
 from roxxel_format.foreign import FOREIGN_FORMATS
@@ -93,6 +94,7 @@ def parser(prog: str) -> CommandParser:
     )
     _add_max_shard_bytes(foreign)
     copy.set_defaults(usage_error=copy.error)
+    _add_compact(commands)
     _add_repair(commands)
     adopt = commands.add_parser(
         "adopt",
@@ -205,6 +207,30 @@ def _add_corpus(parser: ArgumentParser) -> None:
         metavar="CORPUS",
         nargs="+",
         help="a file, a folder, a pattern, or a URL of these; or several shards",
+    )
+
+
+def _add_compact(commands: Any) -> None:
+    compact = commands.add_parser(
+        "compact",
+        help="merge the small shards of many appends",
+        description="Merge the small shards of a corpus that has grown by many "
+        "appends. Tokens, documents and columns stay the same, and earlier versions "
+        "stay readable, so a run that began with one resumes. Verifies every block, "
+        "commits, and then deletes the merged files. A program that has the corpus "
+        "open may stop, with the error that the corpus was replaced; start it again.",
+    )
+    compact.add_argument(
+        "corpus",
+        metavar="CORPUS",
+        help="a folder, a pattern such as wiki_*.rox, or a URL of one",
+    )
+    compact.add_argument(
+        "--max-shard-bytes",
+        type=size,
+        metavar="BYTES",
+        default=FULL_SHARD_BYTES,
+        help="largest size of a merged shard (default: 1G)",
     )
 
 

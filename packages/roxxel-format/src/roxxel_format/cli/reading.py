@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import re
 import sys
 import textwrap
 from dataclasses import asdict
@@ -17,6 +16,7 @@ from roxxel_store.amounts import short_count, short_size
 from roxxel_store.command import FOUND, Progress, terminal_width
 from roxxel_store.output import Output
 
+from roxxel_format._read.input_totals import num_joined
 from roxxel_format._read.opening import open_corpus
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named, printable
@@ -40,8 +40,6 @@ _SHORT_FROM = 10_000
 
 _MOST_LETTERS = 160
 """Maximum number of letters of one fact that `info` prints."""
-_JOINED_INPUTS = re.compile("and ([0-9]+) more")
-"""Name under which a shard records the counts of inputs that have no row."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -163,10 +161,10 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
     """Yield a summary of the input files, and the files with most tokens."""
     if not inputs:
         return
-    joined = {each.name: _JOINED_INPUTS.fullmatch(each.name) for each in inputs}
-    num_joined = sum(int(found[1]) for found in joined.values() if found)
-    single = [each for each in inputs if joined[each.name] is None]
-    num_files = len(single) + num_joined
+    single = [each for each in inputs if num_joined(each.name) is None]
+    others = [each for each in inputs if num_joined(each.name) is not None]
+    num_others = sum(num_joined(each.name) or 0 for each in others)
+    num_files = len(single) + num_others
     files = f"{num_files} input file{'s' * (num_files != 1)}"
     yield f"{'inputs':12} {files}{_per_token(inputs)}"
     shown = sorted(single, key=lambda each: -each.num_tokens)
@@ -174,9 +172,8 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
         share = each.num_tokens / max(1, num_tokens)
         label = f"{printable(each.name):>24} {each.num_tokens:>12,} tokens, {share:.1%}"
         yield label + _per_token([each])
-    others = shown[_MOST_INPUTS:]
-    num_others = len(others) + num_joined
-    others += [each for each in inputs if joined[each.name] is not None]
+    others += shown[_MOST_INPUTS:]
+    num_others += len(shown[_MOST_INPUTS:])
     if others:
         count = sum(each.num_tokens for each in others)
         share = count / max(1, num_tokens)
@@ -202,8 +199,14 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     """Return the versions of a corpus, and the columns of the open version."""
     if contents.manifest is None:
         return {}
+    earlier = contents.manifest.earlier
+    pairs = zip(earlier.fingerprints, earlier.num_tokens, strict=True)
     return {
         "versions": [
+            {"fingerprint": fingerprint, "first_tokens": num_tokens}
+            for fingerprint, num_tokens in pairs
+        ]
+        + [
             {"fingerprint": version.fingerprint, "shards": version.num_shards}
             | ({} if version.encoder is None else {"encoded_by": version.encoder})
             for version in contents.manifest.versions
@@ -227,7 +230,12 @@ def _tables_for_people(
     """Return a line for each version and column."""
     found = {
         "versions": [
-            f"{row['fingerprint']}, {_counted(row['shards'], 'shard')}"
+            f"{row['fingerprint']}, "
+            + (
+                f"merged: the first {_counted(row['first_tokens'], 'token')}"
+                if "first_tokens" in row
+                else _counted(row["shards"], "shard")
+            )
             + (f", encoded by {row['encoded_by']}" if "encoded_by" in row else "")
             for row in tables.get("versions", ())
         ],

@@ -1,4 +1,4 @@
-"""Commands that write: copy, adopt, repair and clean."""
+"""Commands that write: copy, compact, adopt, repair and clean."""
 
 from __future__ import annotations
 
@@ -92,6 +92,25 @@ def clean(options: argparse.Namespace) -> int:
         print(f"removed {path}")
     if not removed:
         print(f"{options.corpus}: nothing to remove")
+    return 0
+
+
+def compact(options: argparse.Namespace) -> int:
+    """Merge the small shards of a corpus."""
+    with Progress(f"merging {options.corpus}") as progress:
+        done = Roxxel(options.corpus).compact(
+            max_shard_bytes=options.max_shard_bytes, progress=progress
+        )
+    if not done.num_merged:
+        print(f"{options.corpus}: no small shards follow each other, nothing to merge")
+        return 0
+    earlier = f"{done.num_earlier:,} earlier version{'s' * (done.num_earlier != 1)}"
+    print(
+        f"{options.corpus}: merged {done.num_merged:,} shards into "
+        f"{done.num_written:,} ({short_size(done.num_bytes)}); the corpus has "
+        f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
+        f"{earlier} stay{'s' * (done.num_earlier == 1)} readable"
+    )
     return 0
 
 

@@ -1,0 +1,464 @@
+"""Merge the small shards of a corpus into large ones.
+
+Consecutive shards are merged; a full shard, or one that nothing can join, stays the
+file that it is. Tokens, documents and columns do not change. So every earlier version
+is still the beginning of the corpus, and the new manifest keeps its fingerprint and its
+counts: whoever began with it, such as a run that resumes, reads on.
+
+The new shards are committed as one version, and only then are the old files deleted. An
+append that was committed meanwhile stays: its shards follow the merged ones.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_right
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from itertools import accumulate, chain, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from roxxel_store.files import sync_folder
+from roxxel_store.output import Output
+
+from roxxel_format._read.columns import ColumnFiles
+from roxxel_format._read.input_totals import merged_inputs
+from roxxel_format._read.opening import open_corpus
+from roxxel_format._spec.dtypes import TEXTS, item_size
+from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.tables import (
+    FIRST_IS_CONTINUED,
+    LAST_CONTINUES,
+    BinTable,
+    ColumnTable,
+    EarlierTable,
+    ShardTable,
+    as_table,
+    unit_of,
+)
+from roxxel_format._spec.texts import END_SIZE
+from roxxel_format._version import __version__
+from roxxel_format._write.place import place_of
+from roxxel_format._write.shard_writer import ShardWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+    from roxxel_store.place import Stage
+
+    from roxxel_format._read.contents import Contents
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Layout
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._write.place import Place
+
+_ColumnFile: TypeAlias = "tuple[str | None, int, str]"
+"""Name, size and digest of the file of a column; None, 0 and "" without one."""
+
+FULL_SHARD_BYTES = 1 << 30
+"""Maximum size of a merged shard by default."""
+
+_CHUNK_BYTES = 1 << 22
+_DIGEST_SIZE = 32
+_MOST_SKIPPED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The result of a compaction.
+
+    Attributes:
+        num_merged: Shards that were merged; 0 if there was nothing to do.
+        num_written: Shards that were made of them.
+        num_bytes: Size of the new shards and columns.
+        num_shards: Shards of the corpus now.
+        num_earlier: Earlier versions that stay readable, as beginnings of the corpus.
+        fingerprint: Fingerprint of the current version.
+
+    Example:
+        >>> corpus = Roxxel("daily_*.rox")
+        >>> for day in range(3):
+        ...     written = corpus.write([[day]], vocab_size=9, exist="append")
+        >>> done = corpus.compact()
+        >>> done.num_merged, done.num_shards, done.num_earlier
+        (3, 1, 3)
+    """
+
+    num_merged: int
+    num_written: int
+    num_bytes: int
+    num_shards: int
+    num_earlier: int
+    fingerprint: str
+
+
+def compact(
+    filepath: str | tuple[str, ...],
+    max_shard_bytes: int,
+    timeout_s: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> Compaction:
+    """Merge small shards; see `Roxxel.compact`."""
+    if max_shard_bytes < 1:
+        raise ValueError(f"max_shard_bytes must be positive, got {max_shard_bytes}")
+    place = place_of(filepath, timeout_s)
+    if place.is_one_file:
+        raise ValueError(
+            f"{place.what}: is one file, so there is nothing to merge; pass a folder, "
+            'or a pattern such as "wiki_*.rox"'
+        )
+    if place.existing() is None:
+        raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
+    with ExitStack() as resources:
+        place.enter(resources)
+        contents = open_corpus(filepath, None, timeout_s)
+        manifest = contents.manifest
+        assert manifest is not None  # noqa: S101 - a place with a manifest
+        groups = _groups(manifest, max_shard_bytes)
+        new = _NewFiles(place, contents, manifest, groups, progress)
+        if not new.merged:
+            return _result(manifest, groups, 0)
+        try:
+            new.write_all()
+            place.check_present(new.sizes)
+            committed = _commit(place, manifest, new)
+        except BaseException:
+            place.discard_unlisted(new.sizes)
+            raise
+        place.discard(manifest.file_names() - committed.file_names())
+    return _result(committed, groups, sum(new.sizes.values()))
+
+
+def _result(manifest: Manifest, groups: Sequence[range], num_bytes: int) -> Compaction:
+    merged = [each for each in groups if len(each) > 1]
+    return Compaction(
+        sum(map(len, merged)),
+        len(merged),
+        num_bytes,
+        len(manifest.shards),
+        len(manifest.earlier),
+        str(manifest.fingerprint),
+    )
+
+
+def _groups(manifest: Manifest, max_shard_bytes: int) -> list[range]:
+    """Return consecutive shards to merge, in order; a group of one shard stays.
+
+    A shard of half the size or more is full: to join it, all of it had to be copied for
+    each small shard after it. Shards with different columns are not merged.
+    """
+    groups: list[range] = []
+    size, columns = 0, ()
+    for number, num_bytes in enumerate(manifest.shards.num_bytes):
+        present = tuple(
+            bool(table.names[number]) for table in manifest.columns.values()
+        )
+        is_full = num_bytes >= max_shard_bytes / 2
+        joins = groups and not is_full and present == columns
+        if joins and size + num_bytes <= max_shard_bytes:
+            groups[-1] = range(groups[-1].start, number + 1)
+            size += num_bytes
+        else:
+            groups.append(range(number, number + 1))
+            size = max_shard_bytes if is_full else num_bytes
+        columns = present
+    return groups
+
+
+class _NewFiles:
+    """The shards and columns that replace groups of shards.
+
+    `merged` are the groups of several shards; `sizes` the sizes of the new files.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        contents: Contents,
+        manifest: Manifest,
+        groups: Sequence[range],
+        progress: Callable[[int, int], None] | None,
+    ) -> None:
+        self.sizes: dict[str, int] = {}
+        self.groups = groups
+        self.merged = [each for each in groups if len(each) > 1]
+        self._place = place
+        self._contents = contents
+        self._manifest = manifest
+        self._progress = progress
+        self._done = 0
+        tokens = manifest.shards.num_tokens
+        size = item_size(str(manifest.dtype_name))
+        self._total = sum(tokens[each] for each in chain(*self.merged)) * size
+        self._rows: dict[int, ShardTable] = {}  # by first shard of the group
+        self._columns: dict[tuple[str, int], _ColumnFile] = {}
+
+    def write_all(self) -> None:
+        """Write and publish all files."""
+        new_path = self._place.new_shards()
+        with self._place.files.stage() as folder:
+            for group in self.merged:
+                path, draft = new_path(folder.path)
+                try:
+                    layout = self._write_shard(path, draft, group)
+                    self.sizes[path.name] = layout.sections.stop
+                    folder.publish(path)
+                finally:
+                    if draft is not None:
+                        draft.unlink(missing_ok=True)
+                self._rows[group.start] = shard_table([path.name], [layout])
+                for name, table in self._manifest.columns.items():
+                    if table.names[group.start] is not None:
+                        self._write_column(name, table, path, group, folder)
+
+    def joined(self, current: Manifest) -> Manifest:
+        """Return a manifest with the new files, and all that was appended to it."""
+        count = len(self._manifest.shards)
+        appended = range(count, len(current.shards))
+        groups = [*self.groups, *(range(each, each + 1) for each in appended)]
+        shards = ShardTable.chained(
+            self._rows.get(group.start) or _one(current.shards, group.start)
+            for group in groups
+        )
+        columns = {
+            name: self._joined_column(name, table, groups)
+            for name, table in current.columns.items()
+        }
+        bins = current.bins
+        if bins is not None:
+            padding, cut = (
+                [sum(each[group.start : group.stop]) for group in groups]
+                for each in (bins.padding, bins.cut)
+            )
+            bins = BinTable(bins.unit, padding, cut)
+        (fingerprint,) = shards.fingerprints([len(shards)])
+        last = current.versions[-1]
+        version = replace(last, num_shards=len(shards), fingerprint=fingerprint)
+        return replace(
+            current,
+            shards=shards,
+            columns=columns,
+            bins=bins,
+            versions=(version,),
+            earlier=current.earlier + _earlier(current),
+        )
+
+    def _joined_column(
+        self, name: str, table: ColumnTable, groups: Sequence[range]
+    ) -> ColumnTable:
+        files = [
+            self._columns.get((name, at))
+            or (table.names[at], table.num_bytes[at], table.digests[at])
+            for at in (group.start for group in groups)
+        ]
+        names, sizes, digests = zip(*files, strict=True)
+        return ColumnTable(table.per, table.dtype, names, sizes, digests)
+
+    def _write_shard(self, path: Path, draft: Path | None, group: range) -> Layout:
+        manifest, contents = self._manifest, self._contents
+        block_size = contents.open_shard(group.start).layout.head.block_size
+        writer = ShardWriter(
+            path,
+            manifest.dtype_name,
+            block_size=block_size,
+            separator=manifest.separator if manifest.bins is None else (),
+            metadata=self._metadata(group),
+            draft=draft,
+        )
+        try:
+            flags = manifest.shards.flags
+            if flags[group.start] & FIRST_IS_CONTINUED:
+                writer.mark_first_as_continued()
+            first = 0
+            for number in group:
+                is_last = number == group[-1]
+                joins = not is_last and contents.joined[number + 1]
+                first = self._extend(writer, number, first, joins=joins)
+            if flags[group[-1]] & LAST_CONTINUES:
+                writer.mark_last_as_continued()
+            return writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+
+    def _extend(
+        self, writer: ShardWriter, number: int, first: int, *, joins: bool
+    ) -> int:
+        """Add a shard that begins at item `first`; return where the next begins.
+
+        With `joins`, the last document goes on in the next shard.
+        """
+        shard = self._contents.open_shard(number)
+        ends = shard.document_ends[:-1] if joins else shard.document_ends
+        num_tokens = shard.layout.num_tokens
+        size = shard.layout.head.item_size
+        step = _CHUNK_BYTES // size
+        piece = shard.piece(checked=True)
+
+        def chunks() -> Iterator[Tokens]:
+            for start in range(0, num_tokens, step):
+                stop = min(start + step, num_tokens)
+                if stop < num_tokens:
+                    following = min(stop + step, num_tokens)
+                    shard.will_need(stop, following, checked=True)
+                yield piece[start:stop]
+                self._advance((stop - start) * size)
+
+        writer.extend_stored(chunks(), ends + first)
+        return first + num_tokens
+
+    def _metadata(self, group: range) -> dict[str, Any]:
+        """Return the metadata of the first shard, with the counts of all."""
+        every = [self._contents.open_shard(number).metadata() for number in group]
+        found = {**every[0], "created_by": f"roxxel-format {__version__}"}
+        # A corpus of one file may have been adopted; `clean` would never remove it.
+        found.pop("arguments", None)
+        for name in ("input_files", "skipped", "padding", "cut"):
+            found.pop(name, None)
+        stops = [version.num_shards for version in self._manifest.versions]
+        inputs = merged_inputs(
+            (bisect_right(stops, number), as_table(each.get("input_files")))
+            for number, each in zip(group, every, strict=True)
+        )
+        if inputs["names"]:
+            found["input_files"] = inputs
+        skipped = [as_table(each["skipped"]) for each in every if "skipped" in each]
+        if skipped:
+            errors = chain.from_iterable(each.get("errors", ()) for each in skipped)
+            found["skipped"] = {
+                "number": sum(each.get("number", 0) for each in skipped),
+                "errors": [*islice(errors, _MOST_SKIPPED)],
+            }
+        bins = self._manifest.bins
+        if bins is not None:
+            of_group = bins.of(group)
+            found["padding"], found["cut"] = of_group.num_padding, of_group.num_cut
+        return found
+
+    def _write_column(
+        self, name: str, table: ColumnTable, shard: Path, group: range, folder: Stage
+    ) -> None:
+        """Write the file of a column for a merged shard, and publish it."""
+        unique = secrets.token_hex(4)
+        path = shard.with_name(self._place.name.column(shard.name, name, unique).name)
+        files = ColumnFiles(name, self._contents)
+        digest = blake2b(digest_size=_DIGEST_SIZE)
+        size = 0
+        with Output(path) as output:
+            for data in _values(files, table, group):
+                output.write(data)
+                digest.update(data)
+                size += len(data)
+            output.rename()
+        sync_folder(path.parent)
+        self.sizes[path.name] = size
+        folder.publish(path)
+        self._columns[name, group.start] = path.name, size, digest.hexdigest()
+
+    def _advance(self, num_bytes: int) -> None:
+        self._done += num_bytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+def _values(files: ColumnFiles, table: ColumnTable, group: range) -> Iterator[bytes]:
+    """Yield the bytes of a column's file that holds the values of several files."""
+    ends: list[npt.NDArray[np.uint64]] = []
+    first = np.uint64(0)
+    for number in group:
+        file = files.open(number, is_verified=True)
+        size = file.num_bytes
+        if table.dtype == TEXTS:
+            size -= files.num_items[number] * END_SIZE
+            of_file = np.frombuffer(file.read(size, file.num_bytes), "<u8")
+            ends.append(of_file + first)
+            first += np.uint64(size)
+        for start in range(0, size, _CHUNK_BYTES):
+            yield file.read(start, min(start + _CHUNK_BYTES, size))
+    for each in ends:
+        yield each.tobytes()
+
+
+def _one(shards: ShardTable, number: int) -> ShardTable:
+    """Return a table of one shard."""
+    return ShardTable(*([value] for value in shards.row(number)))
+
+
+def _commit(place: Place, manifest: Manifest, new: _NewFiles) -> Manifest:
+    """Commit the new files in place of those of a manifest; return the new manifest.
+
+    Shards that were appended meanwhile stay.
+
+    Raises:
+        FileExistsError: Another write changed what was merged.
+    """
+    while True:
+        current = place.begin(replaces=False).manifest
+        if not _continues(current, manifest):
+            raise FileExistsError(
+                f"{place.manifest}: another write replaced the corpus or a column "
+                "meanwhile, so nothing was merged; compact again"
+            )
+        committed = new.joined(current)
+        place.is_uncertain = True
+        if place.commit(committed):
+            place.is_uncertain = False
+            return committed
+        place.is_uncertain = False
+
+
+def _continues(current: Manifest, manifest: Manifest) -> bool:
+    """Return whether all files of a manifest are still those of its shards."""
+    count = len(manifest.shards)
+    if [*current.shards.names[:count]] != [*manifest.shards.names]:
+        return False
+    files = {name: table.first(count) for name, table in current.columns.items()}
+    written = {name: table for name, table in files.items() if any(table.names)}
+    return written == manifest.columns_of(count)
+
+
+def _earlier(manifest: Manifest) -> EarlierTable:
+    """Return the versions of a manifest as beginnings of the corpus."""
+    shards, bins = manifest.shards, manifest.bins
+    counts = [version.num_shards for version in manifest.versions]
+    nothing = [0] * len(shards)
+    lows, highs = _ranges(shards)
+    own = shards.own_documents(unit_of(bins))
+    padding, cut = (nothing, nothing) if bins is None else (bins.padding, bins.cut)
+    sums = ([*accumulate(each)] for each in (shards.num_tokens, own, padding, cut))
+    tokens, documents, paddings, cuts = (
+        [each[count - 1] for count in counts] for each in sums
+    )
+    digests = {
+        name: table.value_digests(counts) for name, table in manifest.columns.items()
+    }
+    return EarlierTable(
+        [version.fingerprint for version in manifest.versions],
+        tokens,
+        documents,
+        [lows[count - 1] for count in counts],
+        [highs[count - 1] for count in counts],
+        paddings,
+        cuts,
+        {name: each for name, each in digests.items() if any(each)},
+    )
+
+
+def _ranges(shards: ShardTable) -> tuple[list[int], list[int]]:
+    """Return the least and greatest item of all shards up to each; 0 without items."""
+    lows: list[int] = []
+    highs: list[int] = []
+    low, high, is_empty = 0, 0, True
+    rows = zip(shards.min_values, shards.max_values, shards.num_tokens, strict=True)
+    for least, greatest, num_tokens in rows:
+        if num_tokens:
+            low = least if is_empty else min(low, least)
+            high = greatest if is_empty else max(high, greatest)
+            is_empty = False
+        lows.append(low)
+        highs.append(high)
+    return lows, highs

@@ -1,0 +1,351 @@
+"""Merging the shards of many appends changes no token, document, column or version."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError, ShardWriter
+from roxxel_format.cli import main
+
+from .helpers import corpus_of, documents_of, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+APPENDS = st.lists(
+    st.lists(st.integers(0, 900), min_size=1, max_size=4), min_size=1, max_size=5
+)
+
+
+def grown(pattern: str | Path, appends: list[list[int]], **options: Any) -> Roxxel:
+    """Write a corpus by appends of documents of these lengths, each with an id."""
+    corpus = Roxxel(pattern)
+    given: dict[str, Any] = {
+        "document_id": "id",
+        "dtype": "uint16",
+        "block_size": 512,
+        **options,
+    }
+    for number, lengths in enumerate(appends):
+        documents = documents_of(*lengths, seed=number)
+        rows = [
+            {"text": each, "id": f"{number}-{at}" * at}
+            for at, each in enumerate(documents)
+        ]
+        corpus.write(rows, exist="append", **given)
+    return corpus
+
+
+def view_of(corpus: Roxxel) -> dict[str, Any]:
+    """Return all that can be read of a version, but how it is divided into shards."""
+    columns = [corpus.column(name) for name in corpus.columns]
+    span = corpus.document_spans(0, corpus.num_tokens)
+    return {
+        "fingerprint": corpus.fingerprint,
+        "tokens": corpus.tokens[:].tolist(),
+        "documents": [each.tolist() for each in corpus.documents],
+        "with separators": [
+            corpus.document_range(number) for number in range(corpus.num_documents)
+        ],
+        "spans": span.tolist(),
+        "lengths": corpus.document_lengths(),
+        "range": corpus.token_range_seen,
+        "bins": (corpus.unit, corpus.num_padding, corpus.num_cut),
+        "columns": {
+            each.name: (each.per, each[:].tolist(), each.digest) for each in columns
+        },
+    }
+
+
+def views_of(corpus: Roxxel) -> list[dict[str, Any]]:
+    return [view_of(corpus.with_version(each)) for each in corpus.versions]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    appends=APPENDS,
+    separator=st.sampled_from([None, 7]),
+    arranged=st.sampled_from([{}, {"pack": 64}, {"max_shard_bytes": 8300}]),
+    column_after=st.integers(0, 4),
+    most=st.sampled_from([1, 9000, 14_000, 1 << 20]),
+)
+def test_every_version_reads_as_before(
+    appends: list[list[int]],
+    separator: int | None,
+    arranged: dict[str, int],
+    column_after: int,
+    most: int,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        pattern = Path(folder, "c_*.rox")
+        if arranged.get("pack") and separator is None:
+            appends = [[each + 1 for each in lengths] for lengths in appends]
+        options: dict[str, Any] = {"separator": separator, **arranged}
+        corpus = grown(pattern, appends[:column_after], **options)
+        if column_after:
+            corpus.write_column("mask", np.arange(corpus.num_tokens) % 3 == 0)
+        corpus = grown(pattern, appends, **options)
+        before, shards = views_of(corpus), corpus.num_shards
+        partial = corpus.partial_columns
+
+        first = corpus.compact(max_shard_bytes=most)
+        corpus.compact(max_shard_bytes=2 * most)
+
+        after = views_of(corpus)
+        assert after[: len(before)] == before
+        assert {**after[-1], "fingerprint": "", "columns": {}} == {
+            **before[-1],
+            "fingerprint": "",
+            "columns": {},
+        }
+        assert corpus.partial_columns == partial
+        assert corpus.num_shards <= first.num_shards
+        assert first.num_shards == shards - first.num_merged + first.num_written
+        assert corpus.verify().ok
+        assert corpus.leftovers() == []
+
+
+def test_a_corpus_grows_and_is_compacted_again_and_again(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30, 0], [5], [70]], separator=9)
+    seen = views_of(corpus)
+    for turn in range(3):
+        corpus.compact()
+        grown(tmp_path / "c_*.rox", [[40, turn], [8]], separator=9)
+        corpus = Roxxel(tmp_path / "c_*.rox")
+        seen += views_of(corpus)[len(seen) :]
+    corpus.compact()
+
+    assert views_of(corpus)[: len(seen)] == seen
+    assert len(names_in(tmp_path)) == 3  # manifest, shard and column
+
+
+def test_a_reader_of_a_merged_file_says_that_the_corpus_was_replaced(
+    tmp_path: Path,
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    opened = Roxxel(corpus.filepath)
+    old = opened.tokens[:30].copy()
+
+    corpus.compact()
+
+    with pytest.raises(ShardError, match="replaced"):
+        _ = opened.tokens[30:]
+    opened.close()  # The next use opens the same version.
+    assert np.array_equal(opened.tokens[:30], old)
+    assert opened.num_tokens == 70
+
+
+def test_columns_that_are_written_later_are_read_at_earlier_versions(
+    tmp_path: Path,
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    corpus.write_column("mask", np.zeros(70, np.uint8))
+    first, _ = corpus.versions
+    zeros = corpus.with_version(first).column("mask").digest
+    corpus.compact()
+    assert corpus.with_version(first).column("mask").digest == zeros
+
+    corpus.write_column("mask", np.arange(70, dtype=np.uint8), exist="replace")
+
+    column = corpus.with_version(first).column("mask")
+    assert column[:].tolist() == [*range(30)]
+    assert column.digest != zeros
+
+
+def test_full_shards_stay_the_files_that_they_are(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[900], [5], [6], [900], [7]])
+    before = corpus.paths
+
+    done = corpus.compact(max_shard_bytes=12_000)
+
+    assert [before[0], before[3], before[4]] == [*corpus.paths[:1], *corpus.paths[2:]]
+    assert (done.num_merged, done.num_written, done.num_shards) == (2, 1, 4)
+
+
+def test_an_append_that_is_committed_meanwhile_stays(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    versions = [*corpus.versions]
+
+    def append(_done: int, total: int) -> None:
+        if _done == total and len(Roxxel(corpus.filepath).versions) == 2:
+            Roxxel(corpus.filepath).write(
+                [{"text": np.array([1, 2]), "id": "late"}],
+                exist="append",
+                document_id="id",
+                dtype="uint16",
+            )
+
+    done = corpus.compact(progress=append)
+
+    assert (corpus.num_tokens, corpus.num_shards) == (72, 2)
+    assert corpus.versions[:2] == versions
+    assert done.num_earlier == 3
+    assert corpus.column("id")[-1] == "late"
+
+
+def test_a_replacement_meanwhile_refuses_the_compaction(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+
+    def replace(_done: int, _total: int) -> None:
+        Roxxel(corpus.filepath).write([np.array([1])], exist="replace")
+
+    with pytest.raises((FileExistsError, ShardError), match="replaced"):
+        corpus.compact(progress=replace)
+
+    assert Roxxel(corpus.filepath).tokens[:].tolist() == [1]
+    assert len(names_in(tmp_path)) == 2
+
+
+def test_a_damaged_block_is_found_before_anything_is_committed(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    path = Path(corpus.paths[1])
+    data = bytearray(path.read_bytes())
+    data[4100] ^= 1
+    path.write_bytes(data)
+    names = names_in(tmp_path)
+
+    with pytest.raises(ShardError, match=f"{path.name}.*block 0"):
+        corpus.compact()
+
+    assert names_in(tmp_path) == names
+
+
+def kill_at(number: int, action: Callable[[], object]) -> int:
+    """Run something in a child, and kill it before its call `number` of the disk."""
+    calls = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls > number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        return call
+
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            names = ("write", "fsync", "rename", "replace", "unlink")
+            for name in names:
+                mock.patch.object(os, name, counted(getattr(os, name))).start()
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.long
+def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    expected = views_of(grown(source / "c_*.rox", [[30, 2], [40], [50, 1]]))
+    outcomes: set[int] = set()
+    for number in range(200):
+        folder = tmp_path / "killed"
+        shutil.copytree(source, folder)
+        corpus = Roxxel(folder / "c_*.rox")
+
+        code = kill_at(number, Roxxel(folder / "c_*.rox").compact)
+
+        assert views_of(corpus)[: len(expected)] == expected
+        outcomes.add(corpus.num_shards)
+        with suppress(FileNotFoundError):
+            corpus.remove_leftovers()
+        assert corpus.verify().ok
+        assert len(names_in(folder)) == 1 + 2 * corpus.num_shards
+        shutil.rmtree(folder)
+        if not code:
+            break
+        assert code == -signal.SIGKILL
+    else:
+        pytest.fail("the compaction never ended")
+    assert outcomes == {1, 3}
+
+
+def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
+    tmp_path: Path,
+) -> None:
+    for number in range(3):
+        path = tmp_path / f"c_{number:05d}.rox"
+        record = {
+            "numbers": [0],
+            "names": [f"part-{number}"],
+            "documents": [1],
+            "tokens": [2],
+            "text_bytes": [5],
+        }
+        skipped = {"number": 1, "errors": [f"bad {number}"]}
+        metadata = {"source": number, "input_files": record, "skipped": skipped}
+        with ShardWriter(path, "uint16", metadata=metadata) as writer:
+            writer.append(np.array([number, 1], np.uint16))
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.adopt()
+
+    corpus.compact()
+
+    assert corpus.metadata["source"] == 0
+    assert corpus.metadata["skipped"] == {
+        "number": 3,
+        "errors": ["bad 0", "bad 1", "bad 2"],
+    }
+    assert [each.name for each in corpus.input_totals()] == [
+        "part-0",
+        "part-1",
+        "part-2",
+    ]
+    assert sum(each.num_tokens for each in corpus.input_totals()) == corpus.num_tokens
+
+
+def test_the_command_says_what_was_merged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40], [50]])
+    first = corpus.versions[0]
+
+    assert main(["compact", corpus.filepath]) == 0  # pyright: ignore[reportArgumentType]
+    said = capsys.readouterr().out
+    assert all(
+        each in said for each in ("merged 3 shards into 1", "3 earlier versions")
+    )
+    assert main(["compact", str(tmp_path)]) == 0
+    assert "nothing to merge" in capsys.readouterr().out
+    assert main(["info", str(tmp_path), "--no-lengths"]) == 0
+    assert f"{first}, merged: the first 30 tokens" in capsys.readouterr().out
+
+
+def test_what_cannot_be_compacted_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "one.rox").write([np.array([1])])
+    corpus_of(tmp_path / "c", documents_of(5))
+
+    assert main(["compact", str(tmp_path / "one.rox")]) == 1
+    assert "is one file" in capsys.readouterr().err
+    assert main(["compact", str(tmp_path / "none_*.rox")]) == 1
+    assert "no such corpus" in capsys.readouterr().err
+    assert names_in(tmp_path / "c") == ["c_00000.rox", "c_manifest.json"]
+
+
+def test_a_copy_of_an_earlier_state_is_brought_up_to_date(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    corpus.copy_to(tmp_path / "copy" / "c_*.rox")
+    corpus.compact()
+
+    corpus.copy_to(tmp_path / "copy" / "c_*.rox")
+
+    assert views_of(Roxxel(tmp_path / "copy")) == views_of(corpus)
+    assert len(names_in(tmp_path / "copy")) == 3
