@@ -4,6 +4,10 @@ A page of docs/reference/ has lines such as `<!-- generated: config -->`. When S
 reads the page, it gets the tables of the declarations that the program itself obeys in
 their place: the dataclasses of a config, the parsers of the commands. So the reference
 cannot be out of date, and nobody edits it. Names in docstrings link to their own entry.
+
+    python docs/generated.py config
+
+prints what the site shows in place of `<!-- generated: config -->`.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
+import sys
 from dataclasses import MISSING, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -121,7 +126,12 @@ def config() -> str:
         **documented(foreign.open_foreign),
         "path": "A file, a folder, a pattern, a list of these, or a URL.",
         "policy": "What happens when the corpus runs out, as in `policies`.",
-        "tokenizer": "The tokenizer of a corpus that records none.",
+        "tokenizer": (
+            "Name of the tokenizer of a corpus that records none, such as `gpt2`. It "
+            "is compared with the names that the other corpora record, and no file is "
+            "read: commands that show text look for the recorded file beside the "
+            "shards, then in the working folder."
+        ),
         **{
             name: documented(foreign.FlatTokens).get(name, "")
             for name in ("dtype", "offset")
@@ -229,3 +239,8 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", read)
     app.add_role("name", name_role)
     return {"parallel_read_safe": True}
+
+
+if __name__ == "__main__":
+    for each in sys.argv[1:]:
+        sys.stdout.write(PAGES[each]())

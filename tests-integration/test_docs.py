@@ -237,6 +237,18 @@ def test_reference_is_made_from_the_code() -> None:
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
 
 
+def test_a_reader_without_the_site_prints_the_reference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs/reference/config.md").read_text("utf-8")
+    assert "`python docs/generated.py config`" in page
+    monkeypatch.setattr(sys, "argv", ["generated.py", "config"])
+
+    runpy.run_path(str(ROOT / "docs/generated.py"), run_name="__main__")
+
+    assert "| `save_path` |" in capsys.readouterr().out
+
+
 def test_reference_names_the_variables_that_the_code_reads() -> None:
     page = (ROOT / "docs/reference/environment.md").read_text("utf-8")
     read = re.compile(r"""environ(?:\.get)?[\[(]"([A-Z_]+)\"""")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel.cli import main
 
+from .pages import write_description
 from .runs import said
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def write_two(folder: Path) -> None:
         },
         log="2026-01-01T00:00:00Z INFO starts: 4 steps\n",
     )
+    for step in (2, 3):
+        write_description(folder / "runs" / "done", step)
     write_run(
         folder / "runs" / "old" / "failed",
         {"kind": "train", "step": 1, "loss": "nan", "time": at(1)},
@@ -56,11 +59,12 @@ def test_runs_are_listed_with_the_newest_last(
 
     head, failed, done = said(capsys, "ls").splitlines()
 
-    assert head.split()[:3] == ["run", "status", "step"]
+    assert head.split()[:4] == ["run", "status", "step", "saved"]
     assert failed.split()[:5] == ["runs/old/failed", "ended", "with", "an", "error"]
     assert done.split()[:5] == ["runs/done", "complete", "4", "of", "4"]
-    assert done.split()[5:8] == ["2.5000", "2.2500", "10,000"]
-    assert done.split()[8] == "44%"  # 2 steps of 2 minutes, in 9 minutes
+    assert done.split()[5] == "3"  # a start would continue from this step
+    assert done.split()[6:9] == ["2.5000", "2.2500", "10,000"]
+    assert done.split()[9] == "44%"  # 2 steps of 2 minutes, in 9 minutes
     assert done.endswith("d ago")
 
 
@@ -74,6 +78,7 @@ def test_runs_are_listed_as_json(
     assert failed["loss"] is None
     assert failed["status"] == "ended with an error"
     assert (done["step"], done["total_steps"], done["eval_loss"]) == (4, 4, 2.25)
+    assert (done["saved_step"], failed["saved_step"]) == (3, None)
     assert done["time"] == at(9)
 
 

@@ -93,9 +93,9 @@ class Curriculum:
             batches: the order and the state of a run use `"self"`, so a run may add,
             change or drop the name when it resumes.
         tokenizers: Name of the tokenizer by source, instead of what the corpus records.
-            Sources whose ids certainly mean different text are an error, and the plan
-            notes those that record no tokenizer. Declare the tokenizer of such a source
-            if you know it.
+            Names are compared, and no file is read. Sources whose ids certainly mean
+            different text are an error, and the plan notes those that record no
+            tokenizer. Declare the tokenizer of such a source if you know it.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.

@@ -82,7 +82,7 @@ def text_codec(
         corpus: The corpus. A corpus of bytes without a tokenizer holds UTF-8 text.
         tokenizer: The corpus's tokenizer, as for `Roxxel.write`. None loads the
             recorded tokenizer from the folder of the shards, the working folder, or the
-            hub.
+            hub, in this order.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
@@ -101,7 +101,14 @@ def text_codec(
         return _codec_of(of_bytes, recorded)
     name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
     beside = Path(corpus.paths[0]).parent / name
-    return _codec_of(str(beside) if beside.is_file() else name, recorded)
+    try:
+        return _codec_of(str(beside) if beside.is_file() else name, recorded)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{name}: the corpus records this path of its tokenizer, but the file is "
+            f"neither in the shards' folder {beside.parent} nor in the working folder; "
+            "copy it beside the shards"
+        ) from error
 
 
 def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:

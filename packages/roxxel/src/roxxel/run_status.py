@@ -27,6 +27,8 @@ class RunStatus:
         run: Folder or URL of the run.
         status: As for `status_of`.
         step: Updates done, from the newest row of the log.
+        saved_step: Step of the newest sound checkpoint, from which the next start
+            continues; None without one.
         total_steps: Updates of the whole run; None if the log does not record them.
         loss: Training loss of the newest row; None without one.
         eval_loss: Held-out loss of the newest evaluation, the least of several sets;
@@ -48,6 +50,7 @@ class RunStatus:
     run: str
     status: str
     step: int
+    saved_step: int | None
     total_steps: int | None
     loss: float | None
     eval_loss: float | None
@@ -57,7 +60,7 @@ class RunStatus:
 
 
 def read_status(run: RunFolder) -> RunStatus:
-    """Read how a run stands, from its logs.
+    """Read how a run stands, from its logs and its checkpoints.
 
     Raises:
         RunFolderError: A log is not a regular file.
@@ -79,6 +82,7 @@ def read_status(run: RunFolder) -> RunStatus:
         run=str(run),
         status=status_of(run, step, total_steps, entries),
         step=step,
+        saved_step=max((each.step for each in run.checkpoints()[0]), default=None),
         total_steps=total_steps,
         loss=number(train.get("loss")),
         eval_loss=min(losses, default=None),

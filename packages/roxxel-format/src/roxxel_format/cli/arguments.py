@@ -179,7 +179,7 @@ def _add_readers(commands: Any) -> None:
         "--tokenizer",
         metavar="PATH",
         help="tokenizer.json, its folder, or a Hugging Face name (default: the "
-        "recorded one)",
+        "recorded one, beside the shards or in the working folder)",
     )
     cat.add_argument(
         "--width",

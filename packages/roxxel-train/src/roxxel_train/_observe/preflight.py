@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-
-from roxxel_train._step.placement import in_bytes
+from roxxel_store.amounts import short_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,12 +52,12 @@ class Preflight:
         """Return one line for each finding."""
         lines = [str(shape) for shape in self.compiled]
         if self.device_limit_bytes is not None:
-            lines.append(f"a device has {in_bytes(self.device_limit_bytes)}")
-        lines.append(f"a checkpoint holds {in_bytes(self.checkpoint_bytes)}")
+            lines.append(f"a device has {short_size(self.device_limit_bytes)}")
+        lines.append(f"a checkpoint holds {short_size(self.checkpoint_bytes)}")
         if self.disk_needed_bytes is not None and self.disk_free_bytes is not None:
             lines.append(
-                f"checkpoints need {in_bytes(self.disk_needed_bytes)} more, "
-                f"{in_bytes(self.disk_free_bytes)} are free"
+                f"checkpoints need {short_size(self.disk_needed_bytes)} more, "
+                f"{short_size(self.disk_free_bytes)} are free"
             )
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"problem: {problem}" for problem in self.problems]
@@ -86,8 +85,9 @@ def find_problems(
     limit = min(limits, default=None)
     problems = [
         f"batches of {' x '.join(map(str, shape.shape))} need about "
-        f"{in_bytes(shape.device_bytes or 0)} on a device that has {in_bytes(limit)}; "
-        "raise grad_accum_steps, shard the model or use smaller batches"
+        f"{short_size(shape.device_bytes or 0)} on a device that has "
+        f"{short_size(limit)}; raise grad_accum_steps, shard the model or use smaller "
+        "batches"
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]
@@ -101,8 +101,8 @@ def find_problems(
         free = shutil.disk_usage(next(path for path in above if path.exists())).free
         if needed > free:
             problems.append(
-                f"{folder}: {num_checkpoints} checkpoints need {in_bytes(needed)} more "
-                f"but {in_bytes(free)} are free; make room or lower max_to_keep"
+                f"{folder}: {num_checkpoints} checkpoints need {short_size(needed)} "
+                f"more but {short_size(free)} are free; make room or lower max_to_keep"
             )
     return Preflight(
         compiled, limit, checkpoint_bytes, needed, free, tuple(problems), tuple(notes)

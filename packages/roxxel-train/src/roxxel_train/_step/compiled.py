@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+from roxxel_store.amounts import short_size
 
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._step.diagnose.calls import explained
@@ -29,7 +30,6 @@ from roxxel_train._step.diagnose.used import (
 )
 from roxxel_train._step.diagnose.vocabulary import token_lookups
 from roxxel_train._step.loss import LOSS_WEIGHT
-from roxxel_train._step.placement import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -76,7 +76,7 @@ class CompiledShape:
         line = f"compiled for batches of {rows} x {columns} in {self.seconds:.1f} s"
         if self.device_bytes is None:
             return line
-        return f"{line}; about {in_bytes(self.device_bytes)} a device"
+        return f"{line}; about {short_size(self.device_bytes)} a device"
 
 
 class CompiledAhead:

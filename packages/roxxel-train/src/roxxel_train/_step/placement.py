@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from roxxel_store.amounts import short_size
 
 from roxxel_train._step.fed import Fed
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 _MOST_PARTS = 1 << 16
 _SHOWN_PARTS = 4
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def instead_of_set_mesh(mesh: Mesh) -> AbstractContextManager[object]:
@@ -234,22 +234,7 @@ def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if share > memory:
         raise ValueError(
-            f"a batch of {shape[0]} x {shape[1]} needs {in_bytes(share)} or more in "
-            f"each process, and this machine has {in_bytes(memory)} of memory; lower "
+            f"a batch of {shape[0]} x {shape[1]} needs {short_size(share)} or more in "
+            f"each process, and this machine has {short_size(memory)} of memory; lower "
             "batch_size or seq_len"
         )
-
-
-def in_bytes(number: float) -> str:
-    """Return a size with a binary unit.
-
-    >>> in_bytes(3 * 2**20)
-    '3.0 MiB'
-    """
-    exponent = 0
-    while abs(number) >= 1024 and exponent < len(_UNITS):
-        number /= 1024
-        exponent += 1
-    return (
-        f"{number:,.1f} {_UNITS[exponent - 1]}" if exponent else f"{number:.0f} bytes"
-    )

@@ -23,16 +23,20 @@ if TYPE_CHECKING:
     from roxxel.run_status import RunStatus
 
 DESCRIPTION = """\
-List runs: status, steps, training loss, held-out loss, tokens a second, the
-share of the wall time in steps that were kept (not lost to a restart, not
-idle), and how long ago the newest row of the log was written. Name runs, or
-folders that hold runs, up to three levels deep. Without a name, the runs below
-the working folder are listed.
+List runs: status, steps done, the step of the newest checkpoint (from which a
+start would continue), training loss, held-out loss, tokens a second, the share
+of the wall time in steps that were kept (not lost to a restart, not idle), and
+how long ago the newest row of the log was written. Name runs, or folders that
+hold runs, up to three levels deep. Without a name, the runs below the working
+folder are listed.
 """
 
 _DEEPEST = 3
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-_COLUMNS = ("run", "status", "step", "loss", "held-out", "tokens/s", "kept", "last row")
+_COLUMNS = (
+    *("run", "status", "step", "saved", "loss", "held-out", "tokens/s", "kept"),
+    "last row",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,6 +102,7 @@ def _cells(row: RunStatus) -> tuple[str, ...]:
         row.run,
         row.status,
         f"{row.step:,}{total}",
+        _number(row.saved_step, ",d"),
         _number(row.loss, ".4f"),
         _number(row.eval_loss, ".4f"),
         _number(row.tokens_per_s, ",.0f"),

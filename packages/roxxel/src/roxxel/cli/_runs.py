@@ -48,7 +48,10 @@ def add_run_arguments(
         parser.add_argument(
             "--tokenizer",
             metavar="PATH",
-            help="tokenizer of the corpora (default: the recorded one)",
+            help=(
+                "tokenizer of the corpora (default: the recorded one, beside the "
+                "shards or in the working folder)"
+            ),
         )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
