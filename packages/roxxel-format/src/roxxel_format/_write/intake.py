@@ -7,7 +7,7 @@ import math
 import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,7 +22,6 @@ from roxxel_format._write.casting import (
 )
 from roxxel_format._write.fields import TO_END, EncodedRow, Row
 from roxxel_format._write.options import Separator
-from roxxel_format._write.rows import RowError, as_rows
 from roxxel_format._write.tokenizers import (
     chat_renderer,
     chat_tokenizer,
@@ -41,6 +40,10 @@ if TYPE_CHECKING:
 _BATCH_TEXTS = 256
 _BATCH_CHARACTERS = 1 << 20
 _NO_TOKENS = np.empty(0, np.int64)
+
+
+class _RowError(DocumentError):
+    """A row is not a mapping, or lacks a field."""
 
 
 def load_intake(
@@ -290,9 +293,9 @@ class Intake:
         of_parts, before, after = self._for_parts(fields)
         of_chats: deque[Spans] = deque()
         if fields.chat:
-            parts = self._chats_of(as_rows(rows, fields), waiting, of_chats)
+            parts = self._chats_of(_as_rows(rows, fields), waiting, of_chats)
         else:
-            parts = _parts_of(as_rows(rows, fields), waiting)
+            parts = _parts_of(_as_rows(rows, fields), waiting)
         arrays = of_parts.arrays(parts)
         num_dropped = num_yielded = 0
         while True:
@@ -301,7 +304,7 @@ class Intake:
                 if first is None:
                     return
                 found = [first] if fields.prompt is None else [first, next(arrays)]
-            except RowError:
+            except _RowError:
                 raise
             except (DocumentError, DocumentTypeError) as error:
                 named = error
@@ -531,3 +534,33 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
     raise DocumentError(
         number, " holds an integer of more than 64 bits; correct the document"
     )
+
+
+def _as_rows(rows: Iterable[object], fields: Fields) -> Iterator[Row]:
+    """Convert mappings to `Row` objects; rows read from files already are."""
+    for number, row in enumerate(rows):
+        yield row if isinstance(row, Row) else _row(number, row, fields)
+
+
+def _row(number: int, row: object, fields: Fields) -> Row:
+    """Return the document of a mapping."""
+    if not isinstance(row, Mapping):
+        raise _RowError(
+            number,
+            f" is a {type(row).__name__}; pass a mapping with the fields "
+            f"{' and '.join(map(repr, fields.names))}",
+        )
+    table = cast("Mapping[str, object]", row)
+    for name in fields.names:
+        if name not in table:
+            raise _RowError(
+                number,
+                f" has no field {name!r}, only {', '.join(map(str, table))}; name the "
+                "fields of the rows",
+            )
+    try:
+        document = fields.document(table)
+    except ValueError as error:
+        raise _RowError(number, f": its {error}") from error
+    assert isinstance(document, Row)  # noqa: S101 - `fields` needs rows
+    return document
