@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 from roxxel_format.writing import CorpusFiles
 from roxxel_store.files import matches_in
 from roxxel_store.patterns import in_natural_order, is_pattern, matches_of
+from roxxel_store.urls import url_of
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
 from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._inputs.input_record import Inputs
 from roxxel_prepare._inputs.object_listing import found_objects
-from roxxel_prepare._inputs.tables import files_of_dataset, without_side_files
+from roxxel_prepare._inputs.tables import files_of_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roxxel_store.client import ObjectVersion
+
+_SIDE_FILES = (".index", ".metadata", ".loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,9 @@ def find_inputs(
     left_out: list[str] = []
     objects: dict[str, ObjectVersion] = {}
     for path in paths:
-        in_bucket = found_objects(path)
-        if in_bucket is not None:
-            folder, listed = in_bucket
+        url = url_of(path)
+        if url is not None:
+            folder, listed = found_objects(url, is_folder=path.endswith("/"))
             objects |= listed
             each = _Found([*listed], folder)
         else:
@@ -81,7 +84,7 @@ def find_inputs(
         if each.folder is None:
             named.update(data)
         left_out += {*each.files}.difference(data)
-    files = without_side_files(found)
+    files = _without_side_files(found)
     mixture = check_kinds(files, form, named)
     if mixture is not None:
         sys.stderr.write(mixture + "\n")
@@ -110,6 +113,13 @@ def check_fields(inputs: Inputs, given: Mapping[str, str | bool | None]) -> None
                 f"{' and '.join(options)}; leave the option out, pass files of rows "
                 "(JSON, CSV, Parquet, Arrow), or name their --format"
             )
+
+
+def _without_side_files(paths: list[str]) -> list[str]:
+    """Return the paths, without indexes and other side files of `.ds` files."""
+    tokens = {path for path in paths if path.endswith(".ds")}
+    side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
+    return [path for path in paths if path not in side]
 
 
 def _data(found: _Found, outputs: Sequence[str]) -> list[str]:

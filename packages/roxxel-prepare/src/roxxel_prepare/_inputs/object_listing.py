@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.client import Bucket, bucket_of
 from roxxel_store.errors import BucketError
 from roxxel_store.patterns import in_natural_order
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, url_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_prepare._inputs.tables import files_of_dataset
 
@@ -27,10 +27,10 @@ _SYMBOLS = re.compile(r"\[!?\]?[^]]*\]|.")
 """A set of characters such as `[0-9]`, or one character."""
 
 
-def found_objects(path: str) -> tuple[str | None, dict[str, ObjectVersion]] | None:
+def found_objects(
+    url: str, *, is_folder: bool
+) -> tuple[str | None, dict[str, ObjectVersion]]:
     """Return the folder that was searched, and the objects of a URL in natural order.
-
-    None for a path on a disk.
 
     As on a disk, a folder means its objects, and those of the folders in it. In a
     pattern, `*` and `[...]` stand for parts of a name, and `**` for folders. The folder
@@ -39,12 +39,8 @@ def found_objects(path: str) -> tuple[str | None, dict[str, ObjectVersion]] | No
     Raises:
         BucketError: The store cannot be listed, or reports no version of an object.
         FileNotFoundError: There is no such object.
-        ValueError: The URL is not valid, or a web server would have to be listed.
+        ValueError: A web server would have to be listed.
     """
-    url = url_of(path)
-    if url is None:
-        return None
-    is_folder = path.endswith("/")
     is_web = url.startswith(("http://", "https://"))
     if is_web and (is_folder or glob.has_magic(url)):
         raise ValueError(

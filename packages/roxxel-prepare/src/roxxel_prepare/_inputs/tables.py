@@ -35,20 +35,12 @@ if TYPE_CHECKING:
     from roxxel_prepare._inputs.unit import Span
 
 _RUN_BYTES = 1 << 24
-_SIDE_FILES = (".index", ".metadata", ".loss")
 _ARROW_FILE = b"ARROW1"
 _CONTINUATION = 0xFFFFFFFF
 # Numbers of fields in the flatbuffer `Message`, and the type of a record batch.
 _HEADER_TYPE, _BODY_LENGTH = 1, 3
 _RECORD_BATCH = 3
 _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
-
-
-def without_side_files(paths: list[str]) -> list[str]:
-    """Return the paths, without indexes and other side files of `.ds` files."""
-    tokens = {path for path in paths if path.endswith(".ds")}
-    side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
-    return [path for path in paths if path not in side]
 
 
 def files_of_dataset(
