@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 - `roxxel` reads the types
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum._arguments import (
     checked_count,
@@ -93,19 +93,9 @@ class Schedule:
         Raises:
             CurriculumError: The corpora cannot meet the schedule.
         """
-        return Curriculum(
-            primary_streamer,
-            self.phases,
-            mix_streamers,
-            longest=self.longest,
-            policies=self.policies,
-            max_epochs=self.max_epochs,
-            overlap=self.overlap,
-            skips=self.skips,
-            without=self.without,
-            primary=self.primary,
-            tokenizers=self.tokenizers,
-        )
+        names = [each.name for each in fields(self)]
+        own: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Curriculum(primary_streamer, mix_streamers=mix_streamers, **own)
 
     def relative_to(self, folder: Path) -> Schedule:
         """Return the schedule with the paths in `without` relative to a folder."""
