@@ -34,7 +34,7 @@ BATCH = (
     ("train", "roxxel_train.trainer", "needs the batch of step k"),
     ("loader", "roxxel_loader._pipeline.iterate", "has it ready, made ahead"),
     ("loader", "roxxel_loader._device_stream", "which rows this process needs"),
-    ("train", "roxxel_train._step.fed_rows", "adds the source of each row"),
+    ("train", "roxxel_train._step.fed", "adds the source of each row"),
     ("curriculum", "roxxel_curriculum.sampler", "from step to rows"),
     ("curriculum", "roxxel_curriculum._bind.samples", "which windows"),
     ("curriculum", "roxxel_curriculum._plan.solution", "which source; for many steps"),

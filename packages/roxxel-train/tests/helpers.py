@@ -14,8 +14,7 @@ from jax.sharding import Mesh
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import TIMING_FIELDS, Trainer
-from roxxel_train._step.fed import Fed
-from roxxel_train._step.parts import deal_rows
+from roxxel_train._step.fed import Fed, deal_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

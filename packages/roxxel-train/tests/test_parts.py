@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import Roxxel
-from roxxel_train._step.fed_rows import FedRows
-from roxxel_train._step.parts import deal_rows
+from roxxel_train._step.fed import FedRows, deal_rows
 
 from .helpers import mesh_of, nothing_of, rows, trainer
 

@@ -21,7 +21,7 @@ from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
-from roxxel_train._step.fed_rows import FedRows
+from roxxel_train._step.fed import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._together.processes import Processes
 from roxxel_train.config import CONTINUOUS
