@@ -81,7 +81,12 @@ def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
 
 
 def sealed(body: Any) -> str:
-    """Return a JSON text that holds a value and the CRC-32 of the value."""
+    """Return a JSON text that holds a value and the CRC-32 of the value.
+
+    The CRC-32 is of the value, and not of the bytes as in `roxxel_store.records`: the
+    description of a step records this number for the digests of each process. Another
+    seal would be another `FORMAT` of checkpoints.
+    """
     return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
 
 
