@@ -7,7 +7,8 @@ processes are killed by SIGKILL at random moments; they start again with the app
 after the last one in their journal. At the end, the corpus has every finished append
 exactly once, in one piece and in order. An unfinished append is complete or absent.
 
-First prints the CPU time of an append to a corpus of few versions and of many.
+First prints the CPU time of an append to a corpus of few versions, of many, and of many
+that were compacted.
 
     python tests-integration/benchmarks/format_append.py                # small
     python tests-integration/benchmarks/format_append.py --versions 1000
@@ -64,16 +65,31 @@ def time_versions(num_versions: int) -> None:
     """Print the CPU time of the appends at the beginning and at the end."""
     times_ms: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(num_versions):
+
+        def append(number: int) -> None:
             started = time.process_time()
             _campaign.write(f"{folder}/c_*.rox", documents(0, number), "append")
             times_ms.append(1e3 * (time.process_time() - started))
-        num_bytes = Path(folder, "c_manifest.json").stat().st_size
-    first, last = times_ms[:10], times_ms[-10:]
+
+        def bytes_each() -> float:
+            return Path(folder, "c_manifest.json").stat().st_size / num_versions
+
+        for number in range(num_versions):
+            append(number)
+        before = bytes_each()
+        started = time.process_time()
+        Roxxel(f"{folder}/c_*.rox").compact()
+        compact_s = time.process_time() - started
+        after = bytes_each()
+        for number in range(10):
+            append(num_versions + number)
+    first, last, compacted = times_ms[:10], times_ms[-20:-10], times_ms[-10:]
     print(
         f"an append takes {sum(first) / len(first):.1f} ms of CPU at version 10 and "
         f"{sum(last) / len(last):.1f} at version {num_versions}; the manifest has "
-        f"{num_bytes / num_versions:.0f} bytes for each"
+        f"{before:.0f} bytes for each. After a compaction ({compact_s:.1f} s) an "
+        f"append takes {sum(compacted) / len(compacted):.1f} ms, and the manifest has "
+        f"{after:.0f} bytes for each old version"
     )
 
 

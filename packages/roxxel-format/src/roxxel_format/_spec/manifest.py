@@ -36,7 +36,7 @@ from roxxel_format._spec.tables import (
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAX_MANIFEST_SIZE = 1 << 28
 """Maximum size of a manifest; a manifest of 100 000 shards has 19 million bytes."""
@@ -56,6 +56,9 @@ _HEX = re.compile(r"[0-9a-f]*")
 _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
 _COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MAX_NAME_SIZE = 255
+_FILE_NAMES = re.compile(
+    rf"[^.{_NOT_IN_NAMES}](?:\n[^.{_NOT_IN_NAMES}]|[^{_NOT_IN_NAMES}])*"
+)
 _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 
 
@@ -155,15 +158,7 @@ class Manifest:
             "tokenizer": self.tokenizer,
             **({} if self.kind is None else {"kind": self.kind}),
             **({} if self.bins is None else _bin_members(self.bins)),
-            "versions": [
-                {
-                    "num_shards": version.num_shards,
-                    "fingerprint": version.fingerprint,
-                    "arguments": dict(version.arguments),
-                    **({} if version.encoder is None else {"encoder": version.encoder}),
-                }
-                for version in self.versions
-            ],
+            "versions": [*_version_members(self.versions)],
             "shards": {
                 key: list(getattr(self.shards, name))
                 for name, key in SHARD_COLUMNS.items()
@@ -338,12 +333,14 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
     _check(covered == len(shards), f"{len(shards)} shards, {covered} in versions")
     versions: list[Version] = []
     expected = shards.fingerprints(counts)
+    arguments: dict[str, Any] | None = None
     for table, count, fingerprint in zip(tables, counts, expected, strict=True):
         _check(
             table.get("fingerprint") == fingerprint,
             f"the fingerprint of the version of {count} shards",
         )
-        arguments = _object(table.get("arguments"))
+        if arguments is None or "arguments" in table:  # Else those before it.
+            arguments = _object(table.get("arguments"))
         encoder = table.get("encoder")
         _check(encoder is None or type(encoder) is str, f"encoder {encoder!r:.100}")
         versions.append(Version(count, fingerprint, arguments, encoder))
@@ -402,6 +399,11 @@ def _check_names(manifest: Manifest) -> None:
     names: list[Any] = [*manifest.shards.names, *manifest.column_files()]
     _check({*map(type, names)} <= {str}, "a file name that is not a string")
     _check(len(set(names)) == len(names), "a file that is listed twice")
+    joined = "\n".join(names)
+    # One match for all names, unless one has a line break itself.
+    is_sure = joined.isascii() and joined.count("\n") == len(names) - 1
+    if is_sure and _FILE_NAMES.fullmatch(joined):
+        names = [name for name in names if len(name) > _MAX_NAME_SIZE]
     for name in names:
         if not is_file_name(name):
             raise _BadFieldError(f"the file name {name!r:.100}")
@@ -465,6 +467,23 @@ def _separator(value: Any) -> tuple[int | float, ...]:
 
 def _bin_members(bins: BinTable) -> dict[str, Any]:
     return {"unit": bins.unit, "padding": list(bins.padding), "cut": list(bins.cut)}
+
+
+def _version_members(versions: Iterable[Version]) -> Iterator[dict[str, Any]]:
+    """Yield the members of versions; equal arguments in a row only once."""
+    before: Mapping[str, Any] | None = None
+    for version in versions:
+        members: dict[str, Any] = {
+            "num_shards": version.num_shards,
+            "fingerprint": version.fingerprint,
+        }
+        # Parsed versions share the object, so this is quick.
+        if version.arguments is not before and version.arguments != before:
+            members["arguments"] = dict(version.arguments)
+        if version.encoder is not None:
+            members["encoder"] = version.encoder
+        before = version.arguments
+        yield members
 
 
 def _earlier_members(earlier: EarlierTable) -> dict[str, Any]:

@@ -253,13 +253,14 @@ class FolderPlace(Place):
         # files do not count here: `wiki_20240101.rox` may be a corpus of one file, and
         # a shard `wiki_20240102.rox` would look like a second such corpus. The numbers
         # of existing files are skipped one by one.
-        known = map(self.name.number, self.found.shards.names)
-        numbers = count(max((n + 1 for n in known if n is not None), default=0))
+        listed = set(self.found.shards.names)
+        known = map(self.name.number, reversed(self.found.shards.names))
+        numbers = count(next((n + 1 for n in known if n is not None), 0))
 
         def new_path(folder: Path) -> tuple[Path, Path]:
             while True:
                 path = folder / self.name.shard(next(numbers)).name
-                draft = claim_name(path)
+                draft = None if path.name in listed else claim_name(path)
                 if draft is not None:
                     return path, draft
 
