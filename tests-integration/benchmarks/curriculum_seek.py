@@ -14,18 +14,19 @@ import argparse
 import os
 import platform
 import statistics
+import sys
 import tempfile
 import time
 import tracemalloc
-import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format._spec.layout import Head, Layout, digests
 from roxxel_format._write.commit import manifest_of
+
+sys.path.append(str(Path(__file__).parent))
+from format_open import write_sparse_shard
 
 NUM_SHARDS = 4
 BLOCK_SIZE = 2**24
@@ -47,36 +48,10 @@ def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
     """Write sparse shards and their manifest; return the pattern of the corpus."""
     shards = [folder / f"sparse_{number:05}.rox" for number in range(num_shards)]
     for path in shards:
-        write_sparse_shard(path, num_tokens)
+        write_sparse_shard(path, num_tokens, BLOCK_SIZE)
     # `adopt` would read the zeros.
     (folder / "sparse_manifest.json").write_bytes(manifest_of(shards, {}).pack())
     return f"{folder}/sparse_*.rox"
-
-
-def write_sparse_shard(path: Path, num_tokens: int) -> None:
-    """Write a shard of zeros in one document, as a file with a hole."""
-    layout = Layout(
-        head=Head("uint16", BLOCK_SIZE, 0),
-        num_tokens=num_tokens,
-        num_documents=1,
-        min_value=0,
-        max_value=0,
-        flags=0,
-        metadata_size=2,
-        checksums_crc=0,
-        metadata_crc=zlib.crc32(b"{}"),
-    )
-    documents = np.array([num_tokens], "<u8").tobytes()
-    of_zeros = np.full(layout.num_token_blocks, zlib.crc32(bytes(BLOCK_SIZE)), "<u4")
-    checksums = of_zeros.tobytes() + zlib.crc32(documents).to_bytes(4, "little")
-    layout = replace(layout, checksums_crc=zlib.crc32(checksums))
-    head = layout.head.pack()
-    content, whole = digests(layout, head, [documents], checksums, b"{}")
-    layout = replace(layout, content_digest=content, digest=whole)
-    with path.open("wb") as file:
-        file.write(head)
-        file.seek(layout.sections.documents)
-        file.write(documents + checksums + b"{}" + layout.pack_foot(head))
 
 
 def compare(pattern: str, rounds: int) -> None:

@@ -35,8 +35,17 @@ LIMIT_MIB = 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=2000)
+    command(__doc__, run, 2000)
+
+
+def command(
+    description: str | None,
+    run: Callable[[Path, int, int], collections.Counter[str]],
+    num_files: int,
+) -> None:
+    """Parse the arguments of a fuzzer, run it and print how often it saw what."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--files", type=int, default=num_files)
     parser.add_argument("--seed", type=int, help="default: a new one")
     parser.add_argument("--folder", type=Path, help="best in memory, as /dev/shm")
     options = parser.parse_args()

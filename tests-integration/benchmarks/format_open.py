@@ -49,12 +49,12 @@ def make(folder: Path, num_shards: int, mib: int) -> None:
     (folder / "s_manifest.json").write_bytes(manifest_of(shards, {}).pack())
 
 
-def write_sparse_shard(path: Path, num_tokens: int) -> None:
+def write_sparse_shard(path: Path, num_tokens: int, block_size: int = 4096) -> None:
     """Write a shard of one document of uint16 zeros, without writing the zeros."""
-    head = Head("uint16", 4096, 0)
+    head = Head("uint16", block_size, 0)
     ends = np.array([num_tokens], "<u8").tobytes()
-    num_blocks = -(-num_tokens * 2 // 4096)
-    checksums = np.full(num_blocks + 1, zlib.crc32(bytes(4096)), "<u4")
+    num_blocks = -(-num_tokens * 2 // block_size)
+    checksums = np.full(num_blocks + 1, zlib.crc32(bytes(block_size)), "<u4")
     checksums[-1] = zlib.crc32(ends)
     layout = Layout(
         head=head,

@@ -25,7 +25,6 @@ its seed. Needs the extras `parquet` and `zstd`.
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import gzip
@@ -35,11 +34,9 @@ import random
 import re
 import struct
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import format_fuzz
@@ -53,21 +50,14 @@ from roxxel_prepare.cli import main as command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 MOST_CHARACTERS = 1000
 BEFORE = "the corpus before"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=500)
-    parser.add_argument("--seed", type=int, help="default: a new one")
-    parser.add_argument("--folder", type=Path, help="best in memory, as /dev/shm")
-    options = parser.parse_args()
-    seed = random.randrange(2**32) if options.seed is None else options.seed
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        found = run(Path(folder), options.files, seed)
-    print("\n".join(f"{kind}: {count}" for kind, count in sorted(found.items())))
+    format_fuzz.command(__doc__, run, 500)
 
 
 @dataclass(frozen=True)

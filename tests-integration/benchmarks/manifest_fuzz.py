@@ -15,14 +15,12 @@ manifest may use 20 seconds and 1 GiB of address space; a failure prints its see
 
 from __future__ import annotations
 
-import argparse
 import collections
 import contextlib
 import random
 import resource
 import signal
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,16 +45,8 @@ MOST_CHARACTERS = 1000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--files", type=int, default=500)
-    parser.add_argument("--seed", type=int, help="default: a new one")
-    parser.add_argument("--folder", type=Path, help="best in memory, as /dev/shm")
-    options = parser.parse_args()
-    seed = random.randrange(2**32) if options.seed is None else options.seed
     limit_address_space()
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        found = run(Path(folder), options.files, seed)
-    print("\n".join(f"{kind}: {count}" for kind, count in sorted(found.items())))
+    format_fuzz.command(__doc__, run, 500)
 
 
 def limit_address_space() -> None:

@@ -5,7 +5,6 @@ The functions speak the DevTools protocol (https://chromedevtools.github.io).
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -122,10 +121,6 @@ class Page:
         for place in (middle, stop):
             self.mouse("mouseMoved", *place, button="left", buttons=1)
         self.mouse("mouseReleased", *stop, button="left", clickCount=1)
-
-    def screenshot(self) -> bytes:
-        """Return the window as PNG."""
-        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def _receive(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self._connection.recv(self._timeout_s))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from roxxel_format import Roxxel, Shard, ShardError
+from roxxel_format._spec.tables import FIRST_IS_CONTINUED
 
 from .helpers import column_of, corpus_of, documents_of, with_manifest
 
@@ -24,7 +25,7 @@ def corpus(tmp_path: Path) -> Roxxel:
     mask = np.split(MASK, np.cumsum(counts)[:-1])
     # A document belongs to the shard that it begins in.
     layouts = [Shard(path).layout for path in written.paths]
-    begin = [each.num_documents - each.first_is_continued for each in layouts]
+    begin = [each.num_documents - (each.flags & FIRST_IS_CONTINUED) for each in layouts]
     ids = np.split(IDS, np.cumsum(begin)[:-1])
     columns = {
         "loss_mask": column_of(tmp_path, "token", mask, "loss_mask"),

@@ -156,11 +156,6 @@ class Layout:
         return block * size // item_size, min(stop, self.num_tokens)
 
     @property
-    def first_is_continued(self) -> bool:
-        """Whether the first document began in an earlier shard."""
-        return bool(self.flags & FIRST_IS_CONTINUED)
-
-    @property
     def last_continues(self) -> bool:
         """Whether the last document continues in the next shard."""
         return bool(self.flags & LAST_CONTINUES)

@@ -182,11 +182,6 @@ def ending_of(path: str) -> str:
     return PurePosixPath(name).suffix.lower()
 
 
-def is_known(path: str, form: str | None = None) -> bool:
-    """Return whether a file's format is given, or known from its name."""
-    return form is not None or ending_of(path) in _BY_ENDING
-
-
 def format_of(path: str, form: str | None = None) -> str:
     """Return the format of a file: the one that is given, or that of its name.
 
@@ -336,7 +331,7 @@ def check_kinds(
     if form is not None:
         return None
     paths = [*paths]
-    unknown = [path for path in paths if not is_known(path)]
+    unknown = [path for path in paths if ending_of(path) not in _BY_ENDING]
     if unknown:
         others = f" ({_counted(unknown)} of {len(paths)} inputs are not known)"
         raise InputError(

@@ -15,6 +15,7 @@ from roxxel_prepare._plan.side import checked_buckets
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_EVERY_S = 60.0
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 
 
@@ -88,12 +89,12 @@ class _Status(Protocol):
         ...
 
 
-def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
+def status_line() -> Callable[[_Status], None]:
     """Return a function that shows a state on the standard error.
 
     On a terminal, each state is cut to one line and replaces the previous state.
-    Elsewhere, a state is printed as a line, at most one in `every_s` seconds; if the
-    work ends before the first `every_s` seconds, no line is printed.
+    Elsewhere, a state is printed as a line, at most one in a minute; if the work ends
+    before the first minute does, no line is printed.
     """
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()
@@ -106,7 +107,7 @@ def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
             text = status.fitting(_stderr_width() - 1)
             sys.stderr.write(f"\r{text}\x1b[K{end}")
             sys.stderr.flush()
-        elif time.monotonic() - shown_s >= every_s:
+        elif time.monotonic() - shown_s >= _EVERY_S:
             shown_s = time.monotonic()
             sys.stderr.write(f"{status}\n")
             sys.stderr.flush()
