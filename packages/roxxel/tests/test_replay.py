@@ -250,6 +250,22 @@ def test_each_document_has_a_branch_and_a_place_in_the_table(
     assert states[0] == states[1]
 
 
+def test_a_config_that_changed_after_the_start_is_followed_and_said(
+    project: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    run = tmp_path / "run"
+    [kept] = (run / "configs").iterdir()
+    changed = kept.read_text().replace("log_every = 1", "log_every = 2")
+    (run / "configs" / "step-33.toml").write_text(changed)
+    out = tmp_path / "branches"
+    options = ["--without", f"code:{UNREAD}", "--from", "30", "--out", out]
+
+    printed = said(capsys, "replay", run, *options)
+
+    assert "changed after step 30 (trainer.log_every was 1 and is 2)" in printed
+
+
 @pytest.mark.parametrize(
     ("without", "options", "message"),
     [

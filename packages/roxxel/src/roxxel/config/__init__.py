@@ -84,6 +84,7 @@ from roxxel.config._trainer import (
     make_trainer,
     with_total_steps,
 )
+from roxxel.config._values import config_differences, config_values
 
 __all__ = [
     "PHASE_KEYS",
@@ -99,7 +100,9 @@ __all__ = [
     "check_model_args",
     "compare_held_out",
     "config_at",
+    "config_differences",
     "config_text",
+    "config_values",
     "keep_begun",
     "keep_config",
     "load_config",

@@ -34,6 +34,7 @@ from roxxel.replaying._branches import (
     base_config,
     begun_step,
     branch_config,
+    changed_config,
 )
 from roxxel.replaying._choice import Start, find_start, listed, one_by_one
 from roxxel.replaying._receipt import (
@@ -264,6 +265,9 @@ def replay(
     begun = begun_step(folder)
     start = find_start(original, chosen, step, begun)
     say(str(start))
+    notes = [*changed_config(original, start.step), *_notes(config)]
+    for note in notes:
+        say(note)
     sampler = original.sampler()
     where = original.path
     place = Place(
@@ -303,7 +307,7 @@ def replay(
         control=control,
         branches=tuple(branches.values()),
         comparison=compare(original, runs[CONTROL], start.step),
-        notes=tuple(_notes(base)),
+        notes=tuple(notes),
         seconds=time.monotonic() - began_s,
         receipt=folder / _RECEIPT,
     )
@@ -425,7 +429,7 @@ def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
 
 
 def _notes(config: RunConfig) -> list[str]:
-    if "segment_ids" in config.trainer["fields"]:
+    if "segment_ids" in config.trainer.get("fields", ()):
         return []
     note = (
         "note: batches have no segment_ids, so tokens after the text in its rows still "

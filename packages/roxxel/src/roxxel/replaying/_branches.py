@@ -20,18 +20,24 @@ from roxxel_train import RunFolder, RunFolderError
 from roxxel.config import (
     EvalConfig,
     RunConfig,
+    config_at,
+    config_differences,
     config_text,
+    config_values,
+    load_config,
+    newest_config,
 )
 from roxxel.replaying._choice import listed, token_ranges, tokens_of
 from roxxel.trained import NOT_REPEATED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format import TokenReader
 
     from roxxel.replaying._choice import Listed
+    from roxxel.run import Run
 
 CONTROL = "control"
 """The branch that leaves nothing out."""
@@ -76,6 +82,27 @@ def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConf
         eval={**sets, **text.as_set(sets)} or None,
         changes=(),
     )
+
+
+def changed_config(run: Run, start: int) -> Iterator[str]:
+    """Yield a note if the run's config changed after the branches begin.
+
+    The branches follow the newest config throughout. So a run that was trained longer
+    is repeated as it is planned now, and its control may not be the run.
+    """
+    folder = run.files.path
+    files = filter(None, (config_at(folder, start + 1), newest_config(folder)))
+    changed = config_differences([config_values(load_config(file)) for file in files])
+    if changed:
+        values = "; ".join(
+            f"{key} was {before or 'not set'} and is {now or 'not set'}"
+            for key, (before, now) in changed
+        )
+        yield (
+            f"note: the run's config changed after step {start:,} ({values}); control "
+            "and branches follow the newest one from there on, so the control may "
+            "differ from the run"
+        )
 
 
 @dataclass(frozen=True)

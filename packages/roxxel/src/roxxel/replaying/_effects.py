@@ -16,7 +16,7 @@ from roxxel_ckpt import Checkpointer
 from roxxel_train import TIMING_FIELDS
 from roxxel_train.run_folder import number
 
-from roxxel.config import config_at, make_pair, newest_config
+from roxxel.config import make_pair
 from roxxel.replaying._receipt import Comparison
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def compare(run: Run, control: Run, start: int) -> Comparison:
     first = differing[0] if differing else None
     reasons: list[str] = []
     if first is not None or not is_equal:
-        reasons = [*_reasons(run, control, start)]
+        reasons = [*_reasons(run, control)]
     return Comparison(common, is_equal, len(steps), first, reasons)
 
 
@@ -122,7 +122,7 @@ def environment(run: Run) -> dict[str, Any]:
     }
 
 
-def _reasons(run: Run, control: Run, start: int) -> Iterator[str]:
+def _reasons(run: Run, control: Run) -> Iterator[str]:
     ours, theirs = control.files.record or {}, run.files.record or {}
     fields = [(each.get("settings") or {}).get("fields") for each in (theirs, ours)]
     if fields[0] != fields[1]:
@@ -134,9 +134,6 @@ def _reasons(run: Run, control: Run, start: int) -> Iterator[str]:
     for name in ("devices", "processes", "versions"):
         if ours.get(name) != theirs.get(name):
             yield f"{name}: {theirs.get(name)} in the run, {ours.get(name)} here"
-    before, now = config_at(run.files.path, start + 1), newest_config(run.files.path)
-    if before != now:
-        yield f"the config of the run changed after step {start}"
     flags = os.environ.get("XLA_FLAGS", "")
     if jax.default_backend() == "gpu" and not any(x in flags for x in _DETERMINISTIC):
         yield (

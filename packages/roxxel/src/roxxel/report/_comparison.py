@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from roxxel.config import config_differences
 from roxxel.report._chart import Chart, Drawn, Line, short
-from roxxel.report._configs import differences
 from roxxel.report._html import document, duration, table
 from roxxel.report._run_charts import is_loss
 
@@ -136,7 +136,7 @@ def _differences(
     note = "An empty cell is the default."
     if without:
         note += f" These runs have no readable config: {escape(', '.join(without))}."
-    rows = [(key, *values) for key, values in differences(configs)]
+    rows = [(key, *values) for key, values in config_differences(configs)]
     columns = set(range(len(names) + 1))
     made = table(
         "Differences of the configs",

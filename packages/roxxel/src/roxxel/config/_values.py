@@ -1,4 +1,4 @@
-"""The values of a run's config as text, to compare runs."""
+"""The values of a config as text, to compare the configs of runs and of starts."""
 
 from __future__ import annotations
 
@@ -8,28 +8,21 @@ import tomllib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel.config._text import config_text
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel.config import EvalConfig, RunConfig
+    from roxxel.config._declaration import EvalConfig, RunConfig
 
 
-def config_values(folder: Path) -> dict[str, str] | None:
-    """Return the values that a run used last, by dotted key; None without a config.
+def config_values(config: RunConfig) -> dict[str, str]:
+    """Return the values of a config by dotted key.
 
     Values that equal their defaults are left out, and paths of corpora are absolute, so
     that different spellings of one config compare equal.
     """
-    from roxxel.config import config_text, load_config, newest_config
-
-    try:
-        newest = newest_config(folder)
-        config = None if newest is None else load_config(newest)
-    except (OSError, ValueError):
-        return None
-    if config is None:
-        return None
     same_form = replace(
         config,
         save_path=None,
@@ -40,7 +33,7 @@ def config_values(folder: Path) -> dict[str, str] | None:
     return dict(_flat("", tomllib.loads(config_text(same_form))))
 
 
-def differences(
+def config_differences(
     configs: Sequence[Mapping[str, str] | None],
 ) -> list[tuple[str, list[str]]]:
     """Return the keys whose values differ, each with the value in every config.
