@@ -76,6 +76,20 @@ def opened_page(tab: Page, run: Path, request: pytest.FixtureRequest) -> Page:
     return tab
 
 
+def test_label_of_a_phase_is_under_no_button_of_its_chart(opened_page: Page) -> None:
+    covered = opened_page.run(
+        "[...document.querySelectorAll('.plot')].flatMap(plot => {"
+        "const bar = plot.querySelector('.modebar-group')?.getBoundingClientRect();"
+        "return [...plot.querySelectorAll('.annotation-text')].filter(text => {"
+        "const box = text.getBoundingClientRect();"
+        "return bar && box.right > bar.left && box.top < bar.bottom;"
+        "}).map(text => text.textContent); })"
+    )
+
+    assert opened_page.run("document.querySelectorAll('.annotation-text').length") > 1
+    assert covered == []
+
+
 def box_of(tab: Page, selector: str) -> tuple[float, float, float, float]:
     """Return left, top, width and height of an element in the window."""
     found = tab.run(

@@ -35,7 +35,7 @@ MODEL = "roxxel.models:llama"
 _PEAK_RATE = 4e-3
 """Highest learning rate: a model of a million parameters learns well at high rates."""
 
-DEFAULT_STEPS = 200
+DEFAULT_STEPS = 160
 """Default steps of a new run: under two minutes on two idle processor cores."""
 
 MIN_STEPS = 2

@@ -142,8 +142,8 @@ function layout(chart, width, color) {
   const numLines = chart.lines.length + chart.spots.length;
   return {
     ...phaseMarks(range, width - 70, color),
-    // The buttons, which stay visible on a touch screen, are above the phases' labels.
-    margin: {l: 48, r: 12, t: touch.matches ? 46 : 22, b: 40}, autosize: true,
+    // The buttons are above the labels of the phases.
+    margin: {l: 48, r: 12, t: 46, b: 40}, autosize: true,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: {family: "system-ui, sans-serif", size: 12, color: color("quiet")},
     xaxis: {
