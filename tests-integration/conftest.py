@@ -117,15 +117,22 @@ def program_runner(folder: Path, cache: Path) -> RunProgram:
     def run(
         name: str, *arguments: str, devices: int = 1, allow: str = "error"
     ) -> subprocess.CompletedProcess[str]:
-        program = str(PROGRAMS / name)
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-W", allow, program, *arguments],
-            cwd=folder,
-            env=environment(devices, cache),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        options = "-W", allow, str(PROGRAMS / name), *arguments
+        return run_python(folder, cache, *options, devices=devices)
 
     return run
+
+
+def run_python(
+    folder: Path, cache: Path, *arguments: str, devices: int = 1
+) -> subprocess.CompletedProcess[str]:
+    """Run Python in a folder with these arguments; warnings are errors."""
+    return subprocess.run(
+        [sys.executable, "-W", "error", *arguments],
+        cwd=folder,
+        env=environment(devices, cache),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

@@ -31,15 +31,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import environment
+from .conftest import run_python
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 BASIC = """
@@ -127,19 +126,15 @@ PROGRAM = BASIC + PREFETCHING + TRAINING + DISTRIBUTED + RESULT
 
 @pytest.fixture(scope="module", params=[1, 8], ids=lambda count: f"devices-{count}")
 def ran(
-    request: pytest.FixtureRequest, compilation_cache: Path
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    compilation_cache: Path,
 ) -> tuple[int, subprocess.CompletedProcess[str]]:
     """Run the programs on so many devices; a warning is an error."""
     # JAX warns of the program's own `with mesh:`.
-    known = "ignore:`with mesh"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", known, "-c", PROGRAM],
-        env=environment(request.param, compilation_cache),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    options = "-W", "ignore:`with mesh", "-c", PROGRAM
+    folder = tmp_path_factory.mktemp("loadax")
+    done = run_python(folder, compilation_cache, *options, devices=request.param)
     return request.param, done
 
 

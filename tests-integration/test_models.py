@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from roxxel import Roxxel
 
-from .conftest import environment
+from .conftest import run_python
 from .runs import rows
 
 if TYPE_CHECKING:
@@ -63,15 +61,8 @@ def train(
     """Train by the command in a fresh interpreter; return the losses."""
     config = folder / f"{name}.toml"
     config.write_text(CONFIG.format(save_path=name, model_args=model_args, mesh=mesh))
-    command = [sys.executable, "-W", "error", "-m", "roxxel", "train", str(config)]
-    done = subprocess.run(
-        command,
-        env=environment(8 if mesh else 1, cache),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    command = "-m", "roxxel", "train", str(config)
+    done = run_python(folder, cache, *command, devices=8 if mesh else 1)
     assert done.returncode == 0, done.stderr
     return [float(row["loss"]) for row in rows(folder / name)]
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
-from .conftest import environment
+from .conftest import run_python
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -23,15 +21,7 @@ def program() -> str:
 
 def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
     """Run a program in a folder and return the lines that it printed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=folder,
-        env=environment(1, compilation_cache),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = run_python(folder, compilation_cache, "-c", program)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -86,15 +76,7 @@ def test_commands_of_the_table_run_on_the_run_of_the_quickstart(
     printed: dict[str, str] = {}
 
     for line in ["roxxel quickstart --steps 12", *commands]:
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", *shlex.split(line)],
-            cwd=tmp_path,
-            env=environment(1, compilation_cache),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        done = run_python(tmp_path, compilation_cache, "-m", *shlex.split(line))
         assert done.returncode == 0, f"{line}: {done.stderr}"
         printed[line.split()[1]] = done.stdout + done.stderr
 

@@ -10,7 +10,6 @@ import json
 import pickle
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +19,7 @@ import pytest
 from roxxel import Curriculum, Phase, Roxxel
 from roxxel_format import ShardError
 
-from .conftest import environment
+from .conftest import run_python
 from .runs import rows
 
 if TYPE_CHECKING:
@@ -198,15 +197,7 @@ def run_inline(tmp_path: Path, compilation_cache: Path) -> RunInline:
     """Run the text of a program with arguments; warnings are errors."""
 
     def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-W", "error", "-c", program, *arguments],
-            cwd=tmp_path,
-            env=environment(1, compilation_cache),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run_python(tmp_path, compilation_cache, "-c", program, *arguments)
 
     return run
 
