@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from roxxel_ckpt import read_description
-from roxxel_ckpt.locations import folder_url
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
-from roxxel_store.urls import expanded
 
 from roxxel_train._files.data import data_state, run_data
 from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
-from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.mirror import local_run
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
@@ -175,9 +173,8 @@ class RunFolder:
     )
 
     def __init__(self, run: str | os.PathLike[str]) -> None:
-        self.location = text = os.fspath(run)
-        url = folder_url(run)
-        self.path = expanded(text) if url is None else fetch_run(url)
+        self.location = os.fspath(run)
+        self.path = local_run(run)
 
     def __str__(self) -> str:
         """Return the folder or URL, as given."""

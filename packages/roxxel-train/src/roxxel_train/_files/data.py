@@ -18,11 +18,9 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     read_description,
 )
-from roxxel_ckpt.locations import folder_url
 from roxxel_format import Roxxel
-from roxxel_store.urls import expanded
 
-from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.mirror import fetch_run, local_run
 from roxxel_train._files.records import (
     DATA,
     RECORD,
@@ -148,8 +146,7 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         RunMismatchError: A file of the run is damaged or of another version.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    url = folder_url(path)
-    folder = expanded(path) if url is None else fetch_run(url)
+    folder = local_run(path)
     # Read `data.json` after the checkpoint. Each start writes `data.json` before its
     # first checkpoint, so the file is then not older than the checkpoint.
     trained = data_state(folder)
