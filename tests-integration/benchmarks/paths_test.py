@@ -7,7 +7,7 @@ from . import paths
 MOST = {
     "a document written": 4,
     "a write": 28,
-    "a prepared file": 51,
+    "a prepared file": 48,
     "a batch": 12,
     "a save": 12,
     "a restore": 13,
