@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 EXTRA = "from roxxel_store import missing_extra"
 
 
+def test_documentation_speaks_to_its_reader() -> None:
+    counted = (prose.count(page.read_text("utf-8")) for page in prose.pages())
+    advice, _, you, the_of, articles, semicolons = sum(counted, prose.Counts()).row()
+
+    assert advice >= 4
+    assert you >= 8
+    assert the_of <= 9
+    assert articles <= 18
+    assert semicolons <= 0.03
+
+
 def test_a_package_that_brings_too_much_is_named() -> None:
     found = bare.foreign("roxxel-format", {"numpy"})
 

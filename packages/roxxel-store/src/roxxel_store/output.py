@@ -192,7 +192,9 @@ def replace_file(path: Path, data: bytes, draft: Path | None = None) -> None:
 
 
 def check_output(path: str | os.PathLike[str]) -> None:
-    """Raise an OSError unless a path names a regular file or none in a folder.
+    """Raise an OSError unless a file can be written at a path.
+
+    The path must be a regular file, or a new name in a folder that exists.
 
     A rename would put a file in the place of a device, a pipe or a link, so call this
     before long work whose result a path is to hold.

@@ -91,7 +91,7 @@ def _with_one_primary(
 ) -> tuple[PlanFigures, PlanFigures]:
     """Return both plans with one name for the primary: the new name, if possible.
 
-    If another source of the old plan has the new name, the name is `"self"`.
+    The name is `"self"` if the new name belongs to another source of the old plan.
     """
     name = after.sources[0].name
     if name in (source.name for source in before.sources[1:]):

@@ -164,7 +164,7 @@ def epochs_at_ends(
 
 
 def notes_on_proxy(whole: Solution, small: Solution, scale: float) -> tuple[str, ...]:
-    """Return a sentence for what a proxy does otherwise than its big run."""
+    """Return a sentence for each thing that a proxy does differently from its run."""
     notes: list[str] = []
     skipped = sum(skip.steps for phase in whole.phases for skip in phase.skips)
     if skipped:

@@ -99,7 +99,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
 
 
 def changed_environment(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what is another machine or software, and may explain differences."""
+    """Return what differs in machine and software, which may explain other bits."""
     return [*_differences("", then["environment"], now["environment"])]
 
 
