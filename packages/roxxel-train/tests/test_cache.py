@@ -15,10 +15,13 @@ from roxxel_train._step.compiled import kernel_options
 
 PROGRAM = """
 import jax
+import jax.numpy as jnp
 from roxxel_train._step.compiled import use_compilation_cache
 use_compilation_cache()
 print(jax.config.values["jax_compilation_cache_dir"])
 """
+
+SMALL = PROGRAM + "jax.jit(lambda x: x + 3)(jnp.ones(5)).block_until_ready()"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,16 @@ def test_cache_is_on_unless_the_user_has_decided(
     )
 
     assert done.stdout.strip() == expected
+
+
+def test_cache_takes_programs_that_compile_fast(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", SMALL],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        check=True,
+    )
+
+    assert [*(tmp_path / "roxxel" / "jax").iterdir()]
 
 
 def gpu_mesh(platform: str) -> Any:

@@ -26,7 +26,10 @@ def test_a_config_is_trained_lengthened_and_complete(
     run = tmp_path / "run"
 
     assert main(["train", str(config)]) == 0
-    shown = capsys.readouterr().out
+    shown, said = capsys.readouterr()
+    assert said.splitlines()[0] == (
+        f"{config}: making the model and tracing the update for 2 phases ..."
+    )
     brief, _, rest = shown.partition("\n\n")
     assert [line.split()[0] for line in brief.splitlines()] == ["6", "tokens:", "the"]
     assert "phase 1: steps" not in rest
@@ -99,11 +102,11 @@ def test_a_loss_that_reads_a_field_of_no_config_is_one_sentence(
     assert main(["train", str(config)]) == 1
 
     line = reads[: reads.index('batch["tokens"]')].count("\n") + 1
-    error = capsys.readouterr().err
+    _, error = capsys.readouterr().err.splitlines()
     assert error == (
         f"roxxel: {model}:{line} reads batch['tokens'], but a batch of this run is one "
         'array of tokens; pass fields=("tokens", "segment_ids") to get a dict of '
-        'arrays, or fields = ["tokens", "segment_ids"] under [trainer]\n'
+        'arrays, or fields = ["tokens", "segment_ids"] under [trainer]'
     )
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
@@ -131,8 +134,8 @@ def test_a_signal_ends_with_75_and_the_same_command_goes_on(tmp_path: Path) -> N
         "from roxxel.cli import main\n"
         "from roxxel_train import Logger\n"
         "says = Logger.metrics\n"
-        "def metrics(self, row):\n"
-        "    says(self, row)\n"
+        "def metrics(self, row, *more, **options):\n"
+        "    says(self, row, *more, **options)\n"
         "    if row['step'] == 2: os.kill(os.getpid(), signal.SIGTERM)\n"
         "Logger.metrics = metrics\n"
         f"sys.exit(main(['train', {str(config)!r}]))\n"

@@ -107,6 +107,7 @@ class Trainer:
         if config.curriculum is None:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
+        use_compilation_cache()
         if config.eval_every is not None and not (config.eval_fn or config.held_out):
             raise ValueError(
                 f"eval_every={config.eval_every} evaluates nothing; give "
@@ -251,7 +252,6 @@ class Trainer:
 
         This also reads held-out batches, and tries the sinks that send rows away.
         """
-        use_compilation_cache()
         config, state = self._session.config, self._session.state
         updates = self._session.updates
         with compiling_thread() as compiler:
@@ -328,7 +328,6 @@ class Trainer:
         process, all processes log the cause and exit with code 1, and `run` does not
         return.
         """
-        use_compilation_cache()
         with self._session.opened():
             self._train()
             return self._session.finish()

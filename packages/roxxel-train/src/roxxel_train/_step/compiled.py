@@ -46,13 +46,18 @@ _GPUS = {"gpu", "cuda", "rocm"}
 
 
 def use_compilation_cache() -> None:
-    """Turn on JAX's persistent compilation cache unless the user has configured it."""
+    """Turn on JAX's persistent compilation cache unless the user has configured it.
+
+    JAX leaves out programs that compile in less than a second. A start compiles dozens
+    of them, most to make the model's arrays, so this cache takes them too.
+    """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
     if chosen or not settings["jax_enable_compilation_cache"]:
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(base) / "roxxel" / "jax"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 @dataclass(frozen=True)

@@ -66,19 +66,24 @@ def run_several(options: argparse.Namespace) -> None:
         raise SystemExit(code)
 
 
-def connect(options: argparse.Namespace) -> None:
-    """Connect the processes of a cluster; only the first keeps its standard output."""
+def connect(options: argparse.Namespace) -> bool:
+    """Connect the processes of a cluster; return whether this is the first.
+
+    Only the first keeps its standard output. A program of one process is the first.
+    """
     if options.processes is not None:
-        return
+        return True
     from roxxel_ckpt.coordination import coordination_service
     from roxxel_train.distributed import initialize
 
     initialize(timeout_s=options.connect_timeout)
     service = coordination_service()
-    if service is not None and service.process_index > 0:
+    is_first = service is None or service.process_index == 0
+    if not is_first:
         # JAX's libraries write to the descriptor and not to `sys.stdout`.
         with Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
+    return is_first
 
 
 @contextmanager

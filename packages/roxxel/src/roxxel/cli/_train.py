@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Progress
@@ -81,11 +83,10 @@ def run(options: argparse.Namespace) -> None:
     if starts_several(options):
         run_several(options)
         return
-    connect(options)
+    is_first = connect(options)
+    if is_first:
+        _say_beginning(config)
     trainer = make_trainer(config)
-    import jax
-
-    is_first = jax.process_index() == 0
     if options.preflight:
         found = trainer.preflight()
         if is_first:
@@ -101,6 +102,21 @@ def run(options: argparse.Namespace) -> None:
         summary = trainer.run()
     if is_first:
         _say_ending(config, run_folder, summary)
+
+
+def _say_beginning(config: RunConfig) -> None:
+    """Say what takes the next seconds, before anything else can be said.
+
+    The line goes to standard error, because standard output begins with the plan.
+    """
+    phases = len(config.schedule.phases)
+    with suppress(OSError):
+        print(
+            f"{config.file}: making the model and tracing the update for {phases} "
+            f"phase{'' if phases == 1 else 's'} ...",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
