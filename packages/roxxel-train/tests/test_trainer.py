@@ -93,7 +93,7 @@ def test_rows_have_the_perplexity_of_the_mean_loss(tmp_path: Path) -> None:
     for row in rows(tmp_path):
         prefix = "eval_" if row["kind"] == "eval" else ""
         loss = row["eval_loss" if prefix else "loss_mean"]
-        assert row[prefix + "perplexity"] == np.exp(loss)
+        assert row[prefix + "perplexity"] == pytest.approx(np.exp(loss), rel=1e-14)
 
 
 def test_a_perplexity_of_the_loss_function_stays_and_none_overflows(
