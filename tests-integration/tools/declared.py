@@ -21,7 +21,11 @@ PACKAGES = Path(__file__).parents[2] / "packages"
 MEMBERS = sorted(path.name for path in PACKAGES.iterdir())
 
 # Import names that differ from the name of the package that brings them.
-BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
+BROUGHT_BY = {
+    "ml_dtypes": "ml-dtypes",
+    "orbax": "orbax-checkpoint",
+    "sklearn": "scikit-learn",
+}
 
 
 def project(package: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@
 - `roxxel_train`: the loop (`Trainer`).
 
 `roxxel.cli` is the `roxxel` command. `replay` trains a run again without some of its
-documents. `roxxel.config` reads config files.
+documents, `sweep` finds the best blend by small runs. `roxxel.config` reads config
+files.
 `roxxel.quickstart` is an example of a whole run.
 """
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from roxxel.config import load_schedule, parse_schedule, schedule_from
     from roxxel.replaying import check_replay, replay
     from roxxel.run import Run, open_run
+    from roxxel.sweeping import sweep
 
 _MEMBERS = (
     "roxxel_format",
@@ -48,6 +50,7 @@ _MEMBERS = (
 _OWN = {
     **dict.fromkeys(("Run", "open_run"), "run"),
     **dict.fromkeys(("check_replay", "replay"), "replaying"),
+    "sweep": "sweeping",
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
 }
 """Names that this package has itself, and the module of each name."""
@@ -190,6 +193,7 @@ __all__ = [
     "run_data",
     "schedule_from",
     "sharding",
+    "sweep",
 ]
 
 if not TYPE_CHECKING:

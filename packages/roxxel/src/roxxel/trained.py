@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 
     from roxxel.config import RunConfig
 
-NOT_REPEATED = ("profile", "log_to", "branch_from", "best_metric")
-"""Settings of a run that runs made from it must not repeat, such as its sinks."""
-
 
 def write_configs(configs: Iterable[RunConfig]) -> None:
     """Write each config into its file, whose folder must exist."""

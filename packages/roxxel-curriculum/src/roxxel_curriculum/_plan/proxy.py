@@ -125,12 +125,12 @@ def proxy_phases(
         for name, count in phase.counts(phase.num_samples).items():
             wanted[name] += count * phase.seq_len * scale
         # Skipped data counts as read, and a proxy skips nothing.
+        # A source that no phase reads must still be named, by the weight 0.
+        weights = {**dict.fromkeys(whole.source_names, 0), **phase.weights}
         about = floor(phase.num_samples // phase.batch_size * scale)
         best: tuple[float, Phase, dict[str, float]] | None = None
         for steps in range(max(1, about - 1), about + 3):
-            declared = Phase(
-                steps, phase.batch_size, phase.seq_len, dict(phase.weights)
-            )
+            declared = Phase(steps, phase.batch_size, phase.seq_len, weights)
             solved = solver.solve(declared, phase.index)
             after = dict(read)
             for name, count in solved.counts(solved.num_samples).items():

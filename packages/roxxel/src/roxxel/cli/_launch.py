@@ -16,7 +16,7 @@ from roxxel.cli._words import at_least_1
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
 _PROCESSES, _DEVICES = "--processes", "--devices-per-process"
 
@@ -97,6 +97,13 @@ def ended_once() -> Generator[None]:
         if jax.process_index() == 0:
             raise
         raise SystemExit(end.code) from None
+
+
+def from_first(show: Callable[[str], None]) -> Callable[[str], None]:
+    """Return `show` in the first process, and in the others what shows nothing."""
+    from roxxel_ckpt.coordination import process_index
+
+    return show if process_index() == 0 else lambda _: None
 
 
 def _without_launch(typed: Sequence[str]) -> Iterator[str]:

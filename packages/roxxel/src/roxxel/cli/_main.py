@@ -35,6 +35,7 @@ COMMANDS = {
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
     "replay": "train a run again without some documents, and see what they did",
+    "sweep": "train small runs of many blends, and find the best blend",
     "audit": "compare the batches that a run trained on with its corpora",
     "drill": "kill a run at random, and prove that its result is the same",
     "sample": "let the model of a run continue a text",

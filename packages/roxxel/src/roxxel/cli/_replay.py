@@ -15,6 +15,7 @@ from roxxel.cli._launch import (
     add_launch_arguments,
     connect,
     ended_once,
+    from_first,
     run_several,
     starts_several,
 )
@@ -32,7 +33,6 @@ from roxxel.run import open_run
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
 
     from roxxel.run import Run
 
@@ -141,7 +141,7 @@ def _replay(options: argparse.Namespace) -> None:
         out=options.out,
         each=options.each,
         sources=sources,
-        say=_progress(note if options.json else tell),
+        say=from_first(note if options.json else tell),
     )
     branches = [result.control, *result.branches]
     samples: dict[str, str] = {}
@@ -166,7 +166,7 @@ def _check(options: argparse.Namespace) -> None:
         options.run,
         out=options.out,
         sources=dict(options.source),
-        say=_progress(tell),
+        say=from_first(tell),
     )
     for line in found:
         say(line)
@@ -177,13 +177,6 @@ def _check(options: argparse.Namespace) -> None:
             "instead"
         )
     say(f"{options.check}: holds, bit for bit")
-
-
-def _progress(show: Callable[[str], None]) -> Callable[[str], None]:
-    """Return `show` in the first process, and in the others what shows nothing."""
-    from roxxel_ckpt.coordination import process_index
-
-    return show if process_index() == 0 else lambda _: None
 
 
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:

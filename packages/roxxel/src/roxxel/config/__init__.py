@@ -50,6 +50,7 @@ Reading or planning a config file does not start an accelerator.
 
 from __future__ import annotations
 
+from roxxel.config._blends import Blend, blends_of
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -76,8 +77,24 @@ from roxxel.config._schedule import (
     parse_schedule,
     schedule_from,
 )
-from roxxel.config._text import config_at, config_text, keep_config, newest_config
+from roxxel.config._sweep import (
+    Drawn,
+    Grid,
+    SweepConfig,
+    check_known,
+    source_names,
+    sweep_from,
+    sweep_table,
+)
+from roxxel.config._text import (
+    changed_text,
+    config_at,
+    config_text,
+    keep_config,
+    newest_config,
+)
 from roxxel.config._trainer import (
+    NOT_REPEATED,
     keep_begun,
     make_model,
     make_pair,
@@ -87,16 +104,24 @@ from roxxel.config._trainer import (
 from roxxel.config._values import config_differences, config_values
 
 __all__ = [
+    "NOT_REPEATED",
     "PHASE_KEYS",
     "TOP_KEYS",
     "TRAINER_KEYS",
+    "Blend",
     "ConfigError",
+    "Drawn",
     "EvalConfig",
+    "Grid",
     "HeldOut",
     "MeshConfig",
     "ProxyConfig",
     "RunConfig",
+    "SweepConfig",
     "begun_state",
+    "blends_of",
+    "changed_text",
+    "check_known",
     "check_model_args",
     "compare_held_out",
     "config_at",
@@ -119,6 +144,9 @@ __all__ = [
     "parse_config",
     "parse_schedule",
     "schedule_from",
+    "source_names",
+    "sweep_from",
+    "sweep_table",
     "whole_curriculum",
     "with_total_steps",
 ]

@@ -203,10 +203,27 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
 
 
 def _copied(config: RunConfig, folder: Path) -> str:
-    """Return the text for a copy of the config's file in `folder`, with its comments.
+    """Return the text for a copy of the config's file in `folder`."""
+    changes = " ".join(
+        f"--set {tomlkit.item(change).as_string()}" for change in config.changes
+    )
+    comments = [f"{config.file.name} with {changes}"] if changes else []
+    return changed_text(config, folder, comments)
 
-    The copy has the changes of the config, and `relative_to` set so that relative paths
+
+def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) -> str:
+    """Return the text of a config's file for a file in `folder`, with its changes.
+
+    The comments of the file stay. The text sets `relative_to` so that relative paths
     still name the same files.
+
+    Args:
+        config: The config; its `changes` are made in the text.
+        folder: Folder of the new file.
+        comments: Lines of a comment above the text.
+
+    Raises:
+        OSError: The file of the config cannot be read.
     """
     document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
     change_all(document, config.changes)
@@ -215,11 +232,8 @@ def _copied(config: RunConfig, folder: Path) -> str:
     head = tomlkit.document()
     if relative_to != ".":
         head["relative_to"] = relative_to
-    if config.changes:
-        changes = " ".join(
-            f"--set {tomlkit.item(change).as_string()}" for change in config.changes
-        )
-        head.add(tomlkit.comment(f"{config.file.name} with {changes}"))
+    for line in comments:
+        head.add(tomlkit.comment(line))
     return tomlkit.dumps(head) + tomlkit.dumps(document)
 
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from roxxel.config._declaration import MeshConfig, RunConfig
 
 
+NOT_REPEATED = ("profile", "log_to", "branch_from", "best_metric")
+"""Settings of a run that runs made from it must not repeat, such as its sinks."""
+
 _HF = "hf:"
 _HF_WEIGHTS = "roxxel.models.huggingface:FolderWeights"
 """The class that loads the weights of `init_from = "hf:FOLDER"`."""

@@ -18,6 +18,7 @@ from roxxel_format import Roxxel
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.config import (
+    NOT_REPEATED,
     EvalConfig,
     RunConfig,
     config_at,
@@ -28,7 +29,6 @@ from roxxel.config import (
     newest_config,
 )
 from roxxel.replaying._choice import listed, token_ranges, tokens_of
-from roxxel.trained import NOT_REPEATED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

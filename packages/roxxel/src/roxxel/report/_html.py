@@ -21,10 +21,10 @@ _NO_NETWORK = (
 """What the browser may load: nothing. The page holds all that it needs."""
 
 
-def document(title: str, body: Iterable[str], drawn: Drawn) -> str:
+def document(title: str, body: Iterable[str], drawn: Drawn | None = None) -> str:
     """Return a page as one file, with style, scripts and the values of its charts."""
     scripts = ""
-    if drawn.charts:
+    if drawn is not None and drawn.charts:
         # Plotly takes 0.3 s to import, which only who makes a page should wait for.
         from plotly.offline import get_plotlyjs
 

@@ -1,0 +1,301 @@
+"""What a sweep concludes: its laws, the recommended blend, and a page of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel.report._html import document
+from roxxel.report._html import table as html_table
+from roxxel.sweeping._runs import shown_blend
+from roxxel.sweeping.laws import (
+    Boosted,
+    Fit,
+    LogLinear,
+    best_blend,
+    fit_law,
+    least_blends,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from roxxel.config import SweepConfig
+    from roxxel.sweeping._runs import SweepRun
+    from roxxel.sweeping._table import Row, Table
+
+TABLE = "sweep.csv"
+PAGE = "sweep.html"
+_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The blend that a law calls the best.
+
+    Attributes:
+        law: Name of the law.
+        weights: Share of each source by name, for each phase.
+        losses: Predicted loss of each held-out set, at the scale of the proxies.
+        target: Predicted target.
+        error: Cross-validated error of the law.
+        borders: Shares at the border of what was tried, beyond which nothing is known.
+    """
+
+    law: str
+    weights: tuple[dict[str, float], ...]
+    losses: dict[str, float]
+    target: float
+    error: float
+    borders: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return the blend with its predicted losses."""
+        lines: list[str] = []
+        for phase, shares in enumerate(self.weights):
+            where = f" in phase {phase}" if len(self.weights) > 1 else ""
+            shown = ", ".join(f"{name} {share:.4g}" for name, share in shares.items())
+            lines.append(f"the {self.law} law recommends{where}: {shown}")
+        sets = ", ".join(f"{name} {loss:.4f}" for name, loss in self.losses.items())
+        lines.append(f"predicted for a proxy: {sets} (error about {self.error:.4f})")
+        lines += [f"note: {border}" for border in self.borders]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The result of `sweep`; `str` of it is the report.
+
+    Attributes:
+        config: The file.
+        table: What the finished runs have measured.
+        num_runs: Runs that the file declares.
+        fits: The laws, the best one first.
+        recommendation: The best blend; None if no law may recommend one.
+        notes: What limits the conclusions, and why nothing is recommended.
+    """
+
+    config: SweepConfig = field(repr=False)
+    table: Table = field(repr=False)
+    num_runs: int
+    fits: tuple[Fit, ...]
+    recommendation: Recommendation | None
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Row | None:
+        """The finished run with the least target; None without a finished run."""
+        rows = self.table.rows
+        return rows[int(self.table.target.argmin())] if rows else None
+
+    def __str__(self) -> str:
+        """Return the laws and the recommendation as text."""
+        folder = self.config.folder
+        lines = [f"{len(self.table.rows)} of {self.num_runs} runs are finished"]
+        if self.best is not None:
+            least = self.table.target.min()
+            lines.append(f"best run: {self.shown(self.best.run)} (target {least:.4f})")
+        lines += map(str, self.fits)
+        if self.recommendation is not None:
+            lines.append(str(self.recommendation))
+        lines += [f"note: {each}" for each in self.notes]
+        lines.append(f"table: {folder / TABLE}; page: {folder / PAGE}")
+        return "\n".join(lines)
+
+    def shown(self, run: SweepRun) -> str:
+        """Return the blend of a run as text."""
+        names = [source.name for source in self.table.runs.sources]
+        return shown_blend(names, run.blend)
+
+
+def concluded(config: SweepConfig, table: Table) -> Sweep:
+    """Fit the laws, and take the best one that may recommend a blend."""
+    num_runs = len(table.runs.runs)
+    shares, phases = _shares(table)
+    notes = [*_ran_out(table)]
+    needed = least_blends(shares)
+    if len(table.rows) < needed:
+        notes.append(
+            f"no blend is recommended: a law needs {needed} blends here, and "
+            f"{len(table.rows)} are finished; give more, such as [drawn] with number = "
+            f"{3 * needed}"
+        )
+        return Sweep(config, table, num_runs, (), None, tuple(notes))
+    target = np.array(table.runs.target)
+    laws: list[Any] = [LogLinear()]
+    try:
+        laws.append(Boosted())
+    except ModuleNotFoundError as error:
+        notes.append(f"a law is left out: {error}")
+    fits = [fit_law(law, shares, table.losses, target) for law in laws]
+    fits.sort(key=lambda fit: (-fit.rank, fit.error))
+    best = fits[0]
+    if best.rank < config.least_rank:
+        notes.append(
+            f"no blend is recommended: the best law orders unseen blends with a rank "
+            f"correlation of {best.rank:.2f}, and least_rank is {config.least_rank:g} "
+            "(at 0.7, three pairs of four are in order, and at 0 every second); try "
+            "more blends, a wider range or a larger scale"
+        )
+        return Sweep(config, table, num_runs, tuple(fits), None, tuple(notes))
+    found = _recommended(best, table, shares, phases)
+    return Sweep(config, table, num_runs, tuple(fits), found, tuple(notes))
+
+
+def _shares(table: Table) -> tuple[npt.NDArray[np.float64], int]:
+    """Return the shares of each run in a row, and the phases whose blends differ.
+
+    If every run has one blend for all phases, this is one phase.
+    """
+    blends = np.array([row.run.blend for row in table.rows])
+    if not len(blends):
+        return np.empty((0, len(table.runs.sources))), 1
+    is_same = (blends == blends[:, :1]).all()
+    kept = blends[:, :1] if is_same else blends
+    return kept.reshape(len(blends), -1), kept.shape[1]
+
+
+def _recommended(
+    fit: Fit, table: Table, shares: npt.NDArray[np.float64], phases: int
+) -> Recommendation:
+    target = np.array(table.runs.target)
+    starts = shares[np.argsort(table.target, kind="stable")[:_STARTS]]
+    found = best_blend(lambda x: fit.predict(x) @ target, shares, starts, phases)
+    predicted = fit.predict(found[None])[0]
+    names = [source.name for source in table.runs.sources]
+    blend = found.reshape(phases, -1).tolist()
+    of_all = len(table.rows[0].run.blend)
+    rows = blend if len(blend) == of_all else blend * of_all
+    return Recommendation(
+        fit.name,
+        tuple(dict(zip(names, row, strict=True)) for row in rows),
+        table.by_set(predicted.tolist()),
+        float(predicted @ target),
+        fit.error,
+        tuple(_borders(found, shares, names * phases)),
+    )
+
+
+def _borders(
+    found: npt.NDArray[np.float64],
+    shares: npt.NDArray[np.float64],
+    names: Sequence[str],
+) -> Iterable[str]:
+    """Yield a sentence for each share at the border of what was tried."""
+    near = 0.01
+    bounds = zip(names, found, shares.min(0), shares.max(0), strict=True)
+    for name, share, low, high in bounds:
+        if low == high or low + near < share < high - near:
+            continue
+        if share <= near or share >= 1 - near:
+            continue  # There is nothing beyond.
+        which = "least" if share <= low + near else "most"
+        yield (
+            f"{name} {share:.4g} is at the border of what was tried ({low:.4g} to "
+            f"{high:.4g}), so the best may have "
+            f"{'less' if which == 'least' else 'more'} of it; try blends beyond"
+        )
+
+
+def _ran_out(table: Table) -> Iterable[str]:
+    """Yield a sentence for each source that ran out, so that its share was less."""
+    for source in table.runs.sources:
+        spent = [
+            row.run.key
+            for row in table.rows
+            for phase in row.run.plan.phases
+            for each in phase.sources
+            if each.name == source.name and each.exhausted_step is not None
+        ]
+        if spent:
+            yield (
+                f"source {source.name!r} runs out in {len(set(spent))} runs, such as "
+                f"{spent[0]}, so its share was less than its weight there; give it "
+                'policy = "repeat", or read its weight with care'
+            )
+
+
+def page(sweep: Sweep) -> str:
+    """Return the page as HTML, with no network and no script."""
+    title = f"Sweep {sweep.config.file.stem}"
+    return document(
+        title, [f"<header><h1>{escape(title)}</h1></header>", *_body(sweep)]
+    )
+
+
+def _body(sweep: Sweep) -> Iterator[str]:
+    finished = f"{len(sweep.table.rows)} of {sweep.num_runs} runs are finished."
+    yield f"<p>{finished}</p>"
+    found = sweep.recommendation
+    if found is not None:
+        yield "".join(f"<p>{escape(line)}</p>" for line in str(found).splitlines())
+    yield "".join(f"<p>note: {escape(each)}</p>" for each in sweep.notes)
+    yield html_table(
+        "Laws",
+        ("law", "blends", "rank correlation", "error", "spread of the target"),
+        [
+            (
+                fit.name,
+                str(fit.num_blends),
+                f"{fit.rank:.3f}",
+                f"{fit.error:.4f}",
+                f"{fit.spread:.4f}",
+            )
+            for fit in sweep.fits
+        ],
+        left={0},
+        note="Error and rank correlation are cross-validated: of blends that the law "
+        "has not seen.",
+    )
+    yield _sources(sweep)
+    yield _runs(sweep)
+
+
+def _sources(sweep: Sweep) -> str:
+    rows = sweep.table.rows
+    head = ("source", "fingerprint", "tokens", "least share", "most", "most epochs")
+    cells: list[tuple[str, ...]] = []
+    for index, source in enumerate(sweep.table.runs.sources):
+        shares = [phase[index] for row in rows for phase in row.run.blend] or [0.0]
+        epochs = max((row.epochs[index] for row in rows), default=0.0)
+        cells.append(
+            (
+                source.name,
+                source.fingerprint,
+                f"{source.num_tokens:,}",
+                f"{min(shares):.4g}",
+                f"{max(shares):.4g}",
+                f"{epochs:.3g}",
+            )
+        )
+    return html_table("Sources", head, cells, left={0, 1})
+
+
+def _runs(sweep: Sweep) -> str:
+    rows = sweep.table
+    leaves = rows.runs.leaves
+    order = sorted(
+        zip(rows.target.tolist(), rows.rows, strict=True), key=lambda each: each[0]
+    )
+    return html_table(
+        "Runs, the best first",
+        ("run", "blend", "target", *(leaf.label for leaf in leaves)),
+        [
+            (
+                row.run.key,
+                sweep.shown(row.run),
+                f"{target:.4f}",
+                *(f"{loss:.4f}" for loss in row.losses),
+            )
+            for target, row in order
+        ],
+        left={0, 1},
+        note="Each is an ordinary run in the folder runs/: "
+        "<code>roxxel report</code> draws it.",
+        kind="runs",
+    )

@@ -1,0 +1,241 @@
+"""Laws from a blend to its held-out losses, and how well they predict unseen blends.
+
+`LogLinear` has one curve for each held-out loss, c + exp(t . r), where r are the shares
+of the sources (Ye et al., *Data Mixing Laws*, arXiv 2403.16952; their factor k is part
+of t, because shares sum to 1). `Boosted` is gradient-boosted trees (Liu et al.,
+*RegMix*, arXiv 2407.01492). What a blend is judged by is a weighted sum of such losses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from roxxel_store import missing_extra
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
+    Predict = Callable[[Floats], Floats]
+
+_FOLDS = 10
+_RIDGE = 1e-4
+_FLOORS = np.geomspace(0.02, 30, 24)
+"""How far the floor c lies below the least loss, in ranges of the losses."""
+
+
+class Law(Protocol):
+    """A family of functions from shares to a loss."""
+
+    @property
+    def name(self) -> str:
+        """What a report calls the law."""
+        ...
+
+    def fit(self, shares: Floats, losses: Floats) -> Predict:
+        """Return the function of the family that fits the losses of some blends."""
+        ...
+
+
+class LogLinear:
+    """The loss is a floor plus an exponential of a weighted sum of the shares.
+
+    For each of 24 floors, log(loss - floor) is fitted by least squares, weighted so
+    that errors count as errors of the loss. The floor with the least error stays. There
+    is no start to choose and no local minimum.
+
+    >>> shares = np.array([[0.1, 0.9], [0.3, 0.7], [0.5, 0.5], [0.9, 0.1]])
+    >>> losses = 2 + np.exp(shares @ [-1.0, 0.5])
+    >>> LogLinear().fit(shares, losses)(np.array([[0.7, 0.3]])).round(2).tolist()
+    [2.58]
+    """
+
+    name = "log-linear"
+
+    def fit(self, shares: Floats, losses: Floats) -> Predict:
+        """Return the best curve."""
+        mean = shares.mean(0)
+        rows = np.column_stack([np.ones(len(shares)), shares - mean])
+        low, extent = losses.min(), max(np.ptp(losses), 1e-9)
+        best = math.inf
+        found: tuple[float, Floats] = (0.0, np.zeros(rows.shape[1]))
+        penalty = _RIDGE * np.eye(rows.shape[1])
+        penalty[0, 0] = 0.0
+        for below in _FLOORS:
+            floor = low - below * extent
+            above = losses - floor
+            weights = (above / above.mean()) ** 2
+            weighted = rows * weights[:, None]
+            slope = np.linalg.solve(
+                weighted.T @ rows + penalty * len(rows), weighted.T @ np.log(above)
+            )
+            error = float(np.square(floor + np.exp(rows @ slope) - losses).sum())
+            if error < best:
+                best, found = error, (floor, slope)
+        floor, slope = found
+        return lambda x: floor + np.exp(slope[0] + (x - mean) @ slope[1:])
+
+
+class Boosted:
+    """Gradient-boosted trees of scikit-learn.
+
+    Raises:
+        ModuleNotFoundError: scikit-learn is not installed.
+    """
+
+    name = "gradient-boosted"
+
+    def __init__(self) -> None:
+        try:
+            from sklearn.ensemble import (  # pyright: ignore[reportMissingTypeStubs]
+                GradientBoostingRegressor,
+            )
+        except ModuleNotFoundError as error:
+            what = "the gradient-boosted law"
+            raise missing_extra(what, "sklearn", "roxxel", "sweep") from error
+        self._make: Any = GradientBoostingRegressor
+
+    def fit(self, shares: Floats, losses: Floats) -> Predict:
+        """Return the mean of the trees, always the same for the same blends."""
+        trees = self._make(
+            n_estimators=150,
+            learning_rate=0.08,
+            max_depth=2,
+            subsample=0.8,
+            random_state=0,
+        )
+        return trees.fit(shares, losses).predict
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A law that was fitted, and what it is worth on blends that it has not seen.
+
+    Attributes:
+        name: Name of the law.
+        num_blends: Blends that it was fitted to.
+        error: Root mean square of its errors of the target, cross-validated.
+        spread: Standard deviation of the target: the error of always saying the mean.
+        rank: Spearman's correlation between predicted and measured order,
+            cross-validated.
+        predict: From shares (a row for each blend) to the held-out losses of each.
+    """
+
+    name: str
+    num_blends: int
+    error: float
+    spread: float
+    rank: float
+    predict: Predict
+
+    def __str__(self) -> str:
+        """Return how good the law is."""
+        return (
+            f"{self.name} law of {self.num_blends} blends: rank correlation "
+            f"{self.rank:.2f}, error {self.error:.4f} where blends differ by "
+            f"{self.spread:.4f} (cross-validated)"
+        )
+
+
+def least_blends(shares: Floats) -> int:
+    """Return how many blends a law needs: two more than its parameters."""
+    centered = shares - shares.mean(0) if len(shares) else shares
+    free = int(np.linalg.matrix_rank(centered)) if len(shares) else 0
+    return free + 4
+
+
+def fit_law(law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
+    """Fit a law to each held-out loss, and cross-validate the target.
+
+    Args:
+        law: The law.
+        shares: A row of shares for each blend.
+        losses: A row of held-out losses for each blend.
+        target: How much each loss counts.
+    """
+    measured = losses @ target
+    unseen = np.empty(len(shares))
+    order = np.random.RandomState(0).permutation(len(shares))
+    for part in np.array_split(order, min(_FOLDS, len(shares))):
+        rest = np.setdiff1d(order, part)
+        unseen[part] = _fitted(law, shares[rest], losses[rest])(shares[part]) @ target
+    return Fit(
+        law.name,
+        len(shares),
+        float(np.sqrt(np.square(unseen - measured).mean())),
+        float(measured.std()),
+        rank_correlation(unseen, measured),
+        _fitted(law, shares, losses),
+    )
+
+
+def _fitted(law: Law, shares: Floats, losses: Floats) -> Predict:
+    functions = [law.fit(shares, column) for column in losses.T]
+    return lambda x: np.column_stack([function(x) for function in functions])
+
+
+def rank_correlation(a: Floats, b: Floats) -> float:
+    """Return Spearman's rank correlation; 0 if all values of one are equal.
+
+    >>> rank_correlation(np.array([1.0, 2.0, 3.0]), np.array([2.0, 8.0, 9.0]))
+    1.0
+    """
+    ranks = [_ranks(values) - (len(values) - 1) / 2 for values in (a, b)]
+    size = math.sqrt(float(np.square(ranks[0]).sum() * np.square(ranks[1]).sum()))
+    return round(float((ranks[0] * ranks[1]).sum()) / size, 12) if size else 0.0
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return the place of each value; equal values share the mean of their places."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return (ends - (counts + 1) / 2)[inverse]
+
+
+def best_blend(
+    predict: Callable[[Floats], Floats], tried: Floats, starts: Floats, phases: int
+) -> Floats:
+    """Return the blend with the least predicted target, in the range that was tried.
+
+    From each start, share moves from one source to another of its phase, in smaller
+    and smaller steps, as long as the target falls.
+
+    Args:
+        predict: From rows of shares to the target.
+        tried: The blends that were tried, which bound each share.
+        starts: Where to begin.
+        phases: Into how many blends of a phase a row divides.
+    """
+    low, high = tried.min(0), tried.max(0)
+    size = tried.shape[1] // phases
+    moves = [
+        (phase * size + a, phase * size + b)
+        for phase in range(phases)
+        for a in range(size)
+        for b in range(size)
+        if a != b
+    ]
+    unit = np.zeros((len(moves), tried.shape[1]))
+    for row, (a, b) in enumerate(moves):
+        unit[row, a], unit[row, b] = -1, 1
+    found: list[tuple[float, int, Floats]] = []
+    for number, start in enumerate(starts):
+        here, value = start, float(predict(start[None])[0])
+        for step in (0.1, 0.05, 0.02, 0.01, 0.005):
+            while True:
+                there = here + step * unit
+                inside = ((there >= low - 1e-9) & (there <= high + 1e-9)).all(1)
+                if not inside.any():
+                    break
+                values = np.where(inside, predict(there), np.inf)
+                best = int(values.argmin())
+                if values[best] >= value - 1e-9:
+                    break
+                here, value = there[best], float(values[best])
+        found.append((value, number, here))
+    return np.clip(min(found, key=lambda each: each[:2])[2], 0, 1).round(4)

@@ -1,0 +1,324 @@
+"""A sweep: its file, its blends, its runs, its laws, and when it recommends nothing."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+import pytest
+from roxxel import sweep
+from roxxel.cli import main
+from roxxel.config import ConfigError, SweepConfig, blends_of, load_config
+from roxxel.sweeping import fit_law, load_sweep, runs_of
+from roxxel.sweeping.laws import Boosted, LogLinear, best_blend, rank_correlation
+
+from .runs import CONFIG, said, write_project
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SWEEP = 'config = "first.toml"\nscale = 0.5\n'
+GRID = f"{SWEEP}[grid]\nparts = 6\n"
+
+
+def sweep_file(folder: Path, text: str = GRID) -> Path:
+    """Write a project and the file of a sweep; return the file's path."""
+    if not (folder / "first.toml").exists():
+        write_project(folder)
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile each program once for all tests."""
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a sweep of seven blends; return its file."""
+    path = sweep_file(tmp_path_factory.mktemp("swept"))
+    assert len(sweep(path).table.rows) == 7
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (f"{SWEEP}[drawn]\nnumbr = 3", "did you mean 'number'"),
+        (f"{SWEEP}[[blends]]\nweights = {{ cod = 1 }}", "did you mean 'code'"),
+        (f"{SWEEP}[[blends]]\nweights = {{ code = -1 }}", "blends.0.weights"),
+        (f"{SWEEP}[[blends]]\nweights = {{ code = 0 }}", "are all 0"),
+        (f"{SWEEP}[[blends]]\nweights = [{{ code = 1 }}]", "2 phases"),
+        (SWEEP, "tries no blend"),
+        ('config = "first.toml"\n[grid]\nparts = 2', "scale or tokens"),
+        ('config = "none.toml"\nscale = 1\n[grid]\nparts = 2', "none.toml: no such"),
+        ("scale = 0.5\n[grid]\nparts = 2", "has no config"),
+    ],
+)
+def test_a_wrong_file_is_one_sentence(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_sweep(sweep_file(tmp_path, text))
+
+    assert str(error.value).startswith(str(tmp_path / "sweep.toml"))
+    assert named in str(error.value)
+
+
+def test_a_base_without_a_held_out_set_is_refused(tmp_path: Path) -> None:
+    write_project(tmp_path, CONFIG.partition("[eval]")[0])
+
+    with pytest.raises(ConfigError, match=r"write \[eval\]"):
+        load_sweep(sweep_file(tmp_path))
+
+
+def test_a_phase_of_epochs_is_refused(tmp_path: Path) -> None:
+    write_project(tmp_path, CONFIG.replace("steps = 4\n", "epochs = 0.5\n"))
+
+    with pytest.raises(ConfigError, match="give it tokens"):
+        load_sweep(sweep_file(tmp_path))
+
+
+def test_a_target_that_is_no_held_out_set_is_refused(tmp_path: Path) -> None:
+    path = sweep_file(tmp_path, f"{GRID}[target]\nheldout = 1\n")
+
+    with pytest.raises(ConfigError, match="did you mean 'held_out'"):
+        runs_of(load_sweep(path))
+
+
+def test_a_blend_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
+    write_project(tmp_path, CONFIG.replace("policy = 2", 'policy = "stop"'))
+    many = CONFIG.replace("steps = 4\n", "steps = 400\n")
+    (tmp_path / "first.toml").write_text(many.replace("policy = 2", 'policy = "drop"'))
+    blend = "[[blends]]\nweights = { self = 0, code = 1 }\n"
+
+    with pytest.raises(ConfigError, match=r"the blend .*code 1.* cannot be trained"):
+        runs_of(load_sweep(sweep_file(tmp_path, SWEEP + blend)))
+
+
+def test_drawn_blends_are_a_function_of_the_file(tmp_path: Path) -> None:
+    def drawn(number: int, more: str = "") -> list[tuple[tuple[float, ...], ...]]:
+        text = f"{SWEEP}[drawn]\nnumber = {number}\n{more}"
+        config = load_sweep(sweep_file(tmp_path, text))
+        return blends_of(config, ["code", "self"], {"code": 100, "self": 300})
+
+    assert drawn(8)[:5] == drawn(5)
+    assert drawn(5, "seed = 1") != drawn(5)
+    for blend in drawn(50):
+        assert blend[0] == blend[1]
+        assert round(sum(blend[0]), 10) == 1
+    near = np.array(drawn(50, "concentration = 1000"))[:, 0, 0]
+    assert abs(near - 0.25).max() < 0.06
+    apart = drawn(5, "each_phase = true")
+    assert all(first != second for first, second in apart)
+
+
+def test_a_grid_has_every_blend_once(tmp_path: Path) -> None:
+    config = load_sweep(sweep_file(tmp_path, f"{SWEEP}[grid]\nparts = 4\n"))
+    names = ["a", "b", "c"]
+    blends = blends_of(config, names, dict.fromkeys(names, 1))
+
+    assert len({blend[0] for blend in blends}) == 15
+    assert ((1.0, 0.0, 0.0),) * 2 in blends
+
+    least = f"{SWEEP}[grid]\nparts = 4\nleast = 0.25\n"
+    config = load_sweep(sweep_file(tmp_path, least))
+    assert len(blends_of(config, names, dict.fromkeys(names, 1))) == 3
+
+
+def test_a_renamed_source_has_the_keys_of_before(tmp_path: Path) -> None:
+    path = sweep_file(tmp_path, f"{SWEEP}[drawn]\nnumber = 3\n")
+    before = [run.key for run in runs_of(load_sweep(path)).runs]
+
+    renamed = CONFIG.replace("code = ", "python = ")
+    (tmp_path / "first.toml").write_text(renamed)
+    assert [run.key for run in runs_of(load_sweep(path)).runs] == before
+
+    for file in list(tmp_path.glob("code*")):
+        file.rename(tmp_path / file.name.replace("code", "python"))
+    moved = renamed.replace('"code.rox"', '"python.rox"')
+    (tmp_path / "first.toml").write_text(moved)
+    assert [run.key for run in runs_of(load_sweep(path)).runs] == before
+
+    (tmp_path / "first.toml").write_text(moved.replace("seed = 3", "seed = 4"))
+    assert not {run.key for run in runs_of(load_sweep(path)).runs} & {*before}
+
+
+def test_a_held_out_set_of_two_sources_has_a_loss_for_each(tmp_path: Path) -> None:
+    sets = (
+        'sources = { self = "held_out.rox", code = "code.rox" }\n'
+        "phases = [{ steps = 4, batch_size = 2, seq_len = 8, weights = "
+        "{ self = 0.75, code = 0.25 } }]\n"
+    )
+    write_project(tmp_path, f"{CONFIG.partition('[eval]')[0]}[eval]\n{sets}")
+    runs = runs_of(load_sweep(sweep_file(tmp_path)))
+
+    assert [leaf.label for leaf in runs.leaves] == ["held_out/self", "held_out/code"]
+    assert runs.target == (0.75, 0.25)
+    steps = [
+        each.schedule.phases[0].steps for each in runs.runs[0].config.held_out.values()
+    ]
+    assert steps == [3, 1]
+
+
+def simulated(number: int, noise: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return shares, losses by source, and the target, with its best at the target."""
+    random = np.random.default_rng(0)
+    best = np.array([0.4, 0.3, 0.2, 0.1])
+    shares = random.dirichlet(np.full(4, 1.5), number)
+    losses = 1 - 0.5 * np.log(shares + 0.02)
+    return shares, losses + noise * random.normal(size=losses.shape), best
+
+
+@pytest.mark.parametrize("law", [LogLinear(), Boosted()], ids=lambda law: law.name)
+def test_a_law_finds_the_best_blend(law: LogLinear | Boosted) -> None:
+    shares, losses, best = simulated(32, 0.01)
+
+    fit = fit_law(law, shares, losses, best)
+    found = best_blend(lambda x: fit.predict(x) @ best, shares, shares[:3], 1)
+
+    assert fit.rank > 0.8
+    assert fit.error < fit.spread
+    tolerance = 0.1 if law.name == "log-linear" else 0.2
+    assert abs(found - best).max() < tolerance
+    assert found.sum() == pytest.approx(1, abs=1e-3)
+    assert (found >= shares.min(0) - 1e-4).all()
+    assert (found <= shares.max(0) + 1e-4).all()
+
+
+def test_a_law_of_noise_orders_nothing() -> None:
+    shares, losses, best = simulated(24, 0.0)
+
+    for seed in range(5):
+        noise = np.random.default_rng(seed).normal(size=losses.shape)
+        assert fit_law(LogLinear(), shares, noise, best).rank < SweepConfig.least_rank
+
+
+def test_equal_values_share_their_rank() -> None:
+    values = np.array([1.0, 1.0, 2.0, 3.0])
+
+    assert rank_correlation(values, values) == 1
+    assert rank_correlation(values, -values) == -1
+    assert rank_correlation(values, np.ones(4)) == 0
+
+
+def test_each_run_of_a_sweep_is_an_ordinary_run(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = swept.parent / "sweep" / "runs"
+    listed = said(capsys, "ls", runs)
+
+    assert listed.count("complete") == 7
+    one = next(file for file in runs.iterdir() if file.is_dir())
+    assert "row 0" in said(capsys, "show", one, "--step", 0)
+
+
+def test_a_repeated_sweep_trains_nothing_and_writes_the_same_table(swept: Path) -> None:
+    table = swept.parent / "sweep" / "sweep.csv"
+    before = table.read_bytes()
+    table.unlink()
+    lines: list[str] = []
+
+    sweep(swept, say=lines.append)
+
+    assert lines[0] == "7 runs, of which 7 are finished"
+    assert not any("run 1" in line for line in lines)
+    assert table.read_bytes() == before
+
+
+def test_the_table_has_a_line_for_each_source_of_each_run(swept: Path) -> None:
+    with (swept.parent / "sweep" / "sweep.csv").open() as file:
+        rows = list(csv.DictReader(file))
+
+    assert len(rows) == 14
+    assert {row["name"] for row in rows} == {"self", "code"}
+    assert len({row["source"] for row in rows}) == 2
+    by_run: dict[str, float] = {}
+    for row in rows:
+        by_run[row["run"]] = by_run.get(row["run"], 0.0) + float(row["weight_0"])
+        assert row["weight_0"] == row["weight_1"]
+        assert float(row["target"]) == float(row["eval_loss/held_out"])
+    assert set(by_run.values()) == {1.0}
+
+
+def test_below_the_stated_quality_nothing_is_recommended(swept: Path) -> None:
+    file = swept.with_name("strict.toml")
+    same = 'save_path = "sweep"\n'
+    file.write_text(f"{same}least_rank = 1.1\n{GRID}")
+
+    found = sweep(file)
+
+    assert found.recommendation is None
+    assert "least_rank is 1.1" in found.notes[-1]
+    with pytest.raises(ConfigError, match="was not written"):
+        sweep(file, write=swept.with_name("never.toml"))
+    assert not swept.with_name("never.toml").exists()
+
+
+def test_a_written_config_has_the_recommended_blend(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = swept.with_name("free.toml")
+    file.write_text(f'save_path = "sweep"\nleast_rank = -1\n{GRID}')
+    out = swept.parent / "new" / "best.toml"
+    out.parent.mkdir(exist_ok=True)
+
+    printed = said(capsys, "sweep", file, "--write", out)
+    found = sweep(file).recommendation
+
+    assert found is not None
+    config = load_config(out)
+    assert [phase.weights for phase in config.schedule.phases] == list(found.weights)
+    assert config.folder == swept.parent
+    text = out.read_text()
+    assert f"#   held_out: {found.losses['held_out']:.4f}" in text
+    assert "# A run to learn from." in text
+    assert "recommends" in printed
+    page = (swept.parent / "sweep" / "sweep.html").read_text()
+    assert "Runs, the best first" in page
+
+    out.write_text("seed = 1\n")
+    assert main(["sweep", str(file), "--write", str(out)]) == 1
+    assert "give another name" in capsys.readouterr().err
+
+
+def test_without_scikit_learn_one_law_is_left_out(
+    swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.ensemble", None)
+
+    found = sweep(swept)
+
+    assert [fit.name for fit in found.fits] == ["log-linear"]
+    assert "sweep" in next(note for note in found.notes if "sklearn" in note)
+
+
+def test_too_few_blends_fit_no_law(swept: Path) -> None:
+    file = swept.with_name("few.toml")
+    file.write_text(f'save_path = "few"\n{SWEEP}[grid]\nparts = 1\n')
+
+    found = sweep(file)
+
+    assert found.fits == ()
+    assert "a law needs 5 blends" in found.notes[-1]
+
+
+def test_parts_train_every_run_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep_file(tmp_path, f"{SWEEP}[grid]\nparts = 2\n")
+
+    first = said(capsys, "sweep", path, "--part", "0/2")
+    assert "2 of 3 runs are finished" in first
+    assert not (tmp_path / "sweep" / "sweep.csv").exists()
+    assert "3 of 3 runs" in said(capsys, "sweep", path, "--part", "1/2")
+    assert "3 runs, of which 3" in said(capsys, "sweep", path)
+    assert (tmp_path / "sweep" / "sweep.csv").exists()
