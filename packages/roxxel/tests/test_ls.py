@@ -39,7 +39,10 @@ def write_two(folder: Path) -> None:
             "step_s": 120.0,
             "time": at(9),
         },
-        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n",
+        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n"
+        "2026-01-01T00:09:00Z INFO wall time: 44.4 % of 9.0 min in steps kept\n"
+        "2026-01-01T00:09:00Z INFO complete: 4 of 4 steps are done\n"
+        "2026-01-01T00:10:00Z INFO already complete: 4 of 4 steps are done\n",
     )
     for step in (2, 3):
         write_description(folder / "runs" / "done", step)
@@ -64,7 +67,7 @@ def test_runs_are_listed_with_the_newest_last(
     assert done.split()[:5] == ["runs/done", "complete", "4", "of", "4"]
     assert done.split()[5] == "3"  # a start would continue from this step
     assert done.split()[6:9] == ["2.5000", "2.2500", "10,000"]
-    assert done.split()[9] == "44%"  # 2 steps of 2 minutes, in 9 minutes
+    assert done.split()[9] == "44%"
     assert done.endswith("d ago")
 
 
@@ -80,6 +83,22 @@ def test_runs_are_listed_as_json(
     assert (done["step"], done["total_steps"], done["eval_loss"]) == (4, 4, 2.25)
     assert (done["saved_step"], failed["saved_step"]) == (3, None)
     assert done["time"] == at(9)
+
+
+def test_a_run_that_began_again_has_no_share_of_kept_steps_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(
+        tmp_path / "run",
+        {"kind": "train", "step": 2},
+        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n"
+        "2026-01-01T00:09:00Z INFO wall time: 44.4 % of 9.0 min in steps kept\n"
+        "2026-01-01T00:10:00Z INFO resumed from step 2 of 4\n",
+    )
+
+    [row] = json.loads(said(capsys, "ls", tmp_path, "--json"))
+
+    assert row["goodput"] is None
 
 
 def test_one_run_is_listed_by_its_name(

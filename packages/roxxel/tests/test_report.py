@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
 from roxxel.report import page, read_facts, write_comparison, write_report
+from roxxel_train import RunFolder
 
 from .helpers import run_python
 from .pages import (
@@ -72,6 +73,18 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     assert "roxxel train &#x27;a b.toml&#x27;" in html.replace("<wbr/>", "")
     assert "<title>fine: complete" in html
     assert "code &lt;x&gt;" in html
+
+
+def test_the_report_divides_the_wall_time_as_the_run_does(finished: Path) -> None:
+    with (finished / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "step": 9, "time": "soon", "step_s": 5.0}\n')
+        file.write('{"kind": "other", "step": 9}\n{"kind": "train", "ste\n')
+
+    found = read_facts(finished).goodput
+
+    assert found == RunFolder(finished).goodput()
+    assert found.steps > 0
+    assert found.evaluating >= 0
 
 
 def luminance(color: str) -> float:

@@ -8,15 +8,19 @@ run's folder; what comes before (a queue, a new machine, imports) is idle.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, fields
 from datetime import datetime
-from itertools import groupby, pairwise, zip_longest
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise, zip_longest
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    Floats = npt.NDArray[np.float64]
 
 _START = re.compile(
     r"starts: \d+ steps|resumed from step (\d+) of \d+(?: in ([\d.]+) s)?"
@@ -25,13 +29,14 @@ _BRANCH = re.compile(r"begins as a branch of step (\d+) of ")
 _DROPPED = re.compile(r"\d+ rows of metrics after step \d+, the newest at (\S+), ")
 
 
-class TimedRow(NamedTuple):
-    """The times of a metrics row.
+@dataclass(frozen=True)
+class TimedRows:
+    """The times of metrics rows, in order: arrays of shape `(n,)`.
 
     Attributes:
-        time: Seconds since the epoch.
-        step: Updates done.
-        is_training: Whether the row is about training, and no evaluation.
+        time: Seconds since the epoch; float64, as all but the next two.
+        step: Updates done; an integer or a float.
+        is_training: Whether the row is about training, and no evaluation; bool.
         step_s: Mean time of a step since the previous row.
         wait_s: Part of these steps in which the loop waited for data.
         compile_s: Time of compiling since the previous row.
@@ -39,18 +44,27 @@ class TimedRow(NamedTuple):
         save_s: Time of saving since the previous row.
 
     Example:
-        >>> TimedRow(time_of("2026-01-01T00:00:00Z") or 0.0, 10, step_s=0.5).save_s
-        0.0
+        >>> rows = TimedRows(*np.array([[9.0, 4, 1, 0.5, 0, 0, 0, 0]]).T)
+        >>> rows.step, rows.step_s
+        (array([4.]), array([0.5]))
     """
 
-    time: float
-    step: int
-    is_training: bool = True
-    step_s: float = 0.0
-    wait_s: float = 0.0
-    compile_s: float = 0.0
-    eval_s: float = 0.0
-    save_s: float = 0.0
+    time: Floats
+    step: Floats
+    is_training: npt.NDArray[Any]
+    step_s: Floats
+    wait_s: Floats
+    compile_s: Floats
+    eval_s: Floats
+    save_s: Floats
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.time)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.bool_]) -> TimedRows:
+        """Return some rows."""
+        return TimedRows(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -141,9 +155,7 @@ class _Start:
 
 
 def goodput(
-    log: Iterable[tuple[str, str]],
-    rows: Iterable[TimedRow],
-    until: float | None = None,
+    log: Iterable[tuple[str, str]], rows: TimedRows, until: float | None = None
 ) -> Goodput:
     """Return where the wall time of a run went.
 
@@ -158,7 +170,8 @@ def goodput(
         ...     ("2026-01-01T00:00:10Z", "complete: 4 of 4 steps are done"),
         ... ]
         >>> first = datetime.fromisoformat(log[0][0]).timestamp()
-        >>> print(goodput(log, [TimedRow(first + 9, 4, step_s=2.0, wait_s=1.0)]))
+        >>> row = [first + 9, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
+        >>> print(goodput(log, TimedRows(*np.array([row]).T)))
         70.0 % of 10.0 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
 other 10.0 %
     """
@@ -168,14 +181,11 @@ other 10.0 %
     if until is not None:
         starts[-1].ended = max(starts[-1].ended, until)
     sums = dict.fromkeys((each.name for each in fields(Goodput)), 0.0)
-    groups = groupby(_by_start(starts, rows), itemgetter(0))
-    number, group = next(groups, (-1, ()))
+    bounds = _bounds(starts, rows)
     for index, (start, then) in enumerate(zip_longest(starts, starts[1:])):
-        found = (row for _, row in group) if number == index else ()
-        for name, seconds in _of_start(start, found, then):
-            sums[name] += seconds
-        if number == index:
-            number, group = next(groups, (-1, ()))
+        of_start = rows[bounds[index] : bounds[index + 1]]
+        for name, seconds in _of_start(start, of_start, then):
+            sums[name] += float(seconds)
     for before, after in pairwise(starts):
         sums["idle"] += max(0.0, after.began - before.ended)
     known = sum(sums.values())
@@ -211,40 +221,39 @@ def _starts(log: Iterable[tuple[str, str]]) -> list[_Start]:
     return starts
 
 
-def _by_start(
-    starts: Sequence[_Start], rows: Iterable[TimedRow]
-) -> Iterator[tuple[int, TimedRow]]:
-    """Yield each row with the index of the start that wrote it."""
-    began = [start.began for start in starts]
-    index = 0
-    for row in rows:
-        # A clock that was set back must not take a row to an earlier start.
-        index = max(index, bisect_right(began, row.time) - 1)
-        yield index, row
+def _bounds(starts: Sequence[_Start], rows: TimedRows) -> list[int]:
+    """Return the first row of each start, and the number of rows."""
+    began = np.array([start.began for start in starts])
+    index = np.maximum(began.searchsorted(rows.time, "right") - 1, 0)
+    # A clock that was set back must not take a row to an earlier start.
+    index = np.maximum.accumulate(index)
+    return index.searchsorted(range(len(starts) + 1)).tolist()
 
 
 def _of_start(
-    start: _Start, rows: Iterable[TimedRow], then: _Start | None
+    start: _Start, rows: TimedRows, then: _Start | None
 ) -> Iterator[tuple[str, float]]:
     """Yield what the time of one start was spent on.
 
     `then` is the next start, and `rows` are those of this start that were kept.
     """
     yield "restoring", start.ready - start.began
-    step, step_s = start.step, 0.0
+    step, step_s = float(start.step), 0.0
     last = trained = start.ready
-    for row in rows:
-        if row.is_training:
-            step_s = row.step_s
-            seconds = max(0, row.step - step) * step_s
-            waited = min(row.wait_s, seconds)
-            yield "steps", seconds - waited
-            yield "waiting", waited
-            yield "compiling", row.compile_s
-            yield "evaluating", row.eval_s
-            yield "saving", row.save_s
-            step, trained = row.step, row.time
-        last = row.time
+    training = rows[rows.is_training.astype(bool)]
+    if len(training):
+        num_steps = np.diff(training.step, prepend=step).clip(min=0)
+        seconds = num_steps * training.step_s
+        waited = np.minimum(training.wait_s, seconds)
+        yield "steps", (seconds - waited).sum()
+        yield "waiting", waited.sum()
+        yield "compiling", training.compile_s.sum()
+        yield "evaluating", training.eval_s.sum()
+        yield "saving", training.save_s.sum()
+        step, step_s = float(training.step[-1]), float(training.step_s[-1])
+        trained = float(training.time[-1])
+    if len(rows):
+        last = float(rows.time[-1])
     # No training row has the time of a last evaluation.
     yield "evaluating", max(0.0, last - trained)
     # Steps up to the checkpoint from which the next start went on have no row.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -443,8 +443,7 @@ def number(value: Any) -> float | None:
 
 def is_count(value: Any) -> bool:
     """Return whether a value is a plausible number of steps or tokens."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return is_integer and 0 <= value < _GREATEST_COUNT
+    return type(value) is int and 0 <= value < _GREATEST_COUNT
 
 
 def _counts(value: Any) -> dict[str, int]:
@@ -501,15 +500,20 @@ def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
     return found if primary == PRIMARY else {**found, "primary_source": primary}
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 def _object_in(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a line; None if there is none.
 
     msgspec reads a row in a third of the time, but does not bound the memory of a line.
     """
     if len(line) <= _LONGEST_ROW:
-        with suppress(msgspec.DecodeError, RecursionError):
-            found: Any = msgspec.json.decode(line)
-            return cast("dict[str, Any]", found) if isinstance(found, dict) else None
+        try:
+            found: Any = _decode(line)
+        except (msgspec.DecodeError, RecursionError):
+            return find_object(line)
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else None
     return find_object(line)
 
 
@@ -523,9 +527,11 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     if not is_count(fields.get("step")) or not isinstance(fields.get("kind"), str):
         return None
-    if not is_count(fields.get("phase")):
-        fields.pop("phase", None)
-    tokens = fields.pop("tokens_by_source", None)
+    if "phase" in fields and not is_count(fields["phase"]):
+        del fields["phase"]
+    tokens = fields.get("tokens_by_source")
     if isinstance(tokens, dict):
         fields["tokens_by_source"] = _counts(tokens)
+    else:
+        fields.pop("tokens_by_source", None)
     return fields

@@ -18,6 +18,8 @@ _START = re.compile(
     r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
 
+_SPENT = re.compile(r"wall time: (\d+(?:\.\d+)?) % of ")
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -35,8 +37,9 @@ class RunStatus:
             None without one.
         tokens_per_s: Rate of the newest row; None without one.
         time: Time of the newest row, ISO 8601; None without rows.
-        goodput: Share of the wall time in steps that are part of the result; None if
-            the log records no start.
+        goodput: Share of the wall time in steps that are part of the result, as the
+            newest start has logged it at its end; None before. The report computes it
+            at any time, from all rows.
 
     >>> from pathlib import Path
     >>> from roxxel_train import RunFolder
@@ -88,13 +91,24 @@ def read_status(run: RunFolder) -> RunStatus:
         eval_loss=min(losses, default=None),
         tokens_per_s=number(train.get("tokens_per_s")),
         time=max(times, default=None),
-        goodput=spent.share if (spent := run.goodput()).seconds else None,
+        goodput=goodput_of(entries),
     )
 
 
 def starts_of(entries: Sequence[LogEntry]) -> list[re.Match[str]]:
     """Return the starts of a run, resumes included, in the order of the log."""
     return [found for entry in entries if (found := _START.match(entry.text))]
+
+
+def goodput_of(entries: Sequence[LogEntry]) -> float | None:
+    """Return the share in kept steps that the newest start logged; None without one."""
+    for entry in reversed(entries):
+        if (spent := _SPENT.match(entry.text)) is not None:
+            return float(spent[1]) / 100
+        start = _START.match(entry.text)
+        if start is not None and start[3] is None:  # It has done something.
+            return None
+    return None
 
 
 def total_steps_of(starts: Sequence[re.Match[str]]) -> int | None:

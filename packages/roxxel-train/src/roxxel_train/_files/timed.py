@@ -1,20 +1,25 @@
 """Reads the times of all metrics rows in one pass, and nothing else of them.
 
-Of a log of 10^6 rows, reading the times takes a few seconds and no memory, because
-msgspec steps over the other fields without making objects of them.
+Of a log of 10^6 rows, reading the times takes two seconds and 64 MB, because msgspec
+steps over the other fields without making objects of them.
 """
 
 from __future__ import annotations
 
+from array import array
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
-from roxxel_train.goodput import TimedRow, time_of
+from roxxel_train.goodput import TimedRows, time_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
+
+
+_NUM_FIELDS = len(fields(TimedRows))
 
 
 class _Fields(msgspec.Struct):
@@ -27,27 +32,25 @@ class _Fields(msgspec.Struct):
     eval_s: float = 0.0
     save_s: float = 0.0
 
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        return self.step_s, self.wait_s, self.compile_s, self.eval_s, self.save_s
 
-def timed_rows(path: Path) -> Iterator[TimedRow]:
-    """Yield the times of the undamaged rows of `metrics.jsonl`; none without a file."""
-    if not path.is_file():
-        return
-    decode = msgspec.json.Decoder(_Fields).decode
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                row = decode(line)
-            except msgspec.DecodeError:
-                continue  # a torn or damaged row, which `RunFolder.rows` counts
-            time = time_of(row.time)
-            if time is not None:
-                yield TimedRow(
-                    time,
-                    row.step,
-                    row.kind == "train",
-                    row.step_s,
-                    row.wait_s,
-                    row.compile_s,
-                    row.eval_s,
-                    row.save_s,
-                )
+
+def timed_rows(path: Path) -> TimedRows:
+    """Return the times of the undamaged rows of a log; none without a file."""
+    values = array("d")
+    if path.is_file():
+        decode = msgspec.json.Decoder(_Fields).decode
+        with path.open("rb") as file:
+            for line in file:
+                try:
+                    row = decode(line)
+                except msgspec.DecodeError:
+                    continue  # a torn or damaged row, which `RunFolder.rows` counts
+                time = time_of(row.time)
+                if time is not None:
+                    is_training = row.kind == "train"
+                    values.extend((time, row.step, is_training, *row.seconds))
+    table = np.frombuffer(values, np.float64).reshape(-1, _NUM_FIELDS)
+    return TimedRows(*table.T)

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 List runs: status, steps done, the step of the newest checkpoint (from which a
 start would continue), training loss, held-out loss, tokens a second, the share
-of the wall time in steps that were kept (not lost to a restart, not idle), and
-how long ago the newest row of the log was written. Name runs, or folders that
-hold runs, up to three levels deep. Without a name, the runs below the working
-folder are listed.
+of the wall time in steps that were kept (not lost to a restart, not idle; the
+run logs it at its end), and how long ago the newest row of the log was written.
+Name runs, or folders that hold runs, up to three levels deep. Without a name,
+the runs below the working folder are listed.
 """
 
 _DEEPEST = 3

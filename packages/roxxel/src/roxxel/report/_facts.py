@@ -189,9 +189,9 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     run = run if isinstance(run, RunFolder) else RunFolder(run)
     run.check()
     folder = run.path
-    rows = read_rows(run)
-    train = rows.train
     entries = run.log()
+    rows = read_rows(run, entries)
+    train = rows.train
     record = run.record
     began = record or {}
     settings, versions = began.get("settings"), began.get("versions")
@@ -219,7 +219,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         total_steps=total_steps,
         tokens=rows.tokens,
         seconds=seconds,
-        goodput=run.goodput(),
+        goodput=rows.goodput,
         apart=_apart(train),
         wait_share=waited / seconds if seconds else 0.0,
         first_time=rows.first_time,

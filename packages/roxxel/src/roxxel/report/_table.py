@@ -11,18 +11,21 @@ import math
 from array import array
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_train.goodput import Goodput, TimedRows, goodput, time_of
 from roxxel_train.run_folder import GREATEST_NUMBER, is_count, number
 
 from roxxel.report._series import Series, indices_to_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
     from roxxel_train import RunFolder
+    from roxxel_train.run_folder import LogEntry
 
     Floats = npt.NDArray[np.float64]
 
@@ -98,15 +101,13 @@ class Table:
     def close(self) -> None:
         """Take in the last rows; call this method after the last `add`."""
         rows, self._waiting = self._waiting, []
+        if not rows:
+            return
         self._steps.append(np.array([row["step"] for row in rows], np.int64))
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            groups.setdefault(tuple(row), []).append(index)
-        for names, indices in groups.items():
-            at = np.array(indices, np.int64) + self._num_rows
-            columns = zip(*(rows[index].values() for index in indices), strict=True)
-            for name, values in zip(names, columns, strict=True):
-                self._take(name, at, values)
+        at = np.arange(self._num_rows, self._num_rows + len(rows))
+        for part, columns in _by_names(rows, at):
+            for name, values in columns.items():
+                self._take(name, part, values)
         self._num_rows += len(rows)
 
     def __len__(self) -> int:
@@ -143,7 +144,7 @@ class Table:
         steps = self.steps
         found: dict[str, Series] = {}
         for name, column in self._columns.items():
-            if name != "step":
+            if name not in {"step", "time"}:
                 rows, values = column.read()
                 found[name] = thinned(steps[rows], values)
         return found
@@ -155,12 +156,20 @@ class Table:
         if name in self._counts:
             self._take_counts(name, at, values)
             return
-        if {*map(type, values)} <= _NUMBERS:
+        if name == "time":
+            times = [time_of(str(value)) for value in values]
+            floats = np.array([math.nan if x is None else x for x in times])
+            self._columns.setdefault(name, _Column()).add(at, floats)
+            return
+        kinds = {*map(type, values)}
+        if kinds <= _NUMBERS:
             with suppress(OverflowError):
                 floats = np.array(values, np.float64)
                 floats[~(np.abs(floats) < GREATEST_NUMBER)] = math.nan
                 self._columns.setdefault(name, _Column()).add(at, floats)
                 return
+        if kinds <= {dict} or (kinds == {str} and _GAPS.isdisjoint(values)):
+            return
         kept = [
             index
             for index, value in enumerate(values)
@@ -175,17 +184,15 @@ class Table:
         self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
     ) -> None:
         """Take in the counts by source of some rows."""
-        groups: dict[tuple[str, ...], list[int]] = {}
-        for index, counts in enumerate(values):
-            if type(counts) is dict:
-                groups.setdefault(tuple(cast("dict[str, Any]", counts)), []).append(
-                    index
-                )
-        for sources, indices in groups.items():
-            rows = at[indices]
+        kept = values
+        if {*map(type, values)} != {dict}:
+            has_counts = np.array([type(each) is dict for each in values])
+            kept, at = [each for each in values if type(each) is dict], at[has_counts]
+        if not kept:
+            return
+        for rows, columns in _by_names(kept, at):
             self._counted[name].add(rows, np.ones(len(rows)))
-            columns = zip(*(values[index].values() for index in indices), strict=True)
-            for source, counts in zip(sources, columns, strict=False):
+            for source, counts in columns.items():
                 self._take_count(self._counts[name], source, rows, counts)
 
     @staticmethod
@@ -202,6 +209,29 @@ class Table:
         if counts:
             column = columns.setdefault(source, _Column())
             column.add(rows, np.array(counts, np.float64))
+
+
+def _by_names(
+    rows: Sequence[dict[str, Any]], at: npt.NDArray[np.int64]
+) -> Iterator[tuple[npt.NDArray[np.int64], dict[str, list[Any]]]]:
+    """Yield the rows that have the same names together, as a column for each name.
+
+    Args:
+        rows: The rows, at least one.
+        at: The index of each row.
+    """
+    names = tuple(rows[0])
+    if {*map(len, rows)} == {len(names)}:
+        with suppress(KeyError):  # Nearly always, all rows have the same names.
+            columns = {name: [*map(itemgetter(name), rows)] for name in names}
+            yield at, columns
+            return
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(tuple(row), []).append(index)
+    for names, indices in groups.items():
+        columns = {name: [rows[index][name] for index in indices] for name in names}
+        yield at[indices], columns
 
 
 def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
@@ -227,6 +257,7 @@ class RunRows:
         last_time: Time of the last row; empty without one.
         last_text: The last text of an evaluation; empty without one.
         num_damaged: Lines that are no rows.
+        goodput: Where the wall time of all starts went.
     """
 
     train: Table = field(default_factory=Table)
@@ -238,15 +269,22 @@ class RunRows:
     last_time: str = ""
     last_text: str = ""
     num_damaged: int = 0
+    goodput: Goodput = field(default_factory=Goodput)
 
 
-def read_rows(run: RunFolder) -> RunRows:
+def read_rows(run: RunFolder, entries: Iterable[LogEntry]) -> RunRows:
     """Read the log of a run in one pass.
+
+    Args:
+        run: The run.
+        entries: The entries of its `system.log`.
 
     Raises:
         RunFolderError: `metrics.jsonl` is not a regular file.
     """
     found = RunRows()
+    order = bytearray()
+    tokens: object = None
     first: dict[str, Any] | None = None
     of_phases: dict[int, dict[str, Any]] = {}
     for row in run.each_row():
@@ -258,17 +296,36 @@ def read_rows(run: RunFolder) -> RunRows:
             found.last_time = str(row["time"])
             found.first_time = found.first_time or found.last_time
         if row["kind"] == "train":
+            order.append(True)
             found.train.add(row)
             first = first or row
             if "phase" in row:
                 of_phases[row["phase"]] = row
-            if "tokens" in row:
-                found.tokens = int(number(row["tokens"]) or 0)
+            tokens = row.get("tokens", tokens)
         elif row["kind"] == "eval":
+            order.append(False)
             found.evaluations.add(row)
             text = row.get("text")
             found.last_text = text if type(text) is str else found.last_text
+    found.tokens = int(number(tokens) or 0)
     found.train.close()
     found.evaluations.close()
     found.ends = [*filter(None, [first]), *of_phases.values()]
+    times = ((entry.time, entry.text) for entry in entries)
+    found.goodput = goodput(times, _timed(found, np.frombuffer(order, np.bool_)))
     return found
+
+
+def _timed(found: RunRows, is_training: npt.NDArray[np.bool_]) -> TimedRows:
+    """Return the times of all rows, in the order of the log."""
+
+    def joined(name: str, missing: float) -> Floats:
+        values = np.empty(len(is_training))
+        values[is_training] = found.train.full(name, missing)
+        values[~is_training] = found.evaluations.full(name, missing)
+        return values
+
+    time, step = joined("time", math.nan), joined("step", 0.0)
+    names = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
+    seconds = (np.nan_to_num(joined(name, 0.0)) for name in names)
+    return TimedRows(time, step, is_training, *seconds)[~np.isnan(time)]
