@@ -198,7 +198,7 @@ def test_two_processes_branch_from_a_run_of_one(project: Path) -> None:
     changes = ("--branch", "run@10", "--set", "save_path=b")
 
     for expected in ("begins as a branch of step 10 of ", "already complete"):
-        process = start(project, *changes, "--processes", "2")
+        process = start(project, *changes, "--processes=2")
         [(_, told)] = all_said([process], 300)
         assert process.returncode == 0, told
         assert expected in told
