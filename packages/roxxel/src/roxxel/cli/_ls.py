@@ -26,16 +26,24 @@ DESCRIPTION = """\
 List runs: status, steps done, the step of the newest checkpoint (from which a
 start would continue), training loss, held-out loss, tokens a second, the share
 of the wall time in steps that were kept (not lost to a restart, not idle; the
-run logs it at its end), and how long ago the newest row of the log was written.
-Name runs, or folders that hold runs, up to three levels deep. Without a name,
-the runs below the working folder are listed.
+run logs it at its end), and the age of the newest row of the log. Name runs, or
+folders that hold runs, up to three levels deep. Without a name, the runs below
+the working folder are listed.
 """
 
 _DEEPEST = 3
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+# A run with a short name fits a terminal of 80 columns.
 _COLUMNS = (
-    *("run", "status", "step", "saved", "loss", "held-out", "tokens/s", "kept"),
-    "last row",
+    "run",
+    "status",
+    "step",
+    "saved",
+    "loss",
+    "held-out",
+    "tok/s",
+    "kept",
+    "age",
 )
 
 
@@ -97,7 +105,7 @@ def _found(folder: RunFolder, deepest: int) -> Iterator[RunFolder]:
 
 
 def _cells(row: RunStatus) -> tuple[str, ...]:
-    total = "" if row.total_steps is None else f" of {row.total_steps:,}"
+    total = "" if row.total_steps is None else f"/{row.total_steps:,}"
     return (
         row.run,
         row.status,
@@ -116,11 +124,11 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _age(time: str | None) -> str:
-    """Return how long ago a time was, in its largest unit; `-` if it is unreadable."""
+    """Return how old a time is, in its largest unit; `-` if it is unreadable."""
     try:
         then = datetime.fromisoformat(time or "")
     except ValueError:
         return "-"
     seconds = max(0, int((datetime.now(UTC) - then).total_seconds()))
     size, unit = next((each for each in _UNITS if seconds >= each[0]), (1, "s"))
-    return f"{seconds // size} {unit} ago"
+    return f"{seconds // size} {unit}"
