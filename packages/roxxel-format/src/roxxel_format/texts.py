@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from roxxel_format._spec.tables import as_table
-from roxxel_format._write.byte_tokenizer import ByteTokenizer
+from roxxel_format._write.byte_tokenizer import (
+    BYTE_ALPHABET,
+    END_OF_TEXT,
+    ByteTokenizer,
+)
 from roxxel_format._write.tokenizers import definition_of, encoded_ids, load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roxxel_format._spec.dtypes import Tokens
+
+__all__ = ["BYTE_ALPHABET", "END_OF_TEXT", "RecordedText", "TextCodec", "text_codec"]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 END_OF_TEXT = "<|endoftext|>"
+"""Name of the token that ends a text, in this tokenizer."""
+
+_PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+BYTE_ALPHABET = tuple(
+    chr(byte if byte in _PRINTABLE else 256 + _OTHERS.index(byte))
+    for byte in range(256)
+)
+"""The character by which a byte-level model of `tokenizers` spells each byte.
+
+As in GPT-2 (Radford et al., 2019), printable bytes stand for themselves, and the others
+are counted from U+0100.
+"""
 
 
 class ByteTokenizer:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from roxxel_format._write.byte_tokenizer import BYTE_ALPHABET
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -17,8 +19,6 @@ Drops: TypeAlias = "Callable[[str], int]"
 """Returns how many characters of a text have no token."""
 
 _REPLACEMENT = "\ufffd"
-# Bytes that stand for themselves in the alphabet of a byte-level model (GPT-2).
-_PRINTABLE = {*range(33, 127), *range(161, 173), *range(174, 256)}
 
 
 def drops_of(source: Any) -> Drops | None:
@@ -33,7 +33,7 @@ def drops_of(source: Any) -> Drops | None:
     if getattr(model, "unk_token", None) or getattr(model, "byte_fallback", False):
         return None
     vocabulary = tokenizer.get_vocab()
-    if all(each in vocabulary for each in _byte_alphabet()):
+    if all(each in vocabulary for each in BYTE_ALPHABET):
         return None
     return DroppedCharacters(tokenizer).count
 
@@ -66,9 +66,3 @@ class DroppedCharacters:
         ids = self._encode(character).ids
         # Of the bytes of a character, some may have tokens and others none.
         return not ids or _REPLACEMENT in self._decode(ids).replace(character, "")
-
-
-def _byte_alphabet() -> list[str]:
-    """Return the characters that stand for the 256 bytes in a byte-level model."""
-    others = iter(range(256, 512))
-    return [chr(each if each in _PRINTABLE else next(others)) for each in range(256)]

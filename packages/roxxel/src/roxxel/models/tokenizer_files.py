@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from roxxel_format.texts import BYTE_ALPHABET, END_OF_TEXT
 from roxxel_store.records import find_object
-
-_END_OF_TEXT = "<|endoftext|>"
 
 
 def tokenizer_files(definition: str, end: int | None) -> dict[str, str]:
@@ -31,24 +30,16 @@ def byte_definition(*, has_end: bool) -> str:
     """Return `tokenizer.json` of a corpus of bytes: byte b is token b.
 
     With `has_end`, the token 256 ends a text.
-
-    The library `tokenizers` spells bytes by printable characters, as GPT-2 does
-    (Radford et al., 2019): printable bytes stand for themselves, and the others are
-    counted from U+0100.
     """
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = [byte for byte in range(256) if byte not in printable]
-    spelt = {byte: chr(byte) for byte in printable}
-    spelt |= {byte: chr(256 + index) for index, byte in enumerate(others)}
     by_bytes = {
         "type": "ByteLevel",
         "add_prefix_space": False,
         "trim_offsets": False,
         "use_regex": False,
     }
-    end = {"id": 256, "content": _END_OF_TEXT, "special": True}
+    end = {"id": 256, "content": END_OF_TEXT, "special": True}
     end |= dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    vocabulary = {spelt[byte]: byte for byte in range(256)}
+    vocabulary = {spelt: byte for byte, spelt in enumerate(BYTE_ALPHABET)}
     definition = {
         "version": "1.0",
         "added_tokens": [end] if has_end else [],
@@ -56,7 +47,7 @@ def byte_definition(*, has_end: bool) -> str:
         "decoder": by_bytes,
         "model": {
             "type": "BPE",
-            "vocab": vocabulary | ({_END_OF_TEXT: 256} if has_end else {}),
+            "vocab": vocabulary | ({END_OF_TEXT: 256} if has_end else {}),
             "merges": [],
         },
     }
