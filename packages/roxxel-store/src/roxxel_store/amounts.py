@@ -1,4 +1,4 @@
-"""How every command writes a large number: at most four digits and a unit."""
+"""How every command writes a large number or a duration: a few digits and a unit."""
 
 from __future__ import annotations
 
@@ -30,3 +30,16 @@ def short_size(num_bytes: int) -> str:
     """
     count = short_count(num_bytes)
     return f"{count}B" if " " in count else f"{count} B"
+
+
+def short_duration(seconds: float) -> str:
+    """Return a duration with two or three digits and a unit.
+
+    Example:
+        >>> short_duration(22_320), short_duration(1_690), short_duration(4.25)
+        ('6.2 h', '28 min', '4.2 s')
+    """
+    units = (86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")
+    size, unit = next((u for u in units if seconds >= 2 * u[0]), units[-1])
+    number = seconds / size
+    return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roxxel_store.amounts import short_duration
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -134,7 +136,7 @@ class Goodput:
             for name, seconds in parts
             if (share := seconds / self.seconds if self.seconds else 0.0) >= _LEAST
         ]
-        head = f"{self.share:.1%} of {_duration(self.seconds)} in steps kept"
+        head = f"{self.share:.1%} of {short_duration(self.seconds)} in steps kept"
         return "; ".join([head.replace("%", " %"), *filter(None, [", ".join(shown)])])
 
 
@@ -268,11 +270,3 @@ def _of_start(
         yield "saving", max(0.0, start.ended - last - unlogged)
     yield "steps", unlogged
     start.ended = max(start.ended, last)
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its largest unit."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.1f} s"

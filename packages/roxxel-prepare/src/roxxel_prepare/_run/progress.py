@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from roxxel_store.amounts import short_duration
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -100,7 +102,7 @@ class Progress:
             rate = _scaled(self.new_tokens / self.duration_s).strip()
             parts["rate"] = f"{rate} tokens/s"
             left_bytes = self.num_bytes - self.done_bytes
-            left = _duration(left_bytes * self.duration_s / self.new_bytes)
+            left = short_duration(left_bytes * self.duration_s / self.new_bytes)
             end = "stopped" if self.is_stopped else "done"
             parts["left"] = end if self.is_end else f"{left} left"
         if self.num_retries:
@@ -117,10 +119,3 @@ def _scaled(number: float) -> str:
         if number >= scale:
             return f"{number / scale:.3g} {letter}"
     return f"{number:.0f} "
-
-
-def _duration(seconds: float) -> str:
-    minutes = round(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

@@ -5,9 +5,11 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from roxxel_store.amounts import short_duration
+
 from roxxel.config import config_differences
 from roxxel.report._chart import Chart, Drawn, Line, short
-from roxxel.report._html import document, duration, table
+from roxxel.report._html import document, table
 from roxxel.report._run_charts import is_loss
 
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
             (f"{name} at the end", *(_last(run.evaluations, name) for run in runs))
             for name in held_out
         ),
-        ("training", *(duration(run.seconds) for run in runs)),
+        ("training", *(short_duration(run.seconds) for run in runs)),
         ("tokens/s on average", *(_rate(run) for run in runs)),
         ("branch of", *(_parent(run, is_branch=True) for run in runs)),
         ("weights of", *(_parent(run, is_branch=False) for run in runs)),

@@ -103,18 +103,6 @@ def _breakable(text: str) -> str:
     return re.sub(r"(?<=[./_-])(?=[^\W\d])", "<wbr/>", escape(text))
 
 
-def duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-
-
 def when(time: str) -> str:
     """Return an ISO 8601 time in UTC as `YYYY-MM-DD HH:MM:SS UTC`.
 

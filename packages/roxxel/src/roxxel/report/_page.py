@@ -6,8 +6,10 @@ import shlex
 from html import escape
 from typing import TYPE_CHECKING
 
+from roxxel_store.amounts import short_duration
+
 from roxxel.report._chart import Drawn, Mark, percent, short
-from roxxel.report._html import document, duration, table, when
+from roxxel.report._html import document, table, when
 from roxxel.report._run_charts import charts_of, constants_of, is_loss
 from roxxel.report._spikes import RULE
 
@@ -57,12 +59,12 @@ def _head(facts: RunFacts) -> str:
         ("Steps", steps),
         ("Tokens", _tokens(facts)),
         ("Loss", _losses(facts)),
-        ("Training", duration(facts.seconds)),
+        ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
         ("Waiting for data", percent(facts.wait_share) if facts.seconds else ""),
         (
             "Not training",
-            ", ".join(f"{name} {duration(s)}" for name, s in facts.apart.items()),
+            ", ".join(f"{name} {short_duration(s)}" for name, s in facts.apart.items()),
         ),
         ("Wall time", str(facts.goodput) if facts.goodput.seconds else ""),
         ("Logged", _logged(facts)),
