@@ -130,7 +130,7 @@ def test_ls_shows_first_the_metric_that_ranks(
     assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["1", "3.123"]
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120])
+@pytest.mark.parametrize("columns", [64, 80, 120])
 def test_ls_fits_the_terminal(
     columns: int,
     tmp_path: Path,
