@@ -107,7 +107,7 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
 ) -> None:
     assert run(program, [typed]) == 2
 
-    assert f"did you mean {meant}? `{program} --help`" in capsys.readouterr().err
+    assert f"did you mean {meant!r}? `{program} --help`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("program", ["roxxel", *PROGRAMS])

@@ -208,4 +208,4 @@ def test_a_run_is_evaluated_on_a_task_of_its_own(
     assert main(["eval", run, "--tasks", "hamlett", "--include", str(tasks)]) == 1
     error = capsys.readouterr().err
     assert "'hamlett'" in error
-    assert "did you mean hamlet?" in error
+    assert "did you mean 'hamlet'?" in error

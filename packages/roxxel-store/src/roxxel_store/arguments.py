@@ -1,12 +1,13 @@
-"""The check of integers that callers pass, with one wording for all packages."""
+"""Checks of what callers pass, with one wording for all packages."""
 
 from __future__ import annotations
 
 import operator
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 
 def as_integer(
@@ -46,6 +47,17 @@ def as_integer(
     if least is not None and number < least:
         raise error(f"{name} must be at least {least}, got {number}")
     return number
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a question with the known word that is most like another; or nothing.
+
+    Example:
+        >>> nearest("sead", ["seed", "steps"])
+        "did you mean 'seed'?"
+    """
+    near = get_close_matches(word, [*known], n=1)
+    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _shown(value: Any) -> str:

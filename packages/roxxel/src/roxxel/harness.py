@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import logging
 import os
 import sys
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store import missing_extra
+from roxxel_store.arguments import nearest
 
 from roxxel.sampling import Continuation
 from roxxel.scoring import Scorer
@@ -221,11 +221,8 @@ def evaluate(
     for wanted in tasks:
         matches = manager.match_tasks([wanted])
         if not matches:
-            near = difflib.get_close_matches(wanted, manager.all_tasks, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ValueError(
-                f"the harness has no task {wanted!r}{hint or '; see its list of tasks'}"
-            )
+            hint = nearest(wanted, manager.all_tasks) or "see its list of tasks"
+            raise ValueError(f"the harness has no task {wanted!r}; {hint}")
         names += matches
     # A fork of a process with JAX's threads may stand still, so errors are estimated
     # here, by fewer draws. What the harness prints is progress.

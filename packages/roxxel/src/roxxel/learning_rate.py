@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_store.arguments import as_integer
+from roxxel_store.arguments import as_integer, nearest
 
 from roxxel._checks import check_number
 
@@ -182,8 +181,8 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     known = list(choices)
     if isinstance(value, str) and value in known:
         return
-    near = get_close_matches(str(cast("object", value)), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = nearest(str(cast("object", value)), known)
     raise ValueError(
-        f"{name} {value!r} is unknown; choose one of {', '.join(known)}{hint}"
+        f"{name} {value!r} is unknown; choose one of {', '.join(known)}"
+        f"{'; ' * bool(hint)}{hint}"
     )

@@ -21,6 +21,7 @@ from roxxel_store.command import (
     FOUND,
     REFUSED,
     Progress,
+    aligned,
     prepare_streams,
     run_command,
     terminal_width,
@@ -157,7 +158,7 @@ def _print_steps(rows: Sequence[Mapping[str, Any]], ranking: str) -> None:
         ranked = [f"{value:.4g}" if value is not None else "-"] * is_ranked
         marks, size = ", ".join(row["marks"]), short_size(row["num_bytes"])
         table.append((str(row["step"]), *ranked, marks, size, row["saved_at"]))
-    lines = _lines(table, right=1 + is_ranked)
+    lines = aligned(table, right=range(1 + is_ranked))
     width = terminal_width()
     room = None if width is None else width - 2 - max(map(len, lines))
     others = [
@@ -217,7 +218,7 @@ def _show(options: argparse.Namespace) -> int:
         )
         for name, spec in leaves.items()
     ]
-    _print_table(table)
+    print("\n".join(aligned(table)))
     for part in dict.fromkeys(name.partition("/")[0] for name in leaves):
         specs = [s for name, s in leaves.items() if name.partition("/")[0] == part]
         size = short_size(sum(_known(spec) for spec in specs))
@@ -486,23 +487,6 @@ def _local_time(description: Description) -> str:
     except (OverflowError, ValueError, OSError):  # no calendar has this time
         return "-"
     return moment.strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    for line in _lines(rows):
-        print(line)
-
-
-def _lines(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> list[str]:
-    """Return rows as lines of even columns, the first `right` of them to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if index < right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 _COMMANDS = {

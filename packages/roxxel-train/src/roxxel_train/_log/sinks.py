@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from roxxel_store.arguments import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,8 +44,7 @@ def check_log_to(log_to: Any) -> None:
         )
     for name in log_to:
         if name not in SINKS:
-            near = get_close_matches(name, SINKS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "name one of these"
+            hint = nearest(name, SINKS) or "name one of these"
             raise ValueError(
                 f"log_to names {name!r}, but the sinks are "
                 f"{', '.join(map(repr, SINKS))}; {hint}"

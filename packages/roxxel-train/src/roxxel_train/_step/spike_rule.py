@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from typing import Any, cast
+
+from roxxel_store.arguments import nearest
 
 SkipSpikes = Mapping[str, int | float | str | Sequence[str]]
 """Any of `deviations`, `window` and `what`; `SpikeRule` has the defaults."""
@@ -44,11 +45,10 @@ class SpikeRule:
         values = dict(cast("Mapping[str, Any]", given))
         for name in values:
             if name not in known:
-                near = get_close_matches(name, known, n=1)
+                hint = nearest(name, known) or "use one of these"
                 raise ValueError(
                     f"skip_spikes has the key {name!r}, but its keys are "
-                    f"{', '.join(known)}; "
-                    + (f"did you mean {near[0]!r}?" if near else "use one of these")
+                    f"{', '.join(known)}; {hint}"
                 )
         _check_number(values, "deviations", float, 0)
         _check_number(values, "window", int, 7)

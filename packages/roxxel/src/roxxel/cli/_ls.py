@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import Progress
+from roxxel_store.command import Progress, aligned
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
@@ -67,12 +67,8 @@ def run(options: argparse.Namespace) -> None:
         say(json.dumps([asdict(row) for row in rows]))
         return
     cells = [_COLUMNS, *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        name, status, *numbers = line
-        shown = [name.ljust(widths[0]), status.ljust(widths[1])]
-        shown += [c.rjust(w) for c, w in zip(numbers, widths[2:], strict=True)]
-        say("  ".join(shown).rstrip())
+    for line in aligned(cells, right=range(2, len(_COLUMNS))):
+        say(line)
 
 
 def _runs_in(name: str) -> Sequence[RunFolder]:

@@ -14,8 +14,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.arguments import nearest
+
 from roxxel.config._declaration import ConfigError
-from roxxel.config._toml import nearest
 from roxxel.learning_rate import RECIPE, LearningRate
 
 if TYPE_CHECKING:

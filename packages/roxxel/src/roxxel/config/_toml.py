@@ -11,7 +11,7 @@ import operator
 import os
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from functools import reduce
@@ -29,6 +29,7 @@ from typing import (
 
 import msgspec
 from msgspec import Meta, inspect
+from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError
 
@@ -131,12 +132,6 @@ def named(keys: Sequence[Key]) -> str:
         return "the file"
     is_header = all(isinstance(key, str) for key in keys)
     return f"[{dotted(keys)}]" if is_header else dotted(keys)
-
-
-def nearest(word: str, known: Collection[str]) -> str:
-    """Return a question with the known word that is most like another; or nothing."""
-    near = get_close_matches(word, [*known], n=1)
-    return f"did you mean {near[0]!r}?" if near else ""
 
 
 def _in_toml(hint: Any, rule: Mapping[str, Any]) -> Any:

@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_store.command import aligned
 from roxxel_store.urls import absolute
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
@@ -198,7 +199,8 @@ class Replay:
         apart = f"{branch.distance:.4g}, {share:.2%} of their norm"
         if not branch.distance:
             apart = "0: equal bit for bit"
-        return [*_aligned(rows), f"distance of the parameters: {apart}"]
+        lines = aligned(rows, right=range(1, len(rows[0])))
+        return [*lines, f"distance of the parameters: {apart}"]
 
     def _ranking(self) -> list[str]:
         names = sorted(self.control.losses, key=_place)
@@ -208,7 +210,7 @@ class Replay:
             shown = ("-" if x is None else f"{x:+.5f}" for x in changes)
             effect = f"{self.effect(each):+.5f}"
             rows.append((each.name, effect, *shown, f"{each.distance:.4g}"))
-        return _aligned(rows)
+        return aligned(rows, right=range(1, len(rows[0])))
 
 
 def replay(
@@ -493,13 +495,3 @@ def _named(loss: str) -> str:
     if kind == "eval_loss":
         return f"held-out loss {name}"
     return f"training loss of {name}" if name else "training loss"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines: list[str] = []
-    for first, *rest in rows:
-        cells = [first.ljust(widths[0])]
-        cells += [x.rjust(w) for x, w in zip(rest, widths[1:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    return lines
