@@ -14,7 +14,6 @@ from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
 from roxxel_store.amounts import short_duration
 
 if TYPE_CHECKING:

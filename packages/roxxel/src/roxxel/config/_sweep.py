@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec import Meta
+from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
 from roxxel.config._toml import checked, given, keys_of, table_of
@@ -232,8 +233,5 @@ def check_known(name: str, known: list[str], where: str, file: str) -> None:
     """
     if name in {*known, "self"}:
         return
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+    hint = nearest(name, known) or f"it has {', '.join(known)}"
     raise ConfigError(f"{where} names {name!r}, which {file} does not have; {hint}")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roxxel_store.urls import expanded
 
 from roxxel.config import ConfigError, load_config, sweep_from, sweep_table
 
 if TYPE_CHECKING:
+    import os
+
     from roxxel.config import SweepConfig
 
 
@@ -37,7 +39,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
             the file and the key.
         OSError: A file cannot be read.
     """
-    file = Path(os.fspath(path)).expanduser()
+    file = expanded(path)
     try:
         found = sweep_table(file.read_text(encoding="utf-8-sig"))
         base = load_config(file.parent / found["config"])
