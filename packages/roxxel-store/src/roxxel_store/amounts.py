@@ -8,27 +8,28 @@ _UNITS = (
 )
 
 
-def short_count(number: int) -> str:
-    """Return a count with at most four digits and a unit.
+def short_count(number: int, digits: int = 4) -> str:
+    """Return a count with at most so many digits and a unit.
 
     Example:
-        >>> short_count(1_852_000), short_count(717)
-        ('1.852 M', '717')
+        >>> short_count(1_852_000), short_count(999_900, digits=3), short_count(717)
+        ('1.852 M', '1 M', '717')
     """
     for unit, size in _UNITS:
-        if number >= size:
-            return f"{number / size:.4g} {unit}"
+        # A number that rounds to 1000 of a unit is 1 of the next.
+        if number >= size * (1 - 0.5 / 10**digits):
+            return f"{number / size:.{digits}g} {unit}"
     return str(number)
 
 
-def short_size(num_bytes: int) -> str:
-    """Return a number of bytes with at most four digits and a unit.
+def short_size(num_bytes: int, digits: int = 4) -> str:
+    """Return a number of bytes with at most so many digits and a unit.
 
     Example:
         >>> short_size(2_700), short_size(717)
         ('2.7 kB', '717 B')
     """
-    count = short_count(num_bytes)
+    count = short_count(num_bytes, digits)
     return f"{count}B" if " " in count else f"{count} B"
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from roxxel_store.amounts import short_duration
+from roxxel_store.amounts import short_count, short_duration, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roxxel_prepare._plan.plan import UnitRecord
 
-_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+# The whole line should fit a terminal of 80 columns.
+_count, _size = partial(short_count, digits=3), partial(short_size, digits=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +96,13 @@ class Progress:
         """Return the parts of the text by name, in order."""
         parts = {
             "units": f"{self.num_done} of {self.num_units} units",
-            "bytes": f"{_scaled(self.done_bytes)}B of {_scaled(self.num_bytes)}B",
-            "documents": f"{_scaled(self.num_documents).strip()} documents",
-            "tokens": f"{_scaled(self.num_tokens).strip()} tokens",
+            "bytes": f"{_size(self.done_bytes)} of {_size(self.num_bytes)}",
+            "documents": f"{_count(self.num_documents)} documents",
+            "tokens": f"{_count(self.num_tokens)} tokens",
         }
         if self.new_bytes and self.duration_s:
-            rate = _scaled(self.new_tokens / self.duration_s).strip()
-            parts["rate"] = f"{rate} tokens/s"
+            rate = round(self.new_tokens / self.duration_s)
+            parts["rate"] = f"{_count(rate)} tokens/s"
             left_bytes = self.num_bytes - self.done_bytes
             left = short_duration(left_bytes * self.duration_s / self.new_bytes)
             end = "stopped" if self.is_stopped else "done"
@@ -111,11 +113,3 @@ class Progress:
         if self.num_failed:
             parts["failed"] = f"{self.num_failed} failed"
         return parts
-
-
-def _scaled(number: float) -> str:
-    """Return three digits and the prefix of a unit, such as `1.23 G`, or `5 `."""
-    for scale, letter in _SCALES:
-        if number >= scale:
-            return f"{number / scale:.3g} {letter}"
-    return f"{number:.0f} "
