@@ -31,6 +31,7 @@ from roxxel.cli._words import (
 from roxxel.config import (
     ConfigError,
     RunConfig,
+    check_model_args,
     keep_begun,
     load_config,
     make_trainer,
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
     config = config_of(options)
+    check_model_args(config)
     if starts_several(options):
         run_several(options)
         return
