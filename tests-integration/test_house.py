@@ -77,6 +77,7 @@ def test_chains_of_imports_are_short(package: Path) -> None:
         "import obstore",
         "fcntl.flock",
         "os.replace, Path.replace",
+        "expanduser",
         "except KeyboardInterrupt, BrokenPipeError",
     ],
 )
@@ -86,7 +87,7 @@ def test_a_job_of_storage_and_of_commands_has_one_module(job: str) -> None:
     assert place.startswith("roxxel-store/")
 
 
-@pytest.mark.parametrize(("job", "most"), [("json.loads", 4), ("is_url(", 3)])
+@pytest.mark.parametrize(("job", "most"), [("json.loads", 3), ("is_url(", 3)])
 def test_few_modules_do_a_job_that_others_share(job: str, most: int) -> None:
     assert len(counts.places(job)) <= most, counts.places(job)
 

@@ -71,6 +71,11 @@ def asks_for_urls(path: Path) -> int:
     return sum(_named(call).endswith("is_url") for call in _calls(path))
 
 
+def finds_a_home(path: Path) -> int:
+    """Return how often a module replaces `~` by a home folder."""
+    return sum(_named(call).endswith("expanduser") for call in _calls(path))
+
+
 def ends_a_command(path: Path) -> int:
     """Return how often a module catches what ends a command: Ctrl-C, a closed pipe."""
     return sum(
@@ -88,6 +93,11 @@ CONCEPTS = {
     "compare and swap of one small object": "swap_object",
     "a file that is whole or absent": "Output",
     "a JSON record": "RecordKind",
+    "what a user gave as a path": "located",
+    "a step that a user names": "split_step",
+    "the word that a wrong one is like": "nearest",
+    "the lines of a table": "aligned",
+    "a duration as text": "short_duration",
     "the end of a command": "run_command",
     "one write of a corpus": "CorpusWrite",
     "who is held out": "Side",
@@ -104,6 +114,7 @@ JOBS: dict[str, Callable[[Path], int]] = {
     "os.replace, Path.replace": renames_files,
     "json.loads": reads_json,
     "is_url(": asks_for_urls,
+    "expanduser": finds_a_home,
     "except KeyboardInterrupt, BrokenPipeError": ends_a_command,
 }
 
