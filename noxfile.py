@@ -112,6 +112,12 @@ DRILLS = (
     ),
 )
 
+# What the session `bridges` installs, by the framework of its tests.
+BRIDGES = {
+    "torch": ("torch>=2.6", "accelerate>=1", "transformers>=5"),
+    "keras": ("keras>=3.15", "jax>=0.10"),
+}
+
 # Programs that try to break a corpus, with the sizes of a whole campaign.
 FUZZERS = (
     ("format_fuzz", ("--files", "100000")),
@@ -264,15 +270,16 @@ def long(session: nox.Session) -> None:
 
 
 @nox.session(requires=["boundaries"])
-def bridges(session: nox.Session) -> None:
-    """Read steps in loops of PyTorch, in an environment without JAX.
+@nox.parametrize("framework", [*BRIDGES], ids=[*BRIDGES])
+def bridges(session: nox.Session, framework: str) -> None:
+    """Read steps in loops of a framework, in an environment of that framework alone.
 
-    It downloads PyTorch, which has several gigabytes, so `.ci/run` leaves it out.
+    PyTorch has several gigabytes to download, so `.ci/run` leaves this session out.
     """
     members = sources(*with_members("roxxel-curriculum"))
-    frameworks = ("torch>=2.6", "accelerate>=1", "transformers>=5")
-    session.install(*members, *frameworks, "pytest>=9")
-    session.run("pytest", INTEGRATION / "bridges", *session.posargs)
+    session.install(*members, *BRIDGES[framework], "pytest>=9")
+    tests = INTEGRATION / "bridges" / f"test_{framework}.py"
+    session.run("pytest", tests, *session.posargs, env={"KERAS_BACKEND": "jax"})
 
 
 @nox.session(name="integration-tpu", requires=["boundaries"])

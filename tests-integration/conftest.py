@@ -14,8 +14,12 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Loops of PyTorch have a session of their own, `bridges`.
-collect_ignore = [] if find_spec("torch") else ["bridges"]
+# Loops of other frameworks have a session of their own, `bridges`.
+collect_ignore = [
+    f"bridges/test_{framework}.py"
+    for framework in ("torch", "keras")
+    if not find_spec(framework)
+]
 
 PROGRAMS = Path(__file__).parent / "programs"
 
