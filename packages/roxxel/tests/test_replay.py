@@ -274,6 +274,7 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
         ({"self": [LONG]}, {"step": 7}, "has no checkpoint of step 7"),
         ({"self": [LONG, 3]}, {"step": 0, "out": None}, "another --out"),
         ({"self": []}, {}, "nothing is left out"),
+        ({"self": [LONG]}, {"out": "s3://data/x"}, "s3://data/x: .*on a disk"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(

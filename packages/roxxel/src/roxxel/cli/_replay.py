@@ -94,7 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
         metavar="FOLDER",
         help="folder of the branches (default: RUN-replay, beside RUN)",
     )

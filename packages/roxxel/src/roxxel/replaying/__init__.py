@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.command import aligned
-from roxxel_store.urls import absolute
+from roxxel_store.urls import absolute, check_on_disk, expanded
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
 
@@ -396,7 +396,9 @@ def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
 
 def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
     if out is not None:
-        return Path(out).absolute()
+        remedy = "branches are trained on a disk; give --out a folder there"
+        check_on_disk(os.fspath(out), remedy, RunFolderError)
+        return expanded(out).absolute()
     if not isinstance(run.path, Path):
         raise RunFolderError(
             f"{run.path}: is in a bucket; give --out FOLDER for the branches"
