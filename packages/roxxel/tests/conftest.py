@@ -1,8 +1,30 @@
-"""How programs are compiled in these tests."""
+"""How programs are compiled in these tests: quickly, and once."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 # Before JAX looks: without LLVM's optimizations a program compiles in half the time.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+import jax
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Each also has an environment variable, for the programs that tests start.
+FOLDER = "jax_compilation_cache_dir"
+LEAST_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Share compiled programs, however small, between the tests of this run."""
+    folder = str(tmp_path_factory.mktemp("compiled"))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ((FOLDER, folder), (LEAST_SECONDS, 0)):
+            jax.config.update(name, value)
+            patch.setenv(name.upper(), str(value))
+        yield

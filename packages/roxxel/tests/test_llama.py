@@ -169,11 +169,15 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
 def test_activations_are_bfloat16_and_parameters_and_logits_float32() -> None:
     model = made(dtype="bfloat16", init_std=0.02)
 
-    hidden = model.hidden(jnp.asarray(TOKENS))
-    grads = nnx.grad(lambda model: next_token_loss(model, BATCH)[0])(model)
+    tokens = jnp.asarray(TOKENS)
+    hidden = nnx.eval_shape(lambda model: model.hidden(tokens), model)
+    output = nnx.eval_shape(lambda model: model(tokens), model)
+    grads = nnx.eval_shape(
+        nnx.grad(lambda model: next_token_loss(model, BATCH)[0]), model
+    )
 
     assert hidden.dtype == jnp.bfloat16
-    assert model(jnp.asarray(TOKENS)).dtype == jnp.float32
+    assert output.dtype == jnp.float32
     for tree in (nnx.state(model, nnx.Param), grads):
         assert {x.dtype for x in jax.tree.leaves(tree)} == {jnp.dtype("float32")}
 

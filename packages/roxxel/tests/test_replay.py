@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run, replay
@@ -20,8 +19,6 @@ from roxxel_train import RunFolderError
 from .runs import said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from roxxel.replaying import Replay
 
 MODEL = """
@@ -78,20 +75,6 @@ LONG = 20
 """The document that spans two shards; the run learns it in two epochs."""
 UNREAD = 39
 """A document of `code` that no step reads."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Share compiled programs, however small, between the tests of this module."""
-    names = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
-    before = [jax.config.values[name] for name in names]
-    for name, value in zip(
-        names, (str(tmp_path_factory.mktemp("jax")), 0), strict=True
-    ):
-        jax.config.update(name, value)
-    yield
-    for name, value in zip(names, before, strict=True):
-        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="module")
