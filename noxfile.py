@@ -74,6 +74,14 @@ NO_PAGES = "--ignore=tests-integration/test_docs.py"
 # run in one process, because they share fixtures and compiled programs.
 PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 
+# Integration tests wait for the programs that they start, and those for each other, for
+# time limits and for servers. So four run at once, however few the cores.
+FOUR = ("--numprocesses=4",)
+
+# A long test runs alone: the tests of one file would outlast all others. A mark
+# `xdist_group` keeps those together that share a fixture as long as they are.
+EACH = ("--dist=loadgroup",)
+
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.
 ONCE = (
@@ -257,7 +265,7 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
         session.install(*wanted, *sources(*PACKAGES), "--group", "integration")
     else:
         sync(session, "--all-packages", "--group", "integration")
-    options = (NO_PAGES, *selected, *PARALLEL, *session.posargs)
+    options = (NO_PAGES, *selected, *PARALLEL, *FOUR, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
 
 
@@ -265,7 +273,7 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
 def long(session: nox.Session) -> None:
     """Run the integration tests that kill programs or start many of them."""
     sync(session, "--all-packages", "--group", "integration")
-    options = (NO_PAGES, "-m", "long", *PARALLEL, *session.posargs)
+    options = (NO_PAGES, "-m", "long", *FOUR, *EACH, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
 
 

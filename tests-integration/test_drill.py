@@ -32,7 +32,7 @@ from .runs import all_said, free_port, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("drill")]
 
 WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 

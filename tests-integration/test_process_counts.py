@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
+pytestmark = [
+    SEVERAL_PROCESSES,
+    pytest.mark.long,
+    pytest.mark.xdist_group("process_counts"),
+]
 
 COUNTS = (1, 2, 4)
 SPREAD = pytest.mark.parametrize("count", COUNTS[1:])
