@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 DEVICES = re.compile(r"<!-- runs on (\d+) devices -->")
-BLOCK = re.compile(r"^```([^\n]*)\n.*?^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(`{3,})([^\n]*)\n.*?^\1$", re.DOTALL | re.MULTILINE)
 SHOWN = {"python", "sh", "text", "console", "toml"}
 
 
@@ -37,7 +37,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> list[str]:
-    return BLOCK.findall(page.read_text())
+    return [match[2] for match in BLOCK.finditer(page.read_text())]
 
 
 PICTURES = ROOT / "docs" / "pictures"
