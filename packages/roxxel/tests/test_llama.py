@@ -333,6 +333,8 @@ def test_a_sequence_without_a_next_token_is_an_error(model: Llama) -> None:
         ({"rope_scaling": "linear"}, "must be a RopeScaling or None, got 'linear'"),
         ({"fsdp_axis": 1}, "fsdp_axis of a model must be a name or None, got 1"),
         ({"eos_token_id": (5, -1)}, "eos_token_id of a model must be at least 0, got"),
+        ({"eos_token_id": (5, 50256)}, "eos_token_id=50256 is no token .*vocab_size="),
+        ({"bos_token_id": SMALL.vocab_size}, "bos_token_id=.* is no token of a model"),
     ],
 )
 def test_a_config_that_cannot_be_built_is_an_error(
@@ -340,6 +342,13 @@ def test_a_config_that_cannot_be_built_is_an_error(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         replace(SMALL, **changes)
+
+
+def test_a_preset_with_another_vocabulary_keeps_no_token_of_its_own() -> None:
+    config = LlamaConfig.llama_3_2_1b(vocab_size=4096)
+
+    assert (config.bos_token_id, config.eos_token_id) == (None, None)
+    assert LlamaConfig.llama_3_2_1b().eos_token_id == 128_001
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_store.arguments import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def check_number(
@@ -28,3 +33,15 @@ def check_number(
     bound = f"above {least:g}" if is_above else f"at least {least:g}"
     upper = f" and at most {most:g}" if math.isfinite(most) else ""
     raise ValueError(f"{name} must be {bound}{upper}, got {value}")
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise ValueError, with the nearest choice, unless a value is one of them."""
+    known = list(choices)
+    if isinstance(value, str) and value in known:
+        return
+    hint = nearest(str(cast("object", value)), known)
+    raise ValueError(
+        f"{name} {value!r} is unknown; choose one of {', '.join(known)}"
+        f"{'; ' * bool(hint)}{hint}"
+    )

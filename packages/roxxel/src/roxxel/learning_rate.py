@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_store.arguments import as_integer, nearest
+from roxxel_store.arguments import as_integer
 
-from roxxel._checks import check_number
+from roxxel._checks import check_choice, check_number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
 RECIPE = "roxxel.models:llama"
 """The model's function whose arguments declare a `LearningRate`."""
@@ -174,15 +174,3 @@ def rate_of(options: Mapping[str, Any]) -> LearningRate:
     """Return the schedule that `options` declare among other keys of a recipe."""
     names = [each.name for each in fields(LearningRate)]
     return LearningRate(**{name: options[name] for name in names if name in options})
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raise ValueError, with the nearest choice, unless a value is one of them."""
-    known = list(choices)
-    if isinstance(value, str) and value in known:
-        return
-    hint = nearest(str(cast("object", value)), known)
-    raise ValueError(
-        f"{name} {value!r} is unknown; choose one of {', '.join(known)}"
-        f"{'; ' * bool(hint)}{hint}"
-    )

@@ -18,6 +18,7 @@ from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError
 from roxxel.learning_rate import RECIPE, LearningRate
+from roxxel.llama_config import LlamaConfig
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -53,11 +54,10 @@ def check_keys(config: RunConfig, accepted: Collection[str]) -> None:
 def recipe_keys() -> list[str]:
     """Return the keys of `[model_args]` that `roxxel.models.llama` accepts."""
     models = Path(__file__).parents[1] / "models"
-    names = [each.name for each in fields(LearningRate)]
+    names = [each.name for kind in (LearningRate, LlamaConfig) for each in fields(kind)]
     for file, name in (
         ("_recipe.py", "llama"),
         ("_optimizer.py", "make_optimizer"),
-        ("_config.py", "LlamaConfig"),
     ):
         names += _declared(models / file, name)[0]
     return list(dict.fromkeys(names))

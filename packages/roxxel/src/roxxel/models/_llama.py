@@ -11,7 +11,7 @@ from flax import nnx
 from roxxel.models._layers import Layer, Matrix, RMSNorm, frequencies
 
 if TYPE_CHECKING:
-    from roxxel.models._config import LlamaConfig
+    from roxxel.llama_config import LlamaConfig
 
 _POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

@@ -10,25 +10,14 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 from roxxel_store.arguments import as_integer
 
-from roxxel._checks import check_number
-from roxxel.learning_rate import check_choice
-from roxxel.models._config import LlamaConfig, RopeScaling
+from roxxel._checks import check_choice, check_number
+from roxxel.llama_config import PRESETS, LlamaConfig, llama_config
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, recipe_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-PRESETS: dict[str, Callable[..., LlamaConfig]] = {
-    "tiny": LlamaConfig.tiny,
-    "small": LlamaConfig.small,
-    "medium": LlamaConfig.medium,
-    "large": LlamaConfig.large,
-    "llama_3_2_1b": LlamaConfig.llama_3_2_1b,
-    "qwen_3_0_6b": LlamaConfig.qwen_3_0_6b,
-    "olmo_2_1b": LlamaConfig.olmo_2_1b,
-}
 
 
 def llama(
@@ -73,21 +62,7 @@ def llama(
     check_number("z_loss", z_loss)
     if loss_chunk is not None:
         as_integer("loss_chunk", loss_chunk, 1)
-    if isinstance(sizes.get("rope_scaling"), dict):
-        sizes["rope_scaling"] = _rope_scaling(sizes["rope_scaling"])
-    model = Llama(PRESETS[preset](**sizes), rngs=nnx.Rngs(seed))
+    model = Llama(llama_config(preset, **sizes), rngs=nnx.Rngs(seed))
     optimizer = RecipeOptimizer(model, total_steps, **recipe)
     loss_fn = partial(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk)
     return model, optimizer, loss_fn
-
-
-def _rope_scaling(given: dict[str, Any]) -> RopeScaling:
-    known = {field.name for field in fields(RopeScaling)}
-    if wrong := sorted(given.keys() - known):
-        raise ValueError(
-            f"rope_scaling has the key {wrong[0]!r}; its keys are "
-            f"{', '.join(sorted(known))}"
-        )
-    if missing := sorted({"kind", "factor"} - given.keys()):
-        raise ValueError(f"rope_scaling lacks {missing[0]!r}; write this key too")
-    return RopeScaling(**given)

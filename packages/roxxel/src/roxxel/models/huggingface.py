@@ -21,7 +21,7 @@ from roxxel_store import missing_extra, published
 from roxxel_store.files import matches_in
 from roxxel_store.records import parse_object
 
-from roxxel.models._config import (
+from roxxel.llama_config import (
     LlamaConfig,
     NormPlacement,
     QkNorm,

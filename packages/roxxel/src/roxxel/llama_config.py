@@ -1,14 +1,21 @@
-"""Sizes and options of a decoder of the Llama shape, Qwen-3 and OLMo-2 included."""
+"""Sizes and options of a decoder of the Llama shape, Qwen-3 and OLMo-2 included.
+
+No module of `roxxel.models` can be imported without JAX. This one stands outside, so
+`roxxel plan` finds what no model can be built from.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from types import NoneType
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from roxxel_store.arguments import as_integer
 
-from roxxel._checks import check_number
+from roxxel._checks import check_choice, check_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]
@@ -101,7 +108,8 @@ class LlamaConfig:
             Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
             for any model.
         bos_token_id: Token that begins a text, or None.
-        eos_token_id: Token that ends a text, a tuple of such tokens, or None.
+        eos_token_id: Token that ends a text, a tuple of such tokens, or None. Both
+            come from the corpus's tokenizer and are below `vocab_size`.
     """
 
     vocab_size: int
@@ -176,8 +184,14 @@ class LlamaConfig:
         for name in ("bos_token_id", "eos_token_id"):
             ids = getattr(self, name)
             for each in ids if isinstance(ids, tuple) else (ids,):
-                if each is not None:
-                    as_integer(f"{name} of a model", each, 0)
+                if each is None:
+                    continue
+                if as_integer(f"{name} of a model", each, 0) >= self.vocab_size:
+                    raise ValueError(
+                        f"{name}={each} is no token of a model with vocab_size="
+                        f"{self.vocab_size}; take it from the corpus, whose separator "
+                        "`roxxel format info` prints"
+                    )
         for name in ("rope_theta", "norm_epsilon"):
             check_number(f"{name} of a model", getattr(self, name), is_above=True)
         check_number("init_std of a model", self.init_std)
@@ -226,7 +240,7 @@ class LlamaConfig:
         The vocabulary is 256 bytes and a separator. Activations are float32, which
         processors compute faster than bfloat16.
         """
-        return cls(**_TINY | changes)
+        return cls(**_changed(_TINY, changes))
 
     @classmethod
     def small(cls, **changes: Any) -> LlamaConfig:
@@ -235,32 +249,79 @@ class LlamaConfig:
         The vocabulary of GPT-2 is rounded up from 50,257 to a multiple of 128, which
         matrix units need to be fast.
         """
-        return cls(**_SMALL | changes)
+        return cls(**_changed(_SMALL, changes))
 
     @classmethod
     def medium(cls, **changes: Any) -> LlamaConfig:
         """Return the config of the 360 M model: 359,842,816 parameters."""
-        return cls(**_MEDIUM | changes)
+        return cls(**_changed(_MEDIUM, changes))
 
     @classmethod
     def large(cls, **changes: Any) -> LlamaConfig:
         """Return the config of the 1.2 B model: 1,235,585,024 parameters, with GQA."""
-        return cls(**_LARGE | changes)
+        return cls(**_changed(_LARGE, changes))
 
     @classmethod
     def llama_3_2_1b(cls, **changes: Any) -> LlamaConfig:
         """Return the shape of Llama 3.2 1B: 1,235,814,400 parameters."""
-        return cls(**_LLAMA_3_2_1B | changes)
+        return cls(**_changed(_LLAMA_3_2_1B, changes))
 
     @classmethod
     def qwen_3_0_6b(cls, **changes: Any) -> LlamaConfig:
         """Return the shape of Qwen-3 0.6B: 596,049,920 parameters."""
-        return cls(**_QWEN_3_0_6B | changes)
+        return cls(**_changed(_QWEN_3_0_6B, changes))
 
     @classmethod
     def olmo_2_1b(cls, **changes: Any) -> LlamaConfig:
         """Return the shape of OLMo-2 1B: 1,484,916,736 parameters."""
-        return cls(**_OLMO_2_1B | changes)
+        return cls(**_changed(_OLMO_2_1B, changes))
+
+
+def llama_config(
+    preset: str = "small", rope_scaling: Any = None, **changes: Any
+) -> LlamaConfig:
+    """Return a preset with changed fields, as `[model_args]` declares them.
+
+    Args:
+        preset: A name of `PRESETS`.
+        rope_scaling: A mapping of the fields of `RopeScaling`, or as in `LlamaConfig`.
+            None keeps the preset's.
+        **changes: Further fields of `LlamaConfig` that differ from the preset.
+
+    Raises:
+        TypeError: A value has another type.
+        ValueError: A name is unknown, or a value is out of range.
+    """
+    check_choice("preset", preset, PRESETS)
+    if isinstance(rope_scaling, dict):
+        rope_scaling = _rope_scaling(cast("dict[str, Any]", rope_scaling))
+    if rope_scaling is not None:
+        changes["rope_scaling"] = rope_scaling
+    return PRESETS[preset](**changes)
+
+
+def _rope_scaling(given: dict[str, Any]) -> RopeScaling:
+    known = {field.name for field in fields(RopeScaling)}
+    if wrong := sorted(given.keys() - known):
+        raise ValueError(
+            f"rope_scaling has the key {wrong[0]!r}; its keys are "
+            f"{', '.join(sorted(known))}"
+        )
+    if missing := sorted({"kind", "factor"} - given.keys()):
+        raise ValueError(f"rope_scaling lacks {missing[0]!r}; write this key too")
+    return RopeScaling(**given)
+
+
+def _changed(preset: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a preset with changes.
+
+    The ids that begin and end a text belong to the preset's own vocabulary. With
+    another `vocab_size` they would name other tokens, so they are left out.
+    """
+    if changes.get("vocab_size", preset["vocab_size"]) != preset["vocab_size"]:
+        ids = {"bos_token_id", "eos_token_id"}
+        preset = {name: value for name, value in preset.items() if name not in ids}
+    return preset | changes
 
 
 _WORDS: dict[type, str] = {
@@ -324,3 +385,14 @@ _OLMO_2_1B: dict[str, Any] = {
     "tied": False,
     "eos_token_id": 100_257,
 }
+
+PRESETS: dict[str, Callable[..., LlamaConfig]] = {
+    "tiny": LlamaConfig.tiny,
+    "small": LlamaConfig.small,
+    "medium": LlamaConfig.medium,
+    "large": LlamaConfig.large,
+    "llama_3_2_1b": LlamaConfig.llama_3_2_1b,
+    "qwen_3_0_6b": LlamaConfig.qwen_3_0_6b,
+    "olmo_2_1b": LlamaConfig.olmo_2_1b,
+}
+"""The named sizes, from the smallest to those of published models."""
