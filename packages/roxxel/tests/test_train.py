@@ -65,6 +65,21 @@ def test_a_config_is_trained_lengthened_and_complete(
     assert "batch_size = 3" not in (run / "config.toml").read_text()
 
 
+def test_a_start_that_trains_nothing_keeps_the_config_that_steps_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    run = tmp_path / "run"
+    assert main(["train", str(config)]) == 0
+    before = (run / "config.toml").read_text()
+
+    assert main(["train", str(config), "--set", "trainer.log_every=5"]) == 0
+
+    assert "already complete: 6 steps" in capsys.readouterr().out
+    assert kept_configs(run) == ["step-0.toml"]
+    assert (run / "config.toml").read_text() == before
+
+
 def test_preflight_compiles_and_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

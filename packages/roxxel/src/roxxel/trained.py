@@ -40,7 +40,7 @@ def train(config: RunConfig) -> None:
     with _small_programs_cached():
         trainer = make_trainer(config)
         if process_index() == 0:
-            keep_begun(config)
+            keep_begun(config, trainer.sampler.total_steps)
         trainer.run()
 
 

@@ -99,7 +99,8 @@ def run(options: argparse.Namespace) -> None:
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
-        _begin(config, run_folder, is_verbose=options.verbose)
+        total_steps = trainer.sampler.total_steps
+        _begin(config, run_folder, total_steps, is_verbose=options.verbose)
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
@@ -121,12 +122,14 @@ def _say_beginning(config: RunConfig) -> None:
         )
 
 
-def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
+def _begin(
+    config: RunConfig, run_folder: Path | str, total_steps: int, *, is_verbose: bool
+) -> None:
     """Keep the config in the run's folder, and say what the run will read."""
     with Progress(f"reading {run_folder}"):
         before = RunFolder(run_folder).path
         is_shown = is_verbose or _reads_otherwise(config, before)
-        state = keep_begun(config)
+        state = keep_begun(config, total_steps)
     plan = planned(config, state)
     if is_shown:
         print_plan(plan, tell)
@@ -165,7 +168,7 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
     tell("  checkpoints/   model and optimizer: the newest and the best")
     tell("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     tell("  system.log     what happened when")
-    tell("  config.toml    the config of this start; configs/ holds earlier ones")
+    tell("  config.toml    the config that was used last; configs/ holds earlier ones")
     tell(f"Write a report: {shown_command('report', str(folder))}")
     # A branch that has begun continues without the other run.
     changes = [each for each in config.changes if not each.startswith(BRANCH)]

@@ -87,8 +87,14 @@ def make_trainer(config: RunConfig) -> Trainer:
         )
 
 
-def keep_begun(config: RunConfig) -> dict[str, Any] | None:
+def keep_begun(config: RunConfig, total_steps: int) -> dict[str, Any] | None:
     """Copy a config into the folder of its run before a start; return `begun_state`.
+
+    A complete run keeps the config that its steps used.
+
+    Args:
+        config: The config.
+        total_steps: Steps of the whole run, as this start plans it.
 
     Raises:
         RunFolderError: Another process is training in the folder.
@@ -99,7 +105,9 @@ def keep_begun(config: RunConfig) -> dict[str, Any] | None:
     folder = RunFolder(config.run_folder)
     with folder.claimed():
         state = begun_state(config, folder.path)
-        keep_config(config, folder.path, 0 if state is None else state["step"])
+        step = 0 if state is None else state["step"]
+        if step < total_steps:
+            keep_config(config, folder.path, step)
     return state
 
 
