@@ -76,7 +76,7 @@ def test_a_command_line_not_understood_ends_with_2(arguments: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("tarin", "mean train?"), ("x9", "--help")]
+    ("typed", "hint"), [("tarin", "mean 'train'?"), ("x9", "--help")]
 )
 def test_an_unknown_command_names_the_one_that_was_meant(
     typed: str, hint: str, capsys: pytest.CaptureFixture[str]
