@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from roxxel.cli import main
 from roxxel.config import (
@@ -16,6 +17,7 @@ from roxxel.config import (
     open_sampler,
 )
 from roxxel.learning_rate import LearningRate
+from roxxel_format import Roxxel
 
 from .helpers import run_python
 from .pages import write_description
@@ -71,6 +73,55 @@ def test_a_plan_and_a_start_refuse_a_key_of_the_model_with_the_same_words(
     for command in ("plan", "train"):
         assert main([command, str(config), *changes]) == 1
         assert capsys.readouterr().err == f"roxxel: {config}: {wrong}; {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["model=tiny:mak"], ["tiny.py has no function 'mak'"]),
+        (["model=roxxel.models:lama"], ["has no function 'lama'"]),
+        (["model_args.preset=micro"], ["preset 'micro'", "tiny, small"]),
+        (["model_args.vocab_size=40"], ["up to 49", "vocab_size = 40", "at least 50"]),
+        (["model_args.context=8"], ["seq_len = 16", "context is 8", "context = 15"]),
+        (["model_args.eos_token_id=300"], ["eos_token_id=300", "vocab_size=257"]),
+        (["model_args.eos_token_id=7"], ["eos_token_id = 7", "token 49", "'self'"]),
+        (["model_args.peak_rate=-1"], ["peak_rate must be at least 0"]),
+    ],
+)
+def test_a_plan_and_a_start_refuse_a_model_that_cannot_run_with_the_same_words(
+    changes: list[str],
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = write_project(tmp_path)
+    for name in ("web_*.rox", "code.rox"):
+        documents = (np.arange(40) % 49 for _ in range(8))
+        Roxxel(tmp_path / name).write(
+            documents, vocab_size=50, separator=49, exist="replace"
+        )
+    recipe = ["model=roxxel.models:llama", 'model_args={ preset = "tiny" }']
+    options = [each for change in [*recipe, *changes] for each in ("--set", change)]
+
+    said: list[str] = []
+    for command in ("plan", "train"):
+        assert main([command, str(config), *options]) == 1
+        said.append(capsys.readouterr().err.splitlines()[-1])
+
+    assert said[0] == said[1]
+    for word in (str(config), *words):
+        assert word in said[0]
+
+
+def test_a_plan_ends_with_the_command_that_builds_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    shown = said(capsys, "plan", config, "--set", "seed=4")
+
+    command = f"roxxel train {config} --set seed=4 --preflight"
+    assert shown.splitlines()[-1].endswith(command)
 
 
 @pytest.mark.parametrize(
@@ -388,7 +439,7 @@ def test_a_path_with_dots_is_shown_without_them(
     for name in ("project/first.toml", "project/../project/first.toml"):
         assert main(["plan", name]) == 0
         shown = capsys.readouterr().out
-        assert shown.endswith("\nruns/first: 2 steps of this run are done.\n")
+        assert "\nruns/first: 2 steps of this run are done.\n" in shown
     assert main(["plan", "runs/first/config.toml", "--diff", "runs/../runs/first"]) == 0
     assert capsys.readouterr().out == (
         "every batch is the same\n\nruns/../runs/first: 2 steps of this run are done.\n"

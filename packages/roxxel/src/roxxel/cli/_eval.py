@@ -15,9 +15,9 @@ from roxxel.cli._runs import (
     add_run_arguments,
     codec_of,
     opened,
-    separator_of,
 )
 from roxxel.cli._words import at_least_1, say
+from roxxel.config import separator_of
 from roxxel.evaluations import FOLDER, add_evaluations
 
 if TYPE_CHECKING:

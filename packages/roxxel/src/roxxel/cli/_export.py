@@ -12,9 +12,9 @@ from roxxel.cli._runs import (
     add_run_arguments,
     codec_of,
     opened,
-    separator_of,
 )
 from roxxel.cli._words import say
+from roxxel.config import separator_of
 
 if TYPE_CHECKING:
     import argparse

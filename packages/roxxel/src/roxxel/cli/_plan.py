@@ -16,6 +16,8 @@ from roxxel.cli._words import (
     add_branch_argument,
     add_config_arguments,
     config_of,
+    set_again,
+    shown_command,
 )
 from roxxel.config import (
     ConfigError,
@@ -23,6 +25,7 @@ from roxxel.config import (
     RunConfig,
     begun_state,
     check_model_args,
+    check_model_data,
     compare_held_out,
     load_config,
     newest_config,
@@ -81,7 +84,9 @@ def run(options: argparse.Namespace) -> None:
     state = begun_state(config, folder)
     other_state = begun_state(other, other_folder) if is_diff else state
     plan = planned(config, state)
-    held_out = compare_held_out(config, open_curriculum(config))
+    curriculum = open_curriculum(config)
+    check_model_data(config, curriculum)
+    held_out = compare_held_out(config, curriculum)
     if is_diff:
         before = planned(other, other_state)
         diff = before.diff(plan)
@@ -102,6 +107,11 @@ def run(options: argparse.Namespace) -> None:
         for each, done in {folder: state, other_folder: other_state}.items():
             number = f"{done['step']:,} steps" if done else "no steps"
             print(f"{each}: {number} of this run are done.")
+    if config.model is not None and not is_diff and not options.json:
+        preflight = shown_command(
+            "train", str(config.file), *set_again(config.changes), "--preflight"
+        )
+        print(f"\nThe model was not built. To build and measure it: {preflight}")
     if options.plot is not None:
         _draw(plan, options.plot)
         if not options.json:

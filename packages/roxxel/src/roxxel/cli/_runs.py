@@ -12,6 +12,7 @@ from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
+from roxxel.config import whole_of
 from roxxel.run import open_run
 from roxxel.search import find_text, find_tokens
 
@@ -60,18 +61,6 @@ def opened(options: argparse.Namespace) -> Run:
     """Return the run of the arguments."""
     with Progress(f"reading {options.run}"):
         return open_run(options.run, dict(options.source))
-
-
-def separator_of(corpus: TokenReader) -> list[int]:
-    """Return the tokens between the documents of a corpus; empty without a record."""
-    corpus = whole_of(corpus)
-    recorded = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
-    return list(recorded or ())
-
-
-def whole_of(corpus: TokenReader) -> TokenReader:
-    """Return the corpus of which a proxy reads a part, or a corpus itself."""
-    return getattr(corpus, "whole", corpus)
 
 
 def codec_of(

@@ -13,9 +13,9 @@ from roxxel.cli._runs import (
     add_run_arguments,
     codec_of,
     opened,
-    separator_of,
 )
 from roxxel.cli._words import at_least_1, say
+from roxxel.config import separator_of
 
 if TYPE_CHECKING:
     import argparse

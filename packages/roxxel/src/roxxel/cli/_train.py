@@ -25,6 +25,7 @@ from roxxel.cli._words import (
     add_config_arguments,
     config_of,
     say,
+    set_again,
     shown_command,
     tell,
 )
@@ -40,7 +41,6 @@ from roxxel.config import (
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
     from pathlib import Path
 
     from roxxel_train import RunSummary
@@ -135,7 +135,7 @@ def _begin(
         print_plan(plan, tell)
     else:
         tell(plan.brief)
-        whole = shown_command("plan", str(config.file), *_set_again(config.changes))
+        whole = shown_command("plan", str(config.file), *set_again(config.changes))
         tell(f"the whole plan: {whole}")
     tell("")
 
@@ -150,11 +150,6 @@ def _reads_otherwise(config: RunConfig, run: Path) -> bool:
         getattr(before, name) != getattr(config, name)
         for name in ("schedule", "sources", "readers", "seed")
     )
-
-
-def _set_again(changes: Iterable[str]) -> list[str]:
-    """Return changes of a config as `--set` arguments."""
-    return [argument for change in changes for argument in ("--set", change)]
 
 
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
@@ -176,5 +171,5 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
     if any(each.startswith("phases") for each in changes):
         where += " or --set"
     tell(f"Train longer:   raise the steps of the last phase in {where}, then")
-    again = shown_command("train", str(config.file), *_set_again(changes))
+    again = shown_command("train", str(config.file), *set_again(changes))
     tell(f"                {again}")

@@ -17,6 +17,8 @@ from roxxel_store.urls import absolute
 from roxxel.config import load_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from roxxel.config import RunConfig
 
 
@@ -125,3 +127,8 @@ an example of a config file; its paths are relative to the file:
 all keys: python -c "import roxxel.config as c; help(c)"
 
 """
+
+
+def set_again(changes: Iterable[str]) -> list[str]:
+    """Return changes of a config as `--set` arguments."""
+    return [argument for change in changes for argument in ("--set", change)]

@@ -58,7 +58,7 @@ from roxxel.config._declaration import (
     ProxyConfig,
     RunConfig,
 )
-from roxxel.config._model_args import check_model_args
+from roxxel.config._model_args import check_model_args, check_model_data
 from roxxel.config._open import (
     HeldOut,
     begun_state,
@@ -68,7 +68,9 @@ from roxxel.config._open import (
     open_foreign_source,
     open_proxy,
     open_sampler,
+    separator_of,
     whole_curriculum,
+    whole_of,
 )
 from roxxel.config._parse import TOP_KEYS, TRAINER_KEYS, load_config, parse_config
 from roxxel.config._schedule import (
@@ -123,6 +125,7 @@ __all__ = [
     "changed_text",
     "check_known",
     "check_model_args",
+    "check_model_data",
     "compare_held_out",
     "config_at",
     "config_differences",
@@ -144,9 +147,11 @@ __all__ = [
     "parse_config",
     "parse_schedule",
     "schedule_from",
+    "separator_of",
     "source_names",
     "sweep_from",
     "sweep_table",
     "whole_curriculum",
+    "whole_of",
     "with_total_steps",
 ]

@@ -1,8 +1,9 @@
-"""Checks the keys of `[model_args]` against the model's function, without JAX.
+"""Checks `model` and `[model_args]` without JAX, so that `roxxel plan` does it too.
 
 The module of a model imports JAX, so this module reads the function's declaration from
 its source instead. A function that cannot be found so, or that a decorator may have
-changed, is checked when `roxxel train` has imported it.
+changed, is checked when `roxxel train` has imported it. Of the decoders of
+`roxxel.models`, the sizes are known without JAX, and compared with the corpora.
 """
 
 from __future__ import annotations
@@ -17,25 +18,81 @@ from typing import TYPE_CHECKING
 from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError
-from roxxel.learning_rate import RECIPE, LearningRate
-from roxxel.llama_config import LlamaConfig
+from roxxel.config._open import separator_of
+from roxxel.learning_rate import RECIPE, LearningRate, rate_of
+from roxxel.llama_config import LlamaConfig, llama_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from roxxel_curriculum import Curriculum
 
     from roxxel.config._declaration import RunConfig
 
 
 def check_model_args(config: RunConfig) -> None:
-    """Raise ConfigError if `[model_args]` has a key that the function does not accept.
+    """Raise ConfigError if `model` names no function, or one that refuses its keys.
 
     This function imports nothing, and finds no fault with a function that it cannot
-    read.
+    read. Of the recipe it checks the sizes too.
     """
-    if config.model is not None and config.model_args:
-        known = recipe_keys() if config.model == RECIPE else _accepted(config)
+    if config.model == RECIPE:
+        check_keys(config, recipe_keys())
+        _recipe_model(config)
+    elif config.model is not None:
+        known = _accepted(config, config.model)
         if known is not None:
             check_keys(config, known)
+
+
+def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
+    """Raise ConfigError if the recipe does not fit the corpora and phases.
+
+    The trace of another model shows only later what it needs.
+    """
+    if config.model != RECIPE:
+        return
+    model = _recipe_model(config)
+    try:
+        rate_of({"total_steps": curriculum.total_steps, **config.model_args})
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config.file}: {error}") from error
+    longest = max(phase.seq_len for phase in curriculum.phases)
+    if longest - 1 > model.context:
+        raise ConfigError(
+            f"{config.file}: a phase has seq_len = {longest}, whose last token is only "
+            f"a target, but the model's context is {model.context}; write context = "
+            f"{longest - 1} in [model_args], or a shorter seq_len"
+        )
+    name, primary = curriculum.primary, curriculum.primary_streamer
+    weights = [each.weights.items() for each in curriculum.phases]
+    read = {source for phase in weights for source, weight in phase if weight}
+    for source, reader in {name: primary, **curriculum.mix_streamers}.items():
+        seen = getattr(reader, "token_range_seen", None)
+        if source in read and seen is not None and seen[1] >= model.vocab_size:
+            raise ConfigError(
+                f"{config.file}: source {source!r} holds tokens up to {seen[1]}, but "
+                f"the model has vocab_size = {model.vocab_size}; write the number of "
+                f"the tokenizer's tokens, at least {seen[1] + 1}, in [model_args]"
+            )
+    separator, ends = separator_of(primary), model.eos_token_id
+    known = ends if isinstance(ends, tuple) else (ends,)
+    if ends is not None and len(separator) == 1 and separator[0] not in known:
+        raise ConfigError(
+            f"{config.file}: the model has eos_token_id = {ends}, but token "
+            f"{separator[0]} ends the documents of source {name!r}; write eos_token_id "
+            f"= {separator[0]} in [model_args]"
+        )
+
+
+def _recipe_model(config: RunConfig) -> LlamaConfig:
+    """Return the sizes of the recipe's model."""
+    own = {"preset", *(each.name for each in fields(LlamaConfig))}
+    given = {name: x for name, x in config.model_args.items() if name in own}
+    try:
+        return llama_config(**given)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config.file}: {error}") from error
 
 
 def check_keys(config: RunConfig, accepted: Collection[str]) -> None:
@@ -59,13 +116,21 @@ def recipe_keys() -> list[str]:
         ("_recipe.py", "llama"),
         ("_optimizer.py", "make_optimizer"),
     ):
-        names += _declared(models / file, name)[0]
+        names += _declared(_parsed(models / file), name)[0]
     return list(dict.fromkeys(names))
 
 
-def _accepted(config: RunConfig) -> list[str] | None:
+def no_function(config: RunConfig, file: object, function: str, key: str) -> str:
+    """Return the sentence about a function that a module does not have."""
+    return (
+        f"{config.file}: {file} has no function {function!r}, which {key} names; "
+        "define the function or correct the name"
+    )
+
+
+def _accepted(config: RunConfig, model: str) -> list[str] | None:
     """Return the keywords of the model's function; None if any, or unknown."""
-    module, _, function = str(config.model).partition(":")
+    module, _, function = model.partition(":")
     path = [str(config.folder.resolve()), *sys.path]
     spec, name = None, ""
     for part in module.split("."):
@@ -76,16 +141,41 @@ def _accepted(config: RunConfig) -> list[str] | None:
         path = list(spec.submodule_search_locations or ())
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
-    names, takes_all = _declared(Path(spec.origin), function)
+    body = _parsed(Path(spec.origin))
+    if body is not None and not _may_define(body, function):
+        raise ConfigError(no_function(config, spec.origin, function, "model"))
+    names, takes_all = _declared(body, function)
     return None if takes_all else names
 
 
-def _declared(file: Path, name: str) -> tuple[list[str], bool]:
-    """Return the keywords of a function or dataclass in a file, and if all are fine."""
+def _parsed(file: Path) -> ast.Module | None:
+    """Return the source of a module; None if it cannot be read."""
     try:
-        body = ast.parse(file.read_bytes()).body
+        return ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return [], True
+        return None
+
+
+def _may_define(module: ast.Module, name: str) -> bool:
+    """Return whether a module may have an attribute, as far as its source tells."""
+    for each in ast.walk(module):
+        match each:
+            case ast.FunctionDef(name=found) | ast.ClassDef(name=found):
+                is_it = found in {name, "__getattr__"}
+            case ast.alias(name=found, asname=other):
+                is_it = (other or found.partition(".")[0]) in {name, "*"}
+            case ast.Name(id=found):
+                is_it = found in {name, "globals", "vars", "setattr", "exec"}
+            case _:
+                is_it = False
+        if is_it:
+            return True
+    return False
+
+
+def _declared(module: ast.Module | None, name: str) -> tuple[list[str], bool]:
+    """Return the keywords of a function or dataclass, and whether any are fine."""
+    body = [] if module is None else module.body
     found = [each for each in body if getattr(each, "name", "") == name]
     match found:
         case [ast.ClassDef(body=body, decorator_list=[_])]:

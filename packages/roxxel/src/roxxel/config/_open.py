@@ -194,6 +194,18 @@ def open_foreign_source(config: RunConfig, name: str) -> TokenReader | None:
     return None if isinstance(reader, Roxxel) else reader
 
 
+def separator_of(corpus: TokenReader) -> list[int]:
+    """Return the tokens between the documents of a corpus; empty without a record."""
+    corpus = whole_of(corpus)
+    recorded = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
+    return list(recorded or ())
+
+
+def whole_of(corpus: TokenReader) -> TokenReader:
+    """Return the corpus of which a proxy reads a part, or a corpus itself."""
+    return getattr(corpus, "whole", corpus)
+
+
 def _opened(
     config: RunConfig,
     name: str,

@@ -23,7 +23,12 @@ from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train import RunFolder
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._model_args import check_keys, check_model_args
+from roxxel.config._model_args import (
+    check_keys,
+    check_model_args,
+    check_model_data,
+    no_function,
+)
 from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
 from roxxel.config._text import config_text, keep_config
 
@@ -66,6 +71,7 @@ def make_trainer(config: RunConfig) -> Trainer:
                 f"write {name} = {example}"
             )
     curriculum = open_curriculum(config)
+    check_model_data(config, curriculum)
     held_out = open_eval_curriculum(config)
 
     from roxxel_train import Trainer
@@ -274,10 +280,7 @@ def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
-        raise ConfigError(
-            f"{config.file}: {module.__file__} has no function {function!r}, which "
-            f"{key} names; define the function or correct the name"
-        )
+        raise ConfigError(no_function(config, module.__file__, function, key))
     return found
 
 
