@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -366,7 +367,10 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
 
 
 def as_nobody(action: Callable[[], object]) -> int:
-    """Run something in a process without root's rights; return its exit code."""
+    """Run something in a process without root's rights; return its exit code.
+
+    The process prints its error, because it cannot raise one here.
+    """
     if (child := os.fork()) == 0:
         code = 1
         try:
@@ -375,7 +379,11 @@ def as_nobody(action: Callable[[], object]) -> int:
                 os.seteuid(65534)
             action()
             code = 0
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
+            sys.stderr.flush()  # `_exit` does not.
             os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
