@@ -191,14 +191,16 @@ def test_changed_shape_is_refused_and_the_run_stays_whole(
         r"model/blocks/0/bias: float32\[4\] in the checkpoint, float32\[6\] now"
     )
 
-    wider = trainer(data, run, Model(width=6))
+    logged = (run / "system.log").read_text()
     with pytest.raises(CheckpointMismatchError, match=named) as same_folder:
-        wider.run()
+        trainer(data, run, Model(width=6))
     with pytest.raises(CheckpointMismatchError, match=named):
         trainer(data, tmp_path / "new", Model(width=6), init_from=run)
 
     assert len(str(same_folder.value).splitlines()) == 1
+    assert "another save_path" in str(same_folder.value)
     assert contents(run) == before
+    assert (run / "system.log").read_text() == logged
     assert not (tmp_path / "new").exists()
 
 

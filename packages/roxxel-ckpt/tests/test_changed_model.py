@@ -109,6 +109,10 @@ def test_another_shape_is_an_error_that_names_the_leaf(
         match=r"model/blocks/0/bias: float32\[8\] in the checkpoint, float32\[16\] now",
     ) as error:
         reading.restore()
+    with pytest.raises(CheckpointMismatchError) as peeked:
+        reading.peek(must_fit=True)
+    assert str(peeked.value) == str(error.value)
+    assert reading.peek() is not None
     assert content(model, optimizer) == before
     message = str(error.value)
     assert message.count("in the checkpoint") == 1  # a whole model is hundreds of lines

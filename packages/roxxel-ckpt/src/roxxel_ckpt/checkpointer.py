@@ -410,7 +410,7 @@ class Checkpointer:
             return tree
 
     def peek(
-        self, step: SupportsIndex | None = None
+        self, step: SupportsIndex | None = None, *, must_fit: bool = False
     ) -> tuple[int, dict[str, Any] | None] | None:
         """Return step and `extra` of the checkpoint that `restore` or `load` would use.
 
@@ -420,17 +420,22 @@ class Checkpointer:
 
         Args:
             step: The step; None for the newest sound checkpoint.
+            must_fit: Raise the error of `restore` if the checkpoint does not fit the
+                live objects.
 
         Returns:
             None if the folder holds no checkpoint.
 
         Raises:
+            CheckpointMismatchError: As for `restore`, with `must_fit`.
             CheckpointNotFoundError, CheckpointDamagedError: As for `restore`.
             CheckpointUnreadableError: As for `restore`.
             CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
         """
         with self._lock:
             chosen = self._restorer.choose("peek", step, self._live, None, self.wait)
+            if must_fit and chosen is not None:
+                chosen.check_fits(Options())
             return chosen and (chosen.description.step, chosen.description.extra)
 
     @property

@@ -79,6 +79,8 @@ class Trainer:
             has no row for some token of the data.
         TypeError: An argument has a wrong type, or `loss_fn` does not return a loss.
         RunMismatchError: The folder holds a run of another model or of other data.
+        roxxel_ckpt.CheckpointMismatchError: The newest checkpoint of the run does not
+            fit the model and the optimizer.
         OSError: The folder cannot be written.
 
     Example:

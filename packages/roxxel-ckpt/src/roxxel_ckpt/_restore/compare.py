@@ -196,7 +196,7 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
         )
     if report.mismatched and options.on_mismatch == "error":
         raise CheckpointMismatchError(
-            f"{location}: {len(report.mismatched)} leaves have another shape or dtype "
+            f"{location}: {_number_of(report.mismatched)} another shape or dtype "
             f"({_listed(_mismatches(report), 1)}); build the model with the saved "
             "sizes, or keep the values that it has now in these leaves with "
             'Checkpointer.restore(on_mismatch="keep")'
@@ -238,6 +238,10 @@ def _mismatches(report: RestoreReport) -> list[str]:
         f"{name}: {saved} in the checkpoint, {live} now"
         for name, saved, live in report.mismatched
     ]
+
+
+def _number_of(leaves: Sequence[object]) -> str:
+    return "1 leaf has" if len(leaves) == 1 else f"{len(leaves)} leaves have"
 
 
 def _listed(lines: Sequence[str], num_shown: int = _LINES_IN_ERROR) -> str:

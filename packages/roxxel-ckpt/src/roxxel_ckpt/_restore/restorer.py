@@ -78,6 +78,12 @@ class Candidate:
     targets: _Targets | None
     saved: Mapping[str, LeafSpec]
 
+    def check_fits(self, options: Options) -> None:
+        """Raise a CheckpointMismatchError if the options forbid to restore it."""
+        location = self.step.location
+        check_form(location, self.saved, self.live.specs)
+        check_restorable(self.report, location, options)
+
 
 class Restorer:
     """Chooses, verifies and reads checkpoints of a folder."""

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import nnx
-from roxxel_ckpt import Checkpointer, CheckpointStateLostError
+from roxxel_ckpt import (
+    Checkpointer,
+    CheckpointMismatchError,
+    CheckpointStateLostError,
+)
 from roxxel_curriculum import StateMismatch
 
 from roxxel_train._files.data import data_record
@@ -439,7 +443,7 @@ class RunState:
         record = self._record
         if config.branch_from is not None and record is not None:
             check_is_origin("branch_from", config.branch_from, record, self._name)
-        newest = None if self.checkpointer is None else self.checkpointer.peek()
+        newest = None if self.checkpointer is None else self._newest(self.checkpointer)
         if newest is not None:
             step, extra = newest
             extra = extra or {}
@@ -471,6 +475,19 @@ class RunState:
         if record is None:
             return 0, None, None
         return 0, record["data"], record.get("held_out")
+
+    def _newest(
+        self, checkpointer: Checkpointer
+    ) -> tuple[int, dict[str, Any] | None] | None:
+        """Return step and `extra` of the newest sound checkpoint, if it fits."""
+        try:
+            return checkpointer.peek(must_fit=True)
+        except CheckpointMismatchError as error:
+            reason = str(error).rpartition(";")[0]
+            raise CheckpointMismatchError(
+                f"{reason}; make the model with the saved sizes, or give another "
+                "save_path"
+            ) from error
 
     @property
     def _record(self) -> dict[str, Any] | None:
