@@ -80,6 +80,25 @@ def test_a_start_that_trains_nothing_keeps_the_config_that_steps_used(
     assert (run / "config.toml").read_text() == before
 
 
+def test_a_refused_start_changes_nothing_and_names_the_sizes_to_put_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    run = tmp_path / "run"
+    assert main(["train", str(config)]) == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+    assert main(["train", str(config), "--set", "model_args.width=3"]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{run}/checkpoints/6: 1 leaf has another shape" in error
+    assert "model_args.width = 2, which is now 3" in error
+    assert "or give another save_path" in error
+    assert "on_mismatch" not in error
+    after = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert after == before
+
+
 def test_preflight_compiles_and_ends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
