@@ -110,6 +110,34 @@ def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
     assert f"did you mean {meant!r}? `{program} --help`" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prepare", "write", "--tokeniser", "bytes"],
+        ["prepare", "write", "texts", "web", "--tokeniser=bytes"],
+        ["write", "texts", "web", "--tokeniser", "bytes"],
+    ],
+)
+def test_a_mistyped_option_is_answered_with_the_one_that_was_meant(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("roxxel", words) == 2
+
+    assert "did you mean '--tokenizer'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_an_error_of_the_command_line_shows_one_line_of_usage(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        EVERY[name].error("this is wrong")
+
+    *usage, error = capsys.readouterr().err.splitlines()
+    assert len(usage) == 1
+    assert error == f"{EVERY[name].prog}: error: this is wrong"
+
+
 @pytest.mark.parametrize("program", ["roxxel", *PROGRAMS])
 def test_a_program_says_its_version_and_its_commands(
     program: str, capsys: pytest.CaptureFixture[str]

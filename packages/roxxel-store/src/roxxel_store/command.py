@@ -10,12 +10,13 @@ import argparse
 import errno
 import functools
 import io
+import itertools
 import os
 import re
 import select
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from roxxel_store.arguments import nearest
 
@@ -124,6 +125,31 @@ class CommandParser(argparse.ArgumentParser):
         if not words[0].startswith("-"):
             self.check_command(words[0], names)
         return self.parse_args(words)
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the base has overloads
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Exit with the nearest option if a word is an option that does not exist."""
+        words = list(sys.argv[1:] if args is None else args)
+        # The words after a command are for the parser of this command.
+        if self._subparsers is None:
+            self._check_options(words)
+        return super().parse_known_args(words, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with a message, below the usage if this has one line."""
+        usage = self.format_usage()
+        if usage.count("\n") > 1:
+            usage = f"usage: {self.prog} [-h] ... (--help lists the options)\n"
+        self.exit(INVALID, f"{usage}{self.prog}: error: {message}\n")
+
+    def _check_options(self, words: Iterable[str]) -> None:
+        known = self._option_string_actions
+        for word in itertools.takewhile(lambda word: word != "--", words):
+            name, _, _ = word.partition("=")
+            if name.startswith("--") and " " not in name and name not in known:
+                hint = nearest(name, known)
+                self.error(f"no option {name}{'; ' * bool(hint)}{hint}")
 
     def check_command(self, word: str, names: Iterable[str]) -> None:
         """Exit with the nearest command if a word is none of them."""
