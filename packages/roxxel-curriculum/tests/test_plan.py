@@ -63,6 +63,26 @@ def test_more_than_one_epoch_is_said_in_plain_view() -> None:
     assert "self is read 2.0" in str(plan)
 
 
+@pytest.mark.parametrize(("steps", "is_noted"), [(39, False), (41, True)])
+def test_more_than_four_epochs_are_called_too_many(steps: int, is_noted: bool) -> None:
+    plan = Curriculum(PositionReader(1000), [Phase(steps, 1, 100)]).plan()
+
+    text = " ".join(str(plan).split())
+    assert "self is read " in text
+    for words in ("arXiv 2305.16264", "add text", "max_epochs"):
+        assert (words in text) == is_noted
+
+
+def test_waste_is_a_share_of_each_pass_and_a_large_one_is_pointed_out() -> None:
+    plan = Curriculum(PositionReader(4000), [Phase(10, 2, 2049)]).plan()
+
+    (source,) = plan.sources
+    assert source.epochs > 19
+    assert source.waste_share == pytest.approx(1951 / 4000, rel=0.06)
+    assert f"({100 * source.waste_share:.2f} %)" in str(plan)
+    assert "unread, because it is small for sequences" in " ".join(str(plan).split())
+
+
 def test_a_source_that_gives_nothing_in_a_phase_shows_no_epochs_there() -> None:
     first = Phase(400, 16, 65, BLEND)
     second = Phase(100, 16, 129, {**BLEND, "math": 1})

@@ -154,6 +154,11 @@ class CorpusPlan:
     unit: int = 1
     padding_tokens: int = 0
 
+    @property
+    def waste_share(self) -> float:
+        """Part of the source that is left unread, per pass if there are several."""
+        return self.waste_tokens / (self.num_tokens * max(1.0, self.epochs))
+
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnPlan:

@@ -22,6 +22,13 @@ Row: TypeAlias = "tuple[str, ...] | str"
 _PHASE_COLUMNS = (
     *("source", "share", "samples", "tokens", "epochs so far", "from-to", "waste"),
 )
+_MOST_EPOCHS = 4
+_TOO_OFTEN = (
+    f"; more than about {_MOST_EPOCHS} passes help less and less (Muennighoff et al., "
+    "Scaling Data-Constrained Language Models, 2023, arXiv 2305.16264), so add text, "
+    "train fewer steps, or set max_epochs"
+)
+_MOST_WASTE = 0.25
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
@@ -188,7 +195,7 @@ def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
             short_count(source.num_tokens),
             short_count(source.tokens),
             f"{source.epochs:.3f}",
-            _part(source.waste_tokens, source.num_tokens),
+            f"{short_count(source.waste_tokens)} ({100 * source.waste_share:.2f} %)",
             source.policy,
         )
         for source in plan.sources
@@ -231,10 +238,6 @@ def _phase_rows(phase: PhasePlan, order: Mapping[str, int]) -> Iterator[Row]:
         )
 
 
-def _part(part: int, whole: int) -> str:
-    return f"{short_count(part)} ({100 * part / whole:.2f} %)"
-
-
 def _from_to(source: SourcePlan) -> str:
     if source.first_step is None or source.last_step is None:
         return "-"
@@ -244,9 +247,7 @@ def _from_to(source: SourcePlan) -> str:
 def _notes(plan: PlanFigures) -> Iterator[str]:
     for phase in plan.phases:
         yield from _notes_on_phase(phase)
-    for source in plan.sources:
-        if source.epochs > 1:
-            yield f"{source.name} is read {source.epochs:.2f} times"
+    yield from _notes_on_reading(plan)
     for source in plan.sources:
         if source.unit > 1:
             share = 100 * source.padding_tokens / source.num_tokens
@@ -275,6 +276,19 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
             f"the sequence length changes {changes} times, "
             "and each change leaves a round unfinished"
         )
+
+
+def _notes_on_reading(plan: PlanFigures) -> Iterator[str]:
+    for source in plan.sources:
+        if source.epochs > 1:
+            too_often = _TOO_OFTEN if source.epochs > _MOST_EPOCHS else ""
+            yield f"{source.name} is read {source.epochs:.2f} times{too_often}"
+        if source.waste_share > _MOST_WASTE:
+            yield (
+                f"{source.name} leaves {100 * source.waste_share:.0f} % of each pass "
+                "unread, because it is small for sequences of this length; use shorter "
+                "sequences or more text"
+            )
 
 
 def _notes_on_phase(phase: PhasePlan) -> Iterator[str]:
