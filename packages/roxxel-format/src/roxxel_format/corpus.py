@@ -708,8 +708,9 @@ class Roxxel:
 
         Call this if the manifest was lost, or if you wrote the shards yourself with
         `ShardWriter`. The corpus is a folder or a pattern on a disk, and its shards are
-        in natural order of their names: 2 comes before 10. A shard that the manifest of
-        another corpus in the folder lists is left out.
+        in natural order of their names: 2 comes before 10. That may be another order
+        than the lost one if the corpus was compacted, or prepared and then appended to.
+        A shard that the manifest of another corpus in the folder lists is left out.
 
         Args:
             progress: Called with the bytes verified so far, and all bytes.

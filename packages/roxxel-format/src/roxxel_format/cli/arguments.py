@@ -102,7 +102,9 @@ def parser(prog: str) -> CommandParser:
         description="Verify the shards that a pattern or a folder names, and write the "
         "manifest that makes them a corpus. Use it if the manifest was lost, or if "
         "you wrote the shards yourself. The shards keep their names, and natural order "
-        "decides: 2 comes before 10. Nothing is written if a shard is damaged, or if "
+        "decides: 2 comes before 10. That may be another order than the lost one if "
+        "the corpus was compacted, or prepared and then appended to, so restore the "
+        "manifest if you can. Nothing is written if a shard is damaged, or if "
         "the shards differ in dtype, block size, separator or tokenizer.",
     )
     adopt.add_argument(
