@@ -673,7 +673,7 @@ def test_argument_of_another_kind_is_named(
 
 
 def test_batch_beyond_the_memory_of_the_machine_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"a batch of 10{12} x 9 .* TiB or more"):
+    with pytest.raises(ValueError, match=r"a batch of 10{12} x 9 .* TB or more"):
         trainer(tmp_path, [Phase(2, 4, 9), Phase(2, 10**12, 9)])
 
 
