@@ -13,7 +13,10 @@ from .helpers import main
 if TYPE_CHECKING:
     from pathlib import Path
 
-REMEDY = "; use --exist replace or --exist append, or write elsewhere\n"
+REMEDY = (
+    "write elsewhere, or use --exist replace, which deletes the shards from under "
+    "every run that trains on them\n"
+)
 
 
 def write(target: Path, *arguments: object) -> int:
@@ -72,10 +75,14 @@ def test_files_that_differ_only_in_content_are_told_apart(
 
     assert write(target, *inputs) == 1
 
-    assert capsys.readouterr().err == (
+    message = capsys.readouterr().err
+    assert message.startswith(
         f"roxxel-prepare: {target}: made from other inputs ({inputs[1]} differs in "
-        f"its first or last 4096 bytes){REMEDY}"
+        "its first or last 4096 bytes); "
     )
+    assert message.endswith(REMEDY)
+    # A single file cannot grow.
+    assert ("--exist append" in message) == ("*" in target.name)
 
 
 @pytest.mark.parametrize(
@@ -114,15 +121,15 @@ def test_other_names_and_numbers_of_inputs_are_named(
     capsys.readouterr()
 
     assert write(target, *inputs[:2]) == 1
-    assert "made from other inputs (2 given, 3 recorded); use" in (
-        capsys.readouterr().err
-    )
+    assert "made from other inputs (2 given, 3 recorded); " in (capsys.readouterr().err)
     assert write(target, inputs[0], inputs[2], inputs[1]) == 1
     assert f"({inputs[2]} is given instead of 1.txt)" in capsys.readouterr().err
     assert write(target, *inputs, "--format", "lines") == 1
-    assert "(format=None in the corpus, 'lines' given)" in capsys.readouterr().err
+    assert "(--format none in the corpus, lines given)" in capsys.readouterr().err
     assert write(target, *inputs, "--separator", 0) == 1
-    expected = f"{target}: made with other arguments (separator=None in the corpus, 0 g"
+    expected = (
+        f"{target}: made with other arguments (--separator none in the corpus, 0 g"
+    )
     assert expected in capsys.readouterr().err
 
 
@@ -146,11 +153,42 @@ def test_of_very_many_inputs_the_record_is_short_and_names_a_few(
 
 
 def test_python_spells_the_remedy_for_python(tmp_path: Path) -> None:
-    corpus = Roxxel(tmp_path / "a.rox")
-    corpus.write([[1]])
+    corpus = Roxxel(tmp_path / "a_*.rox")
+    corpus.write([[1]], vocab_size=9)
 
-    with pytest.raises(FileExistsError, match='use exist="replace" or exist="append"'):
-        corpus.write([[1]], separator=0)
+    with pytest.raises(FileExistsError, match=r"vocab_size=9 .*, 8 given") as caught:
+        corpus.write([[1]], vocab_size=8)
+
+    for remedy in ('exist="append"', "write elsewhere", 'exist="replace"'):
+        assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "given", "words"),
+    [
+        (("valid=0.5",), ("valid=0.25",), ["--split valid=0.5 in", "valid=0.25 given"]),
+        (("valid=0.5",), (), ["--split valid=0.5 in the corpus, none given"]),
+        ((), ("train=0.5", "--separator", "0"), ["--separator none in the corpus, 0"]),
+    ],
+)
+def test_an_append_that_would_be_refused_is_not_offered(
+    made: tuple[str, ...],
+    given: tuple[str, ...],
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inputs, target = texts(tmp_path, 8), tmp_path / "c_*.rox"
+    options = [("--split", *each) if each else () for each in (made, given)]
+    assert write(target, *inputs, *options[0]) == 0
+    capsys.readouterr()
+
+    assert write(target, *inputs, *options[1]) == 1
+
+    message = capsys.readouterr().err
+    assert "--exist append" not in message
+    for word in (*words, "--exist replace", "every run that trains on them"):
+        assert word in message
 
 
 @pytest.mark.parametrize("exist", ["error", "keep"])

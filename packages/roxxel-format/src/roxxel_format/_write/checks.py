@@ -71,18 +71,22 @@ def check_kept(
     arguments: Mapping[str, Any],
     what: str,
     describe: Callable[[Mapping[str, Any]], str | None] | None,
+    *,
+    may_append: bool,
 ) -> None:
     """Check that a write with `exist="keep"` may keep a corpus.
 
     Raises FileExistsError if the corpus was made with other arguments; `describe` says
-    which, if it can say it better.
+    which, if it can say it better. `may_append` says whether to offer an append.
     """
     recorded = manifest.versions[-1].arguments
     if recorded != arguments:
         better = None if describe is None else describe(recorded)
+        append = 'use exist="append" to add documents, ' if may_append else ""
         raise FileExistsError(
-            f"{what}: {better or difference(recorded, arguments)}; use "
-            'exist="replace" or exist="append", or write elsewhere'
+            f"{what}: {better or difference(recorded, arguments)}; {append}write "
+            'elsewhere, or use exist="replace", which deletes the shards from under '
+            "every run that trains on them"
         )
 
 

@@ -129,7 +129,13 @@ class CorpusWrite:
         manifest = self.place.existing()
         if manifest is None or not manifest.versions:
             return None
-        check_kept(manifest, self.recipe.arguments, self.what, describe)
+        check_kept(
+            manifest,
+            self.recipe.arguments,
+            self.what,
+            describe,
+            may_append=not self.is_one_file and self.recipe.may_append(manifest),
+        )
         shards = manifest.shards.names
         missing = {*shards} - self.place.files.sizes(shards).keys()
         if missing:

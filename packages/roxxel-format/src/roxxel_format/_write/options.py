@@ -166,13 +166,22 @@ def difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str
     if not recorded:
         return "made with other arguments (not recorded)"
     pairs = ", ".join(
-        f"{name}={recorded.get(name)!r} in the corpus, {arguments.get(name)!r} given"
+        f"{name}={_shown(recorded, name)} in the corpus, "
+        f"{_shown(arguments, name)} given"
         for name in {**arguments, **recorded}
         if recorded.get(name) != arguments.get(name)
         # Too long for a message; a preparation says which input differs.
         and not (name == "inputs" and isinstance(arguments.get(name), dict))
     )
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
+
+
+def _shown(arguments: Mapping[str, Any], name: str) -> str:
+    """Return the value of an argument as it is given."""
+    value = arguments.get(name)
+    if name == "split" and value is not None:
+        value = f"{value[0]}={value[1]}"
+    return repr(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,21 @@ class Recipe:
             )
         return self.decided(stored, kind)
 
+    def may_append(self, manifest: Manifest) -> bool:
+        """Return whether the documents of this recipe can be appended to a corpus.
+
+        A split writes several corpora, which one append cannot extend. Its documents
+        without the split would take those that it held out.
+        """
+        recorded = manifest.versions[-1].arguments
+        if recorded.get("split") is not None or "split" in self.arguments:
+            return False
+        try:
+            replace(self, exist="append").for_corpus(manifest, "")
+        except ValueError:
+            return False
+        return True
+
     def commit(
         self,
         place: Place,
