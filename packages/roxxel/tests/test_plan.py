@@ -330,8 +330,25 @@ def test_a_changed_past_is_refused_with_its_difference(
     assert main(["plan", str(config)]) == 1
 
     error = capsys.readouterr().err
-    assert error.startswith(f"roxxel: {config}: this state cannot be resumed: ")
-    assert "seed" in error
+    run = tmp_path / "run"
+    assert error.startswith(f"roxxel: {config}: {run}: the run there does not fit")
+    assert "seed was 3 and is now 4" in error
+    assert "or give another save_path" in error
+
+
+def test_a_changed_corpus_is_refused_with_its_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    make_checkpoint(tmp_path / "run", config, 2)
+    config.write_text(CONFIG.replace("code.rox", "held_out.rox"))
+
+    assert main(["plan", str(config)]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'run'}: the run there does not fit" in error
+    assert "fingerprint of source 'code' was" in error
+    assert f"code is {tmp_path / 'held_out.rox'}" in error
 
 
 def test_a_run_without_a_config_cannot_be_compared_with(

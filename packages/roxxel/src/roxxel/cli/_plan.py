@@ -30,6 +30,7 @@ from roxxel.config import (
     load_config,
     newest_config,
     open_curriculum,
+    refused,
 )
 from roxxel.learning_rate import RECIPE, rate_of
 
@@ -145,7 +146,7 @@ def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
     try:
         return curriculum.plan(config.seed, state)
     except ValueError as error:
-        raise ConfigError(f"{config.file}: {error}") from error
+        raise refused(config, error) from error
 
 
 def _resolved(folder: Path | str) -> Path | str:

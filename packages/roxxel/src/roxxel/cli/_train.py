@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from roxxel_ckpt import CheckpointMismatchError
+from roxxel_curriculum import StateMismatch
 from roxxel_store.command import Progress
-from roxxel_train import RunFolder
+from roxxel_train import RunFolder, RunMismatchError
 
 from roxxel.cli._launch import (
     add_launch_arguments,
@@ -33,14 +35,18 @@ from roxxel.config import (
     ConfigError,
     RunConfig,
     check_model_args,
+    config_differences,
+    config_values,
     keep_begun,
     load_config,
     make_trainer,
     newest_config,
+    refused,
 )
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Generator
     from pathlib import Path
 
     from roxxel_train import RunSummary
@@ -88,7 +94,8 @@ def run(options: argparse.Namespace) -> None:
     is_first = connect(options)
     if is_first:
         _say_beginning(config)
-    trainer = make_trainer(config)
+    with _naming_changes(config):
+        trainer = make_trainer(config)
     if options.preflight:
         found = trainer.preflight()
         if is_first:
@@ -105,6 +112,35 @@ def run(options: argparse.Namespace) -> None:
         summary = trainer.run()
     if is_first:
         _say_ending(config, run_folder, summary)
+
+
+@contextmanager
+def _naming_changes(config: RunConfig) -> Generator[None]:
+    """Let the error of a changed model or of changed data name what to put back."""
+    try:
+        yield
+    except RunMismatchError as error:
+        if not isinstance(error.__cause__, StateMismatch):
+            raise
+        raise refused(config, error.__cause__) from error
+    except CheckpointMismatchError as error:
+        run = RunFolder(str(config.run_folder)).path
+        used = newest_config(run)
+        reason, _, _ = str(error).rpartition(";")
+        if used is None or not reason.startswith(str(config.run_folder)):
+            raise  # The checkpoint is that of another run, or a program trained it.
+        before, now = config_values(load_config(used)), config_values(config)
+        changed = [
+            f"{key} = {old or 'its default'}, which is now {new or 'its default'}"
+            for key, (old, new) in config_differences([before, now])
+            if key.partition(".")[0] in {"model", "model_args"}
+        ]
+        remedy = "make the model with the saved sizes again: its code has changed"
+        if changed:
+            remedy = f"put the sizes of the model back ({'; '.join(changed)})"
+        raise ConfigError(
+            f"{config.file}: {reason}; {remedy}, or give another save_path"
+        ) from error
 
 
 def _say_beginning(config: RunConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from roxxel_curriculum import Curriculum, CurriculumError
+from roxxel_curriculum import Curriculum, CurriculumError, StateMismatch
 from roxxel_format import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_train import RunFolder, data_state
@@ -134,7 +134,7 @@ def open_sampler(config: RunConfig) -> Sampler:
         fields: Any = config.trainer.get("fields", ("tokens",))
         return curriculum.sampler(config.seed, state, fields)
     except CurriculumError as error:
-        raise ConfigError(f"{config.file}: {error}") from error
+        raise refused(config, error) from error
 
 
 def open_eval_curriculum(
@@ -247,3 +247,24 @@ def _curriculum(
         return schedule.relative_to(config.folder).curriculum(primary, corpora)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {where}{error}") from error
+
+
+def refused(config: RunConfig, error: ValueError) -> ConfigError:
+    """Return the error of a config whose curriculum does not fit its corpora or run."""
+    if not isinstance(error, StateMismatch):
+        return ConfigError(f"{config.file}: {error}")
+    run, parent = config.run_folder, config.trainer.get("branch_from")
+    remedy = "or give another save_path"
+    if run is None or (parent is not None and not RunFolder(run).holds_run):
+        run, remedy = parent, "or branch from an earlier step"
+    paths = [
+        f"{name} is {', '.join(str(config.corpus(path)) for path in given)}"
+        for name, given in config.sources.items()
+        if any(f"source {name!r}" in each for each in error.differences)
+    ]
+    where = f" ({'; '.join(paths)})" if paths else ""
+    return ConfigError(
+        f"{config.file}: {run}: the run there does not fit this curriculum: "
+        f"{'; '.join(error.differences[:3])}{where}; put this back, and change only "
+        f"steps that are not trained yet, {remedy}"
+    )

@@ -18,7 +18,6 @@ from dataclasses import replace
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train import RunFolder
@@ -30,10 +29,13 @@ from roxxel.config._model_args import (
     check_model_data,
     no_function,
 )
-from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
-from roxxel.config._parse import load_config
-from roxxel.config._text import config_text, keep_config, newest_config
-from roxxel.config._values import config_differences, config_values
+from roxxel.config._open import (
+    begun_state,
+    open_curriculum,
+    open_eval_curriculum,
+    refused,
+)
+from roxxel.config._text import config_text, keep_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -80,11 +82,7 @@ def make_trainer(config: RunConfig) -> Trainer:
     from roxxel_train import Trainer
 
     given = _keywords(config)
-    with (
-        _importable(config.folder),
-        _as_config_error(config),
-        _naming_changed_sizes(config),
-    ):
+    with _importable(config.folder), _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
         for name in given.keys() & {"eval_fn", "train_step"}:
             given[name] = load_function(config, given[name], name)
@@ -199,7 +197,7 @@ def _planned_state(
     try:
         sampler = curriculum.sampler(config.seed, begun_state(config), fields)
     except CurriculumError as error:
-        raise ConfigError(f"{config.file}: {error}") from error
+        raise refused(config, error) from error
     return sampler.state(sampler.total_steps)
 
 
@@ -326,31 +324,6 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
         if type(error) not in {TypeError, ValueError} or not is_ours:
             raise
         raise ConfigError(f"{config.file}: {error}") from error
-
-
-@contextmanager
-def _naming_changed_sizes(config: RunConfig) -> Generator[None]:
-    """Let the error of a changed model name the keys of the config that changed."""
-    try:
-        yield
-    except CheckpointMismatchError as error:
-        run = RunFolder(str(config.run_folder)).path
-        used = newest_config(run)
-        reason, _, _ = str(error).rpartition(";")
-        if used is None or not reason.startswith(str(config.run_folder)):
-            raise  # The checkpoint is that of another run, or a program trained it.
-        before, now = config_values(load_config(used)), config_values(config)
-        changed = [
-            f"{key} = {old or 'its default'}, which is now {new or 'its default'}"
-            for key, (old, new) in config_differences([before, now])
-            if key.partition(".")[0] in {"model", "model_args"}
-        ]
-        remedy = "make the model with the saved sizes again: its code has changed"
-        if changed:
-            remedy = f"put the sizes of the model back ({'; '.join(changed)})"
-        raise ConfigError(
-            f"{config.file}: {reason}; {remedy}, or give another save_path"
-        ) from error
 
 
 def _mesh_keywords(mesh: MeshConfig | None) -> dict[str, Any]:
