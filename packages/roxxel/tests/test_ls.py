@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.cli import main
@@ -119,6 +120,28 @@ def test_a_long_log_is_read_from_its_end(
     [one] = json.loads(said(capsys, "ls", tmp_path, "--json"))
 
     assert (one["step"], one["loss"]) == (2, 2.0)
+
+
+def test_a_folder_that_may_not_be_read_is_left_out(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_two(tmp_path)
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    scan = os.scandir
+
+    def refuse(path: Any = ".") -> Any:
+        if str(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+
+    assert len(said(capsys, "ls", tmp_path).splitlines()) == 3
+    assert main(["ls", str(closed)]) == 1
+    assert f"{closed}: Permission denied" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["nowhere", "."])

@@ -90,14 +90,24 @@ def _runs_in(name: str) -> Sequence[RunFolder]:
 
 
 def _found(folder: RunFolder, deepest: int) -> Iterator[RunFolder]:
+    """Yield the runs in a folder; one below it that may not be read holds none."""
+    try:
+        names = [] if folder.holds_run else _folders_in(folder.path)
+    except PermissionError:
+        if deepest == _DEEPEST:
+            raise
+        return
     if folder.holds_run:
         yield folder
     elif deepest:
-        with os.scandir(folder.path) as entries:
-            names = sorted(each.name for each in entries if each.is_dir())
         for name in names:
-            if not name.startswith("."):
-                yield from _found(RunFolder(Path(folder.location, name)), deepest - 1)
+            yield from _found(RunFolder(Path(folder.location, name)), deepest - 1)
+
+
+def _folders_in(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        names = [each.name for each in entries if each.is_dir()]
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def _cells(row: RunStatus) -> tuple[str, ...]:
