@@ -161,7 +161,7 @@ def test_cat_prints_and_chooses_documents_by_their_names(
     assert run("cat", corpus, "--document", "web/9") == 1
     assert capfdbinary.readouterr().err.decode() == (
         f"roxxel-prepare: {corpus}: no document has the name 'web/9'; print the names "
-        "with `roxxel-format cat --names`\n"
+        "with `roxxel format cat --names`\n"
     )
     assert run("cat", corpus, "--document", 99) == 1
     assert b"document 99 is out of range" in capfdbinary.readouterr().err

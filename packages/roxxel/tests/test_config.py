@@ -207,7 +207,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[trainer]\nleraning = 1",
-            'README lists all under "A run of your own"',
+            "docs/reference/config lists all",
         ),
         (
             SMALLEST + "[trainer]\nkeep_every = 0",

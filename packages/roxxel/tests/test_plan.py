@@ -250,6 +250,16 @@ def test_a_config_that_is_not_there_is_one_sentence(
     )
 
 
+def test_a_config_that_is_not_here_names_the_folder_that_was_looked_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["plan", "none.toml"]) == 1
+
+    assert f"none.toml: no such file in {tmp_path};" in capsys.readouterr().err
+
+
 def test_two_configs_are_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -70,5 +70,5 @@ def documents_at(corpus: Any, text: str) -> list[int]:
         )
     raise ValueError(
         f"{corpus.filepath}: no document has the name {name!r}; print the names with "
-        "`roxxel-format cat --names`"
+        "`roxxel format cat --names`"
     )

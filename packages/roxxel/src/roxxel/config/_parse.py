@@ -152,7 +152,8 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
         # Some editors write a byte order mark first, which TOML does not permit.
         content = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        raise ConfigError(f"{file}: no such file; give a config file") from error
+        here = "" if file.is_absolute() else f" in {Path.cwd()}"
+        raise ConfigError(f"{file}: no such file{here}; give a config file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
     except IsADirectoryError as error:

@@ -190,8 +190,8 @@ def _listed(word: str, known: Sequence[str]) -> str:
         return f"it has {', '.join(known)}"
     near = get_close_matches(word, known, n=3, cutoff=0)
     return (
-        f"the nearest of its {len(known)} keys are {', '.join(near)}; roxxel's README "
-        'lists all under "A run of your own"'
+        f"the nearest of its {len(known)} keys are {', '.join(near)}; "
+        "docs/reference/config lists all"
     )
 
 
