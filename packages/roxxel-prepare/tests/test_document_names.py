@@ -164,7 +164,8 @@ def test_cat_prints_and_chooses_documents_by_their_names(
         "with `roxxel format cat --names`\n"
     )
     assert run("cat", corpus, "--document", 99) == 1
-    assert b"document 99 is out of range" in capfdbinary.readouterr().err
+    error = capfdbinary.readouterr().err.decode()
+    assert f"{corpus}: document 99 is out of range" in error
 
 
 def test_a_name_cannot_control_the_terminal(

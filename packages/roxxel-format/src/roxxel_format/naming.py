@@ -57,7 +57,10 @@ def documents_at(corpus: Any, text: str) -> list[int]:
     """
     if text.removeprefix("-").isdecimal():
         number = int(text)
-        corpus.document_range(number)
+        try:
+            corpus.document_range(number)
+        except IndexError as error:
+            raise IndexError(f"{corpus.filepath}: {error}") from error
         return [number]
     name = text.removeprefix("id=")
     found = corpus.find_documents(name)
