@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
+from roxxel_format.cli import main as format_main
 
 from .helpers import corpus_of, documents_of, main
 
@@ -209,3 +210,37 @@ def test_info_prints_no_control_characters_and_no_endless_line(
     assert max(map(len, lines)) < 240
     assert any(each.endswith("source a\\x1b[2J\\x9bb") for each in lines)
     assert any("na\\x1bme 1" in each for each in lines)
+
+
+def test_files_of_an_unquoted_pattern_are_said_to_be_of_two_corpora(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, target = tmp_path / "a.jsonl", tmp_path / "c" / "my_*.rox"
+    text.write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in range(1, 20)))
+    assert run("write", target, text, "--split", "valid=0.5") == 0
+    shards = sorted(target.parent.glob("my_*.rox"))
+    capsys.readouterr()
+
+    assert format_main(["info", *map(str, shards)]) == 0
+    (note,) = capsys.readouterr().err.splitlines()
+    for words in ("/my_*.rox'", "/my_valid_*.rox'", "quote the pattern"):
+        assert words in note
+    assert format_main(["info", str(target)]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_a_write_to_an_unquoted_pattern_names_the_corpus_whose_shard_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c" / "my_*.rox"
+    (tmp_path / "a.txt").write_text("text")
+    assert run("write", target, tmp_path / "a.txt") == 0
+    (shard,) = target.parent.glob("my_*.rox")
+    before = shard.read_bytes()
+
+    assert run("write", shard, tmp_path / "a.txt", "--exist", "replace") == 1
+
+    error = capsys.readouterr().err.splitlines()[-1]
+    for words in (str(shard), "is a shard of the corpus", str(target), "in quotes"):
+        assert words in error
+    assert shard.read_bytes() == before

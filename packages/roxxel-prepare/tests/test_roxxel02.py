@@ -576,7 +576,6 @@ def test_a_shard_of_the_present_format_is_not_converted(
 
     assert main(["write", str(tmp_path / "n_*.rox"), str(path)]) == 1
 
-    assert capsys.readouterr().err == (
-        f"roxxel-prepare: {path}: is already a shard of the current format; read it "
-        "with roxxel_format.Roxxel\n"
-    )
+    error = capsys.readouterr().err
+    assert error.startswith(f"roxxel-prepare: {path}: is already a shard of a corpus")
+    assert "quote the corpus's pattern" in error

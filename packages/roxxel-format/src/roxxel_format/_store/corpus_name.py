@@ -24,7 +24,7 @@ from roxxel_store.urls import check_on_disk
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
@@ -226,7 +226,26 @@ def name_to_write(
             f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
             "other names, or a locale such as LC_ALL=C.UTF-8"
         ) from error
+    if name.manifest is None:
+        for pattern in owners_of([str(name.single)]):
+            raise ValueError(
+                f"{name.single}: is a shard of the corpus {pattern!r}; write to the "
+                "pattern, in quotes so that the shell does not expand it"
+            )
     return name
+
+
+def owners_of(paths: Iterable[str]) -> list[str]:
+    """Return the patterns of the corpora beside files, whose shards the files are."""
+    folders: dict[Path, list[CorpusName]] = {}
+    found: dict[str, None] = {}
+    for path in map(Path, paths):
+        if path.parent not in folders:
+            manifests = manifests_in(path.parent)
+            folders[path.parent] = [_of_manifest(each) for each in manifests]
+        own = [each for each in folders[path.parent] if each.is_own(path.name)]
+        found |= {each.pattern: None for each in own}
+    return list(found)
 
 
 def is_folder(filepath: str) -> bool:

@@ -18,6 +18,7 @@ from roxxel_store.output import Output
 
 from roxxel_format._read.input_totals import num_joined
 from roxxel_format._read.opening import open_corpus
+from roxxel_format._store.corpus_name import owners_of
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named, printable
 from roxxel_format.texts import text_codec
@@ -190,8 +191,19 @@ def _per_token(inputs: Sequence[InputTotals]) -> str:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return a single path as `str`, because `Roxxel` reads no manifest for a list."""
+    """Return a single path as `str`, because `Roxxel` reads no manifest for a list.
+
+    Files of two corpora are probably an unquoted pattern that matches a held-out corpus
+    too, so a note says that they are read as one.
+    """
     paths: list[str] = options.corpus
+    owners = owners_of(paths) if len(paths) > 1 else []
+    if len(owners) > 1:
+        sys.stderr.write(
+            f"note: these files are shards of {' and '.join(map(repr, owners))}, read "
+            "as one corpus here; for one of them quote the pattern, because the shell "
+            "expands it\n"
+        )
     return paths[0] if len(paths) == 1 else paths
 
 

@@ -154,7 +154,8 @@ def parse_roxxel02(
     layout = _layout(magic)
     if layout is None and is_shard_head(data[:8]):
         raise ShardError(
-            f"{path}: is already a shard of the current format; read it with "
+            f"{path}: is already a shard of a corpus; quote the corpus's pattern, so "
+            "that the shell does not expand it, or read the shard with "
             "roxxel_format.Roxxel"
         )
     if layout is None or size < layout.size:
