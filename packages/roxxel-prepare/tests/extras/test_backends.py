@@ -246,6 +246,37 @@ def test_a_text_with_a_character_that_differs_goes_to_the_reference(
     assert written(tmp_path, TEXTS, definition, "fastokens") == right
 
 
+def test_a_character_that_differs_between_spaces_and_line_ends_is_found(
+    tmp_path: Path,
+) -> None:
+    # U+180E was a space in old versions of Unicode.
+    texts = ["a", "a\n \u180e \n\u180e\n"]
+    pre_tokenizers = tokenizers.pre_tokenizers
+    words = tokenizers.Regex(r"\s+(?!\S)|\s+|\S+")
+    made = byte_level()
+    made.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(words, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    trainer = tokenizers.trainers.BpeTrainer(
+        special_tokens=["<|end|>", "<|begin|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(["\n \n", " \n", "\n "] * 3, trainer)
+    definition = tmp_path / "split.json"
+    made.save(str(definition))
+
+    fast, reference = (
+        written(tmp_path, texts, definition, backend)
+        for backend in ("fastokens", "tokenizers")
+    )
+
+    assert fast == reference
+
+
 def test_a_difference_in_the_sample_stops_the_write_with_its_document(
     tmp_path: Path, definition: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

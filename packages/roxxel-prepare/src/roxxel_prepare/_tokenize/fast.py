@@ -29,8 +29,10 @@ _UNKNOWN, _SAME, _DIFFERS = range(3)
 _ASCII = range(128)
 _SURROGATES = slice(0xD800, 0xE000)
 _NUM_CODE_POINTS = 0x110000
-# What stands around a character decides where a word ends.
-_AROUND = ("a{}b", "1{}2", " {} ", "\n{}\n")
+# What stands around a character decides where a word ends. All of it is in one text,
+# because runs of spaces and line ends show more: alone, none of the four shows that
+# U+180E is a space to `tokenizers`. Besides, it takes 0.6 of the time of four texts.
+_AROUND = "a{0}b\n1{0}2\n {0} \n{0}\n"
 _MOST_CHARACTERS = 1 << 31
 """Characters after which the encoder is made again, to bound what it remembers.
 
@@ -180,13 +182,12 @@ class FastTokenizer:
 
     def _compare(self, new: np.ndarray[Any, Any]) -> None:
         """Let both encode characters that are not known yet."""
-        texts = [each.format(chr(point)) for point in new for each in _AROUND]
+        texts = [_AROUND.format(chr(point)) for point in new]
         right = self._reference.encode_batch_fast(texts, add_special_tokens=False)
         found = self._flat(texts, add_special_tokens=False)
         pairs = zip(found, right, strict=True)
         same = np.array([one.tolist() == other.ids for one, other in pairs])
-        same = same.reshape(-1, len(_AROUND))
-        self._known[new] = np.where(same.all(axis=1), _SAME, _DIFFERS)
+        self._known[new] = np.where(same, _SAME, _DIFFERS)
 
 
 def _code_points(text: str) -> np.ndarray[Any, Any]:
