@@ -311,7 +311,7 @@ def test_a_document_that_is_not_there_is_an_error(
     named_run: Path, run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        "no document has the name 'a:77'; print the names with `roxxel-format cat "
+        "no document has the name 'a:77'; print the names with `roxxel format cat "
         "--names`"
     ) in refused(capsys, "where", named_run, "--document", "self:a:77")
     assert (
