@@ -15,7 +15,7 @@ from roxxel.config import ConfigError, SweepConfig, blends_of, load_config
 from roxxel.sweeping import fit_law, load_sweep, runs_of
 from roxxel.sweeping.laws import Boosted, LogLinear, best_blend, rank_correlation
 
-from .runs import CONFIG, said, write_project
+from .runs import CONFIG, MODEL, said, write_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -247,6 +247,28 @@ def test_the_table_has_a_line_for_each_source_of_each_run(swept: Path) -> None:
         assert row["weight_0"] == row["weight_1"]
         assert float(row["target"]) == float(row["eval_loss/held_out"])
     assert set(by_run.values()) == {1.0}
+
+
+def test_train_loss_of_a_source_is_the_last_that_was_logged(tmp_path: Path) -> None:
+    blend = "[[blends]]\nweights = [{ self = 1, code = 1 }, { self = 1 }]\n"
+    file = sweep_file(tmp_path, SWEEP + blend)
+    rows = MODEL.replace(
+        "    return jnp.square(model(batch) - 1.0).mean()",
+        "    rows = jnp.square(model(batch) - 1.0).mean((1, 2))\n"
+        '    return rows.mean(), {"row_loss": rows}',
+    )
+    (tmp_path / "tiny.py").write_text(rows)
+
+    found = sweep(file)
+
+    [row] = found.table.rows
+    assert all(row.tokens)
+    assert None not in row.train_losses
+    assert not any("train_loss" in note for note in found.notes)
+
+
+def test_losses_that_no_source_has_are_explained(swept: Path) -> None:
+    assert any('does not return "row_loss"' in note for note in sweep(swept).notes)
 
 
 def test_below_the_stated_quality_nothing_is_recommended(swept: Path) -> None:

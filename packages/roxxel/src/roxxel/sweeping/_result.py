@@ -117,7 +117,7 @@ def concluded(config: SweepConfig, table: Table) -> Sweep:
     """Fit the laws, and take the best one that may recommend a blend."""
     num_runs = len(table.runs.runs)
     shares, phases = _shares(table)
-    notes = [*_ran_out(table)]
+    notes = [*_ran_out(table), *_without_train_loss(table)]
     needed = least_blends(shares)
     if len(table.rows) < needed:
         notes.append(
@@ -218,6 +218,17 @@ def _ran_out(table: Table) -> Iterable[str]:
                 f"{spent[0]}, so its share was less than its weight there; give it "
                 'policy = "repeat", or read its weight with care'
             )
+
+
+def _without_train_loss(table: Table) -> Iterable[str]:
+    """Yield a sentence if no run has logged a training loss of a source."""
+    losses = [loss for row in table.rows for loss in row.train_losses]
+    if losses and all(loss is None for loss in losses):
+        yield (
+            "train_loss is empty in the table, because the loss function of the model "
+            'does not return "row_loss", which tells the sources apart; the laws need '
+            "only held-out losses"
+        )
 
 
 def page(sweep: Sweep) -> str:

@@ -30,7 +30,8 @@ class Row:
         run: The run.
         tokens: Tokens read of each source.
         epochs: Passes over the part of each source that the proxy reads.
-        train_losses: The last training loss of each source; None where none was read.
+        train_losses: The last logged training loss of each source; None where it was not
+            read, or the model's loss returns no `"row_loss"`.
         losses: The held-out losses, in the order of `SweepRuns.leaves`.
     """
 
@@ -126,8 +127,14 @@ def read_table(runs: SweepRuns) -> Table:
 
 def _row(run: SweepRun, runs: SweepRuns) -> Row:
     folder = RunFolder(str(run.config.run_folder))
-    newest = folder.newest_rows()
-    evaluated, trained = newest.get("eval", {}), newest.get("train", {})
+    evaluated: Mapping[str, Any] = {}
+    trained: dict[str, Any] = {}
+    for row in folder.each_row():
+        if row is not None and row["kind"] == "eval":
+            evaluated = row
+        elif row is not None and row["kind"] == "train":
+            # A row has no loss of a source that was not read since the row before it.
+            trained |= row
     # Every config lists its sources by fingerprint, whatever their names were then.
     config = begun(run.config)
     named = {"self": config.schedule.primary}
