@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import signal
@@ -15,7 +16,7 @@ from .conftest import SEVERAL_PROCESSES, simulated
 from .runs import MODEL, all_said, rows, slurm_step, stop_at, write_small_project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
@@ -27,11 +28,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def start(
-    folder: Path, *options: str, variables: Mapping[str, str] | None = None
+    folder: Path,
+    *options: str,
+    command: Sequence[str] = ("train", "run.toml"),
+    variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start the command that a user types, in an environment with these variables."""
     return subprocess.Popen(
-        [sys.executable, "-m", "roxxel", "train", "run.toml", *options],
+        [sys.executable, "-m", "roxxel", *command, *options],
         cwd=folder,
         env={**os.environ, **simulated(1), **(variables or {})},
         stdout=subprocess.PIPE,
@@ -211,3 +215,29 @@ def test_two_processes_branch_from_a_run_of_one(project: Path) -> None:
         for row in rows(project / "run")
         if row["step"] > 10
     ]
+
+
+def test_sweep_of_two_processes_has_the_table_of_one(project: Path) -> None:
+    blends = "[[blends]]\nweights = {{ self = {}, code = 1 }}\n"
+    tables: list[list[dict[str, str]]] = []
+    for name, options in (("alone", ()), ("local", ("--processes", "2"))):
+        (project / f"{name}.toml").write_text(
+            'config = "run.toml"\nscale = 0.5\n' + blends.format(1) + blends.format(3)
+        )
+        process = start(project, *options, command=("sweep", f"{name}.toml"))
+        [(shown, told)] = all_said([process], 300)
+        assert process.returncode == 0, told
+        assert shown.count("2 of 2 runs are finished") == 1
+        with (project / name / "sweep.csv").open() as file:
+            tables.append(list(csv.DictReader(file)))
+
+    alone, local = tables
+    assert len(alone) == len(local) == 4
+    for one, other in zip(alone, local, strict=True):
+        measured = {name for name in one if "loss" in name or name == "target"}
+        assert {name: one[name] for name in one.keys() - measured} == {
+            name: other[name] for name in other.keys() - measured
+        }
+        assert [float(other[name] or 0) for name in sorted(measured)] == pytest.approx(
+            [float(one[name] or 0) for name in sorted(measured)], rel=1e-5
+        )

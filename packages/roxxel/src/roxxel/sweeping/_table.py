@@ -30,8 +30,8 @@ class Row:
         run: The run.
         tokens: Tokens read of each source.
         epochs: Passes over the part of each source that the proxy reads.
-        train_losses: The last logged training loss of each source; None where it was not
-            read, or the model's loss returns no `"row_loss"`.
+        train_losses: The last logged training loss of each source; None where it was
+            not read, or the model's loss returns no `"row_loss"`.
         losses: The held-out losses, in the order of `SweepRuns.leaves`.
     """
 
