@@ -141,7 +141,7 @@ def test_damaged_record_of_a_run_is_one_sentence_and_drawn(
 
     assert train(folder) == 1
 
-    [said] = capfd.readouterr().err.splitlines()
+    [_, said] = capfd.readouterr().err.splitlines()  # below what it is doing
     assert str(record) in said
     assert main(["report", str(folder / "run")]) == 0
 
@@ -174,7 +174,7 @@ def test_a_pipe_in_place_of_the_record_is_one_sentence_and_drawn(
 
     assert train(folder) == 1
 
-    [said] = capfd.readouterr().err.splitlines()
+    [_, said] = capfd.readouterr().err.splitlines()  # below what it is doing
     assert str(record) in said
     assert "not a regular file" in said
     assert main(["report", str(folder / "run")]) == 0
