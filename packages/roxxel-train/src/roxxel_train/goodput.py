@@ -86,7 +86,7 @@ class Goodput:
 
     Example:
         >>> print(Goodput(steps=90.0, saving=4.0, lost=6.0))
-        90.0 % of 100.0 s in steps kept; lost to restarts 6.0 %, saving 4.0 %
+        90.0 % of 100 s in steps kept; lost to restarts 6.0 %, saving 4.0 %
     """
 
     steps: float = 0.0
@@ -173,7 +173,7 @@ def goodput(
         >>> first = datetime.fromisoformat(log[0][0]).timestamp()
         >>> row = [first + 9, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
         >>> print(goodput(log, TimedRows(*np.array([row]).T)))
-        70.0 % of 10.0 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
+        70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
 other 10.0 %
     """
     starts = _starts(log)

@@ -30,7 +30,18 @@ _FLOORS = np.geomspace(0.02, 30, 24)
 
 
 class Law(Protocol):
-    """A family of functions from shares to a loss."""
+    """A family of functions from shares to a loss.
+
+    Any class of this shape can be fitted by `fit_law`:
+
+    >>> class Mean:
+    ...     name = "mean"
+    ...     def fit(self, shares, losses):
+    ...         return lambda x: np.full(len(x), losses.mean())
+    >>> law: Law = Mean()
+    >>> law.fit(np.eye(2), np.array([1.0, 3.0]))(np.eye(2)).tolist()
+    [2.0, 2.0]
+    """
 
     @property
     def name(self) -> str:
@@ -86,6 +97,13 @@ class Boosted:
 
     Raises:
         ModuleNotFoundError: scikit-learn is not installed.
+
+    >>> try:
+    ...     law = Boosted()
+    ... except ModuleNotFoundError:  # without the extra `sweep`
+    ...     law = LogLinear()
+    >>> law.fit(np.eye(4), np.arange(4.0))(np.eye(4)).shape
+    (4,)
     """
 
     name = "gradient-boosted"
@@ -124,6 +142,12 @@ class Fit:
         rank: Spearman's correlation between predicted and measured order,
             cross-validated.
         predict: From shares (a row for each blend) to the held-out losses of each.
+
+    >>> shares = np.random.RandomState(0).dirichlet([1, 1], 12)
+    >>> losses = 2 + np.exp(shares @ [[-1.0], [0.5]])
+    >>> fit = fit_law(LogLinear(), shares, losses, target=np.ones(1))
+    >>> fit.rank > 0.9
+    True
     """
 
     name: str
