@@ -117,3 +117,11 @@ def test_an_address_that_is_set_is_shown_by_packages_and_pages() -> None:
 def test_a_page_shows_no_placeholder_for_the_address() -> None:
     for page in PAGES:
         assert "git+URL" not in page.read_text("utf-8"), page
+
+
+def test_the_start_page_lists_all_extras() -> None:
+    table = (ROOT / "docs" / "start.md").read_text("utf-8").partition("| extra |")[2]
+    listed = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+
+    names = re.findall(r"`(\w+)`", " ".join(listed))
+    assert sorted(names) == sorted(project("roxxel")["optional-dependencies"])
