@@ -64,9 +64,9 @@ def loop(tokenizer: str, output: str, paths: list[str]) -> int:
 def main() -> None:
     way, tokenizer, output, *inputs = sys.argv[1:]
     if way == "bare":
-        print(bare(tokenizer, inputs))
+        print(f"{bare(tokenizer, inputs)}\n", end="")  # one write, beside another
     else:
-        print(loop(tokenizer, output, inputs))
+        print(f"{loop(tokenizer, output, inputs)}\n", end="")
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def test_full_disk_is_named_by_a_first_manifest(tmp_path: Path) -> None:
 def test_full_disk_is_named_by_the_manifest_of_an_append(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"block_size": 512, "exist": "append"}
     corpus = Roxxel(tmp_path / "c_*.rox")
-    for _ in range(16):
+    for _ in range(32):
         corpus.write([[1]], **arguments)
     before = names_in(tmp_path)
     size = (tmp_path / "c_manifest.json").stat().st_size
@@ -181,7 +181,7 @@ def test_full_disk_is_named_by_the_manifest_of_an_append(tmp_path: Path) -> None
         corpus.write([[1]], **arguments)
 
     assert names_in(tmp_path) == before
-    assert corpus.num_tokens == 16
+    assert corpus.num_tokens == 32
 
 
 def test_folder_that_is_missing_names_the_output(

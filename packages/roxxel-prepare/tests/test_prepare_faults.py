@@ -249,7 +249,8 @@ def test_a_document_of_many_shards_is_split_in_the_memory_of_two_copies(
     data = (tmp_path / "large" / "c_manifest.json").read_bytes()
     # 1: the first document began in an earlier shard; 2: the last goes on in a later.
     assert json.loads(data)["shards"]["flags"] == [2, *[3] * 37, 1]
-    assert peaks["large"] < peaks["small"] + 2 * 40
+    two_copies = 2 * tokens.nbytes / (1 << 20)
+    assert peaks["large"] < peaks["small"] + two_copies + 8  # what else a write holds
 
 
 def test_a_part_inside_a_long_line_needs_no_memory_for_it(tmp_path: Path) -> None:

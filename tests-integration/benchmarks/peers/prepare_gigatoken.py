@@ -27,7 +27,7 @@ def main() -> None:
     for path in inputs:
         found = encoder.encode_files(gigatoken.JsonlFileSource([path]), parallel=False)
         num_tokens += int(awkward.count(found)) + len(found)
-    print(num_tokens)
+    print(f"{num_tokens}\n", end="")  # one write, beside another process
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ this name; `dir/corpus/` is always a folder. `meant` says when such a path means
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -236,16 +237,33 @@ def name_to_write(
 
 
 def owners_of(paths: Iterable[str]) -> list[str]:
-    """Return the patterns of the corpora beside files, whose shards the files are."""
-    folders: dict[Path, list[CorpusName]] = {}
+    """Return the patterns of the corpora whose manifests name one of these files.
+
+    A name alone says little: `c_20240101.rox` may be a corpus of one file.
+    """
+    folders: dict[Path, list[tuple[CorpusName, bytes]]] = {}
     found: dict[str, None] = {}
     for path in map(Path, paths):
         if path.parent not in folders:
             manifests = manifests_in(path.parent)
-            folders[path.parent] = [_of_manifest(each) for each in manifests]
-        own = [each for each in folders[path.parent] if each.is_own(path.name)]
-        found |= {each.pattern: None for each in own}
+            folders[path.parent] = [(_of_manifest(m), _content(m)) for m in manifests]
+        for corpus, manifest in folders[path.parent]:
+            if corpus.is_own(path.name) and _quoted(path.name) in manifest:
+                found[corpus.pattern] = None
     return list(found)
+
+
+def _quoted(name: str) -> bytes:
+    """Return a name as a manifest holds it."""
+    return json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+def _content(manifest: Path) -> bytes:
+    """Return a manifest; nothing if it cannot be read, which its readers are told."""
+    try:
+        return manifest.read_bytes()
+    except OSError:
+        return b""
 
 
 def is_folder(filepath: str) -> bool:
