@@ -32,6 +32,9 @@ class RopeScaling:
     Window of Large Language Models via Positional Interpolation, 2023). `"llama3"`
     divides only the frequencies of long wavelengths, as Llama 3.1 does.
 
+    >>> RopeScaling("llama3", factor=8.0).original_context
+    8192
+
     Attributes:
         kind: The rule.
         factor: Divisor of the frequencies, at least 1.
