@@ -163,6 +163,26 @@ def test_columns_that_are_written_later_are_read_at_earlier_versions(
     assert column.digest != zeros
 
 
+def test_a_column_younger_than_a_merged_version_keeps_its_digest_there(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c_*.rox"
+    for number in range(3):
+        Roxxel(path).write([[number] * 9], vocab_size=9, exist="append")
+    old = Roxxel(path).versions[1]
+    Roxxel(path).compact()
+    Roxxel(path).write_column("mask", np.arange(27) % 2, per="token")
+    before = Roxxel(path, version=old).column("mask").digest
+    Roxxel(path).write([[7] * 9], vocab_size=9, exist="append")
+    Roxxel(path).write_column("mask", np.ones(9, int), per="token", exist="append")
+
+    Roxxel(path).compact()
+
+    column = Roxxel(path, version=old).column("mask")
+    assert column.digest == before
+    assert column[:].tolist() == [*(np.arange(18) % 2)]
+
+
 def test_full_shards_stay_the_files_that_they_are(tmp_path: Path) -> None:
     corpus = grown(tmp_path / "c_*.rox", [[900], [5], [6], [900], [7]])
     before = corpus.paths

@@ -241,7 +241,7 @@ def listed_contents(
         chosen = found or chosen
     num_shards = chosen.num_shards
     if earlier is not None:
-        num_shards = _num_shards_of(earlier, manifest)
+        num_shards = num_shards_of(earlier, manifest)
     shards = manifest.shards.first(num_shards)
     return Contents(
         filepath=filepath,
@@ -256,7 +256,7 @@ def listed_contents(
     )
 
 
-def _num_shards_of(earlier: Earlier, manifest: Manifest) -> int:
+def num_shards_of(earlier: Earlier, manifest: Manifest) -> int:
     """Return the number of shards that hold a version whose shards were merged."""
     shards = manifest.shards
     own = accumulate(shards.own_documents(unit_of(manifest.bins)))

@@ -24,6 +24,7 @@ from roxxel_store.files import sync_folder
 from roxxel_store.output import Output
 
 from roxxel_format._read.columns import ColumnFiles
+from roxxel_format._read.contents import num_shards_of
 from roxxel_format._read.input_totals import merged_inputs
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
@@ -244,7 +245,7 @@ class _NewFiles:
             columns=columns,
             bins=bins,
             versions=(version,),
-            earlier=current.earlier + _earlier(current),
+            earlier=_with_later_columns(current) + _earlier(current),
         )
 
     def _joined_column(
@@ -419,6 +420,25 @@ def _continues(current: Manifest, manifest: Manifest) -> bool:
     files = {name: table.first(count) for name, table in current.columns.items()}
     written = {name: table for name, table in files.items() if any(table.names)}
     return written == manifest.columns_of(count)
+
+
+def _with_later_columns(manifest: Manifest) -> EarlierTable:
+    """Return the versions that were merged before, with digests of all columns.
+
+    A column may have been written since. Its digest then came from the files that are
+    merged now, and a run may have recorded it.
+    """
+    earlier = manifest.earlier
+    each = [earlier.find(fingerprint) for fingerprint in earlier.fingerprints]
+    counts = [num_shards_of(one, manifest) for one in each if one is not None]
+    columns = dict(earlier.columns)
+    for name, table in manifest.columns.items():
+        known = columns.get(name, [""] * len(earlier))
+        of_files = table.value_digests(counts)
+        found = [a or b for a, b in zip(known, of_files, strict=True)]
+        if any(found):
+            columns[name] = found
+    return replace(earlier, columns=columns)
 
 
 def _earlier(manifest: Manifest) -> EarlierTable:
