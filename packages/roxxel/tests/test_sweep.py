@@ -59,6 +59,12 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{SWEEP}[[blends]]\nweights = {{ code = -1 }}", "blends.0.weights"),
         (f"{SWEEP}[[blends]]\nweights = {{ code = 0 }}", "are all 0"),
         (f"{SWEEP}[[blends]]\nweights = [{{ code = 1 }}]", "2 phases"),
+        (
+            f"{SWEEP}[[blends]]\nweights = {{ code = inf }}",
+            "blends.0.weights.code is inf",
+        ),
+        (f"{SWEEP}least_rank = nan\n[grid]\nparts = 2", "least_rank is nan"),
+        (f"{SWEEP}[grid]\nparts = 2\n[target]\nx = inf", "target.x is inf"),
         (SWEEP, "tries no blend"),
         ('config = "first.toml"\n[grid]\nparts = 2', "scale or tokens"),
         ('config = "none.toml"\nscale = 1\n[grid]\nparts = 2', "none.toml: no such"),
@@ -102,6 +108,34 @@ def test_a_blend_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"the blend .*code 1.* cannot be trained"):
         runs_of(load_sweep(sweep_file(tmp_path, SWEEP + blend)))
+
+
+@pytest.mark.parametrize(
+    ("blends", "named"),
+    [
+        ("[drawn]\nnumber = 3\nconcentration = 1e-300", "drawn.concentration"),
+        ("[grid]\nparts = 2\nleast = -1.0", "grid.least is -1"),
+    ],
+)
+def test_a_blend_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, blends: str, named: str
+) -> None:
+    found = load_sweep(sweep_file(tmp_path, SWEEP + blends))
+
+    with pytest.raises(ConfigError, match=named):
+        blends_of(found, ["code", "web"], {"code": 5, "web": 5})
+
+
+def test_a_primary_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+    path = sweep_file(tmp_path)
+    base = tmp_path / "first.toml"
+    text = base.read_text().replace("self =", "web =", 1)
+    base.write_text(f'primary = "web"\n{text}')
+    weights = "{ self = 0.2, web = 0.8 }"
+    path.write_text(f"{SWEEP}[[blends]]\nweights = {weights}")
+
+    with pytest.raises(ConfigError, match="names the primary twice"):
+        load_sweep(path)
 
 
 def test_drawn_blends_are_a_function_of_the_file(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ Blend = tuple[tuple[float, ...], ...]
 
 _UNITS = 10_000
 _MOST_OF_A_GRID = 10_000
+_MOST_DRAWS = 1000
 
 
 def blends_of(
@@ -56,8 +57,10 @@ def blends_of(
 
 
 def _on_grid(grid: Grid, num_sources: int) -> Iterator[tuple[float, ...]]:
+    if not 0 <= grid.least <= 1:
+        raise ConfigError(f"grid.least is {grid.least:g}; give a share from 0 to 1")
     free = grid.parts - num_sources * round(grid.least * grid.parts)
-    if not 0 <= grid.least <= 1 or free < 0:
+    if free < 0:
         raise ConfigError(
             f"grid.least is {grid.least:g}, and {num_sources} sources of this share "
             "are more than a blend; give less"
@@ -89,10 +92,13 @@ def _drawn(drawn: Drawn, natural: Floats, phases: int) -> list[Blend]:
 
 
 def _gamma(random: Any, alpha: Floats) -> Floats:
-    drawn = np.zeros(len(alpha))
-    while not drawn.sum():  # A small concentration may draw zeros alone.
+    for _ in range(_MOST_DRAWS):  # A small concentration may draw zeros alone.
         drawn = random.standard_gamma(alpha)
-    return drawn
+        if drawn.sum():
+            return drawn
+    raise ConfigError(
+        "drawn.concentration is so small that every draw is zero; give 0.1 or more"
+    )
 
 
 def _exact(weights: Floats) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping  # noqa: TC003 - `keys_of` reads the types
 from dataclasses import dataclass, field
@@ -148,6 +149,9 @@ def sweep_from(found: dict[str, Any], file: Path, base: RunConfig) -> SweepConfi
             "the file tries no blend; write [drawn] with number = 24, [grid] or "
             "[[blends]]"
         )
+    _check_finite("least_rank", found.get("least_rank", SweepConfig.least_rank))
+    for name, share in found.get("target", {}).items():
+        _check_finite(f"target.{name}", share)
     _check_base(base, file)
     return SweepConfig(
         file=file,
@@ -204,6 +208,12 @@ def _blend(weights: Any, base: RunConfig, number: int) -> tuple[Weights, ...]:
     for table in tables:
         for name in table:
             check_known(name, known, f"blends.{number}.weights", str(base.file))
+            _check_finite(f"blends.{number}.weights.{name}", table[name])
+        if "self" in table and _shown("self", base) in table.keys() - {"self"}:
+            raise ConfigError(
+                f"blends.{number}.weights names the primary twice, as self and as "
+                f"{_shown('self', base)!r}; give it one share"
+            )
         if not sum(table.values()):
             raise ConfigError(
                 f"blends.{number}.weights are all 0; give one source a share"
@@ -211,6 +221,11 @@ def _blend(weights: Any, base: RunConfig, number: int) -> tuple[Weights, ...]:
     return tuple(
         {_shown(name, base): table[name] for name in table} for table in tables
     )
+
+
+def _check_finite(key: str, share: float) -> None:
+    if not math.isfinite(share):
+        raise ConfigError(f"{key} is {share:g}; give a finite number")
 
 
 def source_names(base: RunConfig) -> list[str]:
