@@ -6,7 +6,6 @@ import csv
 import sys
 from typing import TYPE_CHECKING
 
-import jax
 import numpy as np
 import pytest
 from roxxel import sweep
@@ -18,7 +17,6 @@ from roxxel.sweeping.laws import Boosted, LogLinear, best_blend, rank_correlatio
 from .runs import CONFIG, MODEL, said, write_project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SWEEP = 'config = "first.toml"\nscale = 0.5\n'
@@ -32,15 +30,6 @@ def sweep_file(folder: Path, text: str = GRID) -> Path:
     path = folder / "sweep.toml"
     path.write_text(text)
     return path
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compile each program once for all tests."""
-    before = jax.config.values["jax_compilation_cache_dir"]
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
-    yield
-    jax.config.update("jax_compilation_cache_dir", before)
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,13 @@
 """Runs that one command trains one after the other, such as those of a sweep.
 
 Each is an ordinary run with a config file of its own, so every command reads it, and it
-continues after a kill. Their programs are compiled once: data, such as which documents
-or which blend, is no part of a program.
+continues after a kill. Data, such as which documents or which blend, is no part of a
+program, so JAX's compilation cache, which the trainer turns on, compiles each once.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roxxel_ckpt.coordination import process_index
 from roxxel_store.output import replace_file
@@ -17,7 +16,7 @@ from roxxel_train import RunFolder
 from roxxel.config import config_text, keep_begun, make_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
     from roxxel.config import RunConfig
 
@@ -37,25 +36,7 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
 
 def train(config: RunConfig) -> None:
     """Train a run to its end, or continue it."""
-    with _small_programs_cached():
-        trainer = make_trainer(config)
-        if process_index() == 0:
-            keep_begun(config, trainer.sampler.total_steps)
-        trainer.run()
-
-
-@contextmanager
-def _small_programs_cached() -> Generator[None]:
-    """Cache every compiled program inside the block, however small it is.
-
-    Otherwise each run would compile the same programs again.
-    """
-    import jax
-
-    name = "jax_persistent_cache_min_compile_time_secs"
-    before: Any = jax.config.values[name]
-    jax.config.update(name, 0)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
+    trainer = make_trainer(config)
+    if process_index() == 0:
+        keep_begun(config, trainer.sampler.total_steps)
+    trainer.run()

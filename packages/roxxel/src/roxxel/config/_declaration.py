@@ -95,6 +95,13 @@ class ProxyConfig:
     tokens: int | None = field(default=None, metadata={"at_least": 1})
     seed: int = field(default=0, metadata={"at_least": 0})
 
+    def __post_init__(self) -> None:
+        if (self.scale is None) == (self.tokens is None):
+            raise ConfigError(
+                "a proxy needs scale or tokens, and not both; write scale = 0.0625, "
+                "for example"
+            )
+
 
 @dataclass(frozen=True)
 class EvalConfig:

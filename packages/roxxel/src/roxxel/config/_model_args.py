@@ -174,13 +174,13 @@ def _may_define(module: ast.Module, name: str) -> bool:
 
 
 def _declared(module: ast.Module | None, name: str) -> tuple[list[str], bool]:
-    """Return the keywords of a function or dataclass, and whether any are fine."""
+    """Return the keywords of a function, and whether any are fine.
+
+    A decorator may change them, and a class may take them from elsewhere.
+    """
     body = [] if module is None else module.body
     found = [each for each in body if getattr(each, "name", "") == name]
     match found:
-        case [ast.ClassDef(body=body, decorator_list=[_])]:
-            targets = [each.target for each in body if isinstance(each, ast.AnnAssign)]
-            return [each.id for each in targets if isinstance(each, ast.Name)], False
         case [ast.FunctionDef(args=given, decorator_list=[])]:
             named = [*given.args, *given.kwonlyargs]
             return [each.arg for each in named], given.kwarg is not None

@@ -227,7 +227,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     if "mesh" in found:
         found["mesh"] = _mesh(given(found["mesh"]))
     if "proxy" in found:
-        found["proxy"] = _proxy(given(found["proxy"]))
+        found["proxy"] = ProxyConfig(**given(found["proxy"]))
     if "trainer" in found:
         found["trainer"] = _trainer(given(found["trainer"]))
     if "eval" in found:
@@ -355,15 +355,6 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
             f"{where} names no primary corpus, but primary is {primary!r}; write "
             f'{primary} = "path", and give every other corpus a name'
         )
-
-
-def _proxy(proxy: Mapping[str, Any]) -> ProxyConfig:
-    if ("scale" in proxy) == ("tokens" in proxy):
-        raise ConfigError(
-            "[proxy] needs scale or tokens, and not both; write scale = 0.0625, for "
-            "example"
-        )
-    return ProxyConfig(**proxy)
 
 
 def _mesh(mesh: Mapping[str, Any]) -> MeshConfig:

@@ -134,12 +134,7 @@ def sweep_from(found: dict[str, Any], file: Path, base: RunConfig) -> SweepConfi
     Raises:
         ConfigError: A value is out of range, or the base does not fit.
     """
-    sizes = {name: found[name] for name in keys_of(ProxyConfig) if name in found}
-    if ("scale" in sizes) == ("tokens" in sizes):
-        raise ConfigError(
-            "a sweep needs scale or tokens of its proxies, and not both; write scale = "
-            "0.0625, for example"
-        )
+    proxy = ProxyConfig(**{n: found[n] for n in keys_of(ProxyConfig) if n in found})
     own = {name: found[name] for name in ("target", "least_rank") if name in found}
     for name, kind in (("drawn", Drawn), ("grid", Grid)):
         if name in found:
@@ -157,7 +152,7 @@ def sweep_from(found: dict[str, Any], file: Path, base: RunConfig) -> SweepConfi
         file=file,
         base=base,
         folder=file.parent / found.get("save_path", file.stem),
-        proxy=ProxyConfig(**sizes),
+        proxy=proxy,
         blends=tuple(
             _blend(each.weights, base, n)
             for n, each in enumerate(found.get("blends", ()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from roxxel.sweeping._runs import shown_blend
 from roxxel.sweeping.laws import (
     Boosted,
     Fit,
+    Law,
     LogLinear,
     best_blend,
     fit_law,
@@ -127,7 +128,7 @@ def concluded(config: SweepConfig, table: Table) -> Sweep:
         )
         return Sweep(config, table, num_runs, (), None, tuple(notes))
     target = np.array(table.runs.target)
-    laws: list[Any] = [LogLinear()]
+    laws: list[Law] = [LogLinear()]
     try:
         laws.append(Boosted())
     except ModuleNotFoundError as error:
