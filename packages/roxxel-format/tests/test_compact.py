@@ -130,6 +130,19 @@ def test_a_corpus_grows_and_is_compacted_again_and_again(tmp_path: Path) -> None
     assert len(names_in(tmp_path)) == 3  # manifest, shard and column
 
 
+def test_a_shard_whose_file_is_gone_keeps_its_name(tmp_path: Path) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40], [9000]])
+    moved = Path(corpus.paths[2])
+    before = corpus.tokens[:]
+    moved.rename(tmp_path / "moved")
+
+    corpus.compact(max_shard_bytes=20_000)
+
+    assert moved.name not in names_in(tmp_path)
+    (tmp_path / "moved").rename(moved)
+    assert np.array_equal(corpus.tokens[:], before)
+
+
 def test_a_reader_of_a_merged_file_says_that_the_corpus_was_replaced(
     tmp_path: Path,
 ) -> None:

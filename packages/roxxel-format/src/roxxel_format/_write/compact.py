@@ -116,6 +116,7 @@ def compact(
         raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
     with ExitStack() as resources:
         place.enter(resources)
+        place.begin(replaces=False)  # Else the names of listed shards could be free.
         contents = open_corpus(filepath, None, timeout_s)
         manifest = contents.manifest
         assert manifest is not None  # noqa: S101 - a place with a manifest
