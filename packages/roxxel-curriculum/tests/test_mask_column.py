@@ -90,6 +90,43 @@ def test_a_state_records_the_column_that_a_run_uses(tmp_path: Path) -> None:
     Curriculum(corpus, phases).sampler(1, plain.state(5), fields=FIELDS)
 
 
+def test_a_run_that_began_without_a_column_goes_on_without_it(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path)
+    phases = [Phase(9, 4, 65)]
+    state = Curriculum(corpus, phases).sampler(1, fields=FIELDS).state(5)
+
+    corpus.write_column("loss_mask", np.zeros(4000, np.uint8))
+
+    curriculum = Curriculum(corpus, phases)
+    resumed = curriculum.sampler(state=state, fields=FIELDS)
+    recorded = recorded_sampler(state, {"self": corpus}, FIELDS)
+    assert resumed.state(5) == state
+    assert all(resumed.batch(step)["loss_mask"].all() for step in range(9))
+    assert all(recorded.batch(step)["loss_mask"].all() for step in range(5))
+    other = curriculum.sampler(1, fields=FIELDS)
+    message = "column 'loss_mask' of source 'self' was absent and now has the digest"
+    with pytest.raises(StateMismatch, match=message):
+        other.check(state)
+
+
+def test_a_run_uses_the_column_of_a_source_from_which_it_has_not_read(
+    tmp_path: Path,
+) -> None:
+    """The future may be edited, so a column counts from the first row of its source."""
+    web, code = (corpus_of(tmp_path / name) for name in ("web", "code"))
+    phases = [Phase(4, 4, 65), Phase(4, 4, 65, {"code": 1})]
+    sampler = Curriculum(web, phases, {"code": code}).sampler(1, fields=FIELDS)
+    state = sampler.state(4)
+
+    for value in range(2):
+        code.write_column("loss_mask", np.full(4000, value), exist="replace")
+        curriculum = Curriculum(web, phases, {"code": code})
+        resumed = curriculum.sampler(state=state, fields=FIELDS)
+        assert (resumed.batch(3)["loss_mask"] == 1).all()
+        assert (resumed.batch(4)["loss_mask"] == value).all()
+        state = resumed.state(4)
+
+
 @pytest.mark.parametrize(
     ("values", "options"),
     [

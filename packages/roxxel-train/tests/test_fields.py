@@ -167,6 +167,24 @@ def test_a_mask_that_a_run_does_not_read_is_named(tmp_path: Path) -> None:
     assert warning in (tmp_path / "run" / "system.log").read_text()
 
 
+def test_a_mask_that_is_younger_than_the_run_is_named(tmp_path: Path) -> None:
+    target = tmp_path / "chats_*.rox"
+    corpus = Roxxel(target)
+    corpus.write([[1, 2, 3] * 9] * 8)
+    options: dict[str, Any] = {"fields": ("tokens", "loss_mask"), "loss_fn": by_mask}
+    trainer(tmp_path, curriculum=Curriculum(corpus, [Phase(1, 4, 9)]), **options).run()
+    corpus.write_column("loss_mask", np.zeros(corpus.num_tokens, np.uint8))
+
+    longer = Curriculum(Roxxel(target), [Phase(2, 4, 9)])
+    resumed = trainer(tmp_path, curriculum=longer, **options)
+    resumed.run()
+
+    assert resumed.sampler.batch(1)["loss_mask"].all()
+    said = (tmp_path / "run" / "system.log").read_text()
+    assert "the column was written after the run had read from the corpus" in said
+    assert "begin a new run" in said
+
+
 def test_unknown_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weather"):
         trainer(tmp_path, fields=("tokens", "weather"))

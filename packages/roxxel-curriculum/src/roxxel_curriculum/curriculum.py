@@ -252,7 +252,8 @@ class Curriculum:
                 index into `source_names`. `"loss_mask"` is 1 on tokens to learn. It is
                 0 on withdrawn tokens, on padding of a packed corpus, and where a column
                 `loss_mask` of a corpus is 0.
-                The state of the run has the digest of such a column. The loss of
+                The state of the run has the digest of such a column. A run that has
+                read from a corpus without the column goes on without it. The loss of
                 predicting token j of a row counts `loss_mask[:, j]` times, so a loss
                 over `tokens[:, 1:]` uses `loss_mask[:, 1:]`.
             check: `"blocks"` verifies the checksum of every block of tokens that the

@@ -110,11 +110,12 @@ class Sampler:
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
         self._reader = BatchReader(self._readers)
+        past = None if past is None else checked_state(past, self.primary)
         self._masking = Masking(
-            solution, self._readers, self._reader, reads_columns=self._has_mask
+            solution, self._readers, self._reader, past, reads_columns=self._has_mask
         )
         if self._has_mask and past is not None:
-            self._masking.check_columns(checked_state(past, self.primary))
+            self._masking.check_columns(past)
         self._source_keys = {
             source.name: make_key(ARITHMETIC_VERSION, seed, source.order_name)
             for source in solution.declaration.sources

@@ -55,11 +55,12 @@ _PHASE: dict[str, type] = {
 
 
 def state_of(
-    solution: Solution, seed: int, step: int, columns: Mapping[str, str]
+    solution: Solution, seed: int, step: int, columns: Mapping[str, str | None]
 ) -> dict[str, Any]:
     """Return the state from which a run resumes at `step`, as a dict for JSON.
 
-    `columns` has the digest of each column `loss_mask` that the run uses, by source.
+    `columns` has the digest of the column `loss_mask` of each source, None without a
+    column. It is empty for a run without the field `loss_mask`.
     """
     declaration = solution.declaration
     state: dict[str, Any] = {
@@ -168,6 +169,11 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
     ]
 
 
+def drawn_sources(state: Mapping[str, Any]) -> set[str]:
+    """Return the names of the sources that gave rows before the state's step."""
+    return {name for phase in state["phases"] for name in phase["weights"]}
+
+
 def _digest(state: Mapping[str, Any]) -> str:
     """Return the hash of the state's values under the keys that `state_of` writes."""
     names = (*_STATE, "without")
@@ -200,7 +206,7 @@ def check_form(state: Any) -> None:
         )
         _check(_are_weights(phase["weights"]), f"the weights {phase['weights']}")
     names = {source["name"] for source in state["sources"]}
-    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    drawn = drawn_sources(state)
     unknown = ", ".join(sorted(drawn - names))
     _check(drawn <= names, f"weights of unknown sources ({unknown})")
     _check(state["step"] >= 0, f"step {state['step']}")

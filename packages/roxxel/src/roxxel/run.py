@@ -168,7 +168,8 @@ class Run:
     def has_masks(self) -> bool:
         """Whether the run reads a column `loss_mask` of a corpus."""
         return any(
-            "loss_mask" in source for source in self.files.data().state["sources"]
+            source.get("loss_mask") is not None
+            for source in self.files.data().state["sources"]
         )
 
     @property

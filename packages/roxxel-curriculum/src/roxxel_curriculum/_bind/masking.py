@@ -18,6 +18,7 @@ from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import damaged_tokens, mask_column
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._plan.withdrawn import NOTHING, WithdrawnByStep
+from roxxel_curriculum.state import drawn_sources
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,10 +38,13 @@ class Masking:
     """What the loss leaves out of the rows of a run.
 
     `reads_columns` says whether batches have the field `loss_mask`: only then does a
-    run use the columns `loss_mask` of its corpora.
+    run use the columns `loss_mask` of its corpora. `past` is the checked state of the
+    run, None for a new run. A source that had no column when the run first read from
+    it goes on without one: a column that was written since would change past masks.
 
     Attributes:
-        digests: Digest of each column `loss_mask` in use, by source name.
+        digests: By source name, the digest of its column `loss_mask`, None without a
+            column in use. Empty unless the run uses columns.
     """
 
     def __init__(
@@ -48,17 +52,20 @@ class Masking:
         solution: Solution,
         readers: Sequence[TokenReader],
         reader: BatchReader,
+        past: Mapping[str, Any] | None,
         *,
         reads_columns: bool,
     ) -> None:
         names = solution.source_names
-        found = {
-            index: mask_column(name, reader)
-            for index, (name, reader) in enumerate(zip(names, readers, strict=True))
-            if reads_columns
-        }
-        columns = {i: column for i, column in found.items() if column is not None}
-        self.digests = {names[index]: str(columns[index].digest) for index in columns}
+        recorded = {} if past is None else _recorded_columns(past)
+        columns: dict[int, Any] = {}
+        self.digests: dict[str, str | None] = {}
+        for index, name in enumerate(names if reads_columns else ()):
+            began_without = name in recorded and recorded[name] is None
+            column = None if began_without else mask_column(name, readers[index])
+            if column is not None:
+                columns[index] = column
+            self.digests[name] = None if column is None else str(column.digest)
         self._columns = columns
         self._names = names
         self._readers = readers
@@ -164,22 +171,14 @@ class Masking:
         return has_withdrawn or index in self._padded
 
     def check_columns(self, state: Mapping[str, Any]) -> None:
-        """Raise `StateMismatch` if the digest of a column differs from a state.
-
-        A run that began without the field `loss_mask` records no column.
-        """
-        digests = self.digests
+        """Raise `StateMismatch` if a state has other columns of the sources read."""
         found = [
-            f"the column 'loss_mask' of source {source['name']!r} had the digest "
-            f"{source['loss_mask']} and now "
-            + (
-                f"has {digests[source['name']]}"
-                if source["name"] in digests
-                else "is gone"
-            )
-            for source in state["sources"]
-            if source.get("loss_mask", digests.get(source["name"]))
-            != digests.get(source["name"])
+            f"the column 'loss_mask' of source {name!r} "
+            + ("was absent" if past is None else f"had the digest {past}")
+            + " and now "
+            + ("is gone" if now is None else f"has the digest {now}")
+            for name, past in _recorded_columns(state).items()
+            if past != (now := self.digests.get(name))
         ]
         if found:
             raise StateMismatch(found)
@@ -213,6 +212,19 @@ class Masking:
             f"--from COPY, or train on without these tokens{beside}: give the "
             f"curriculum without={{{option}}}, or under [without] of a config {lines}"
         )
+
+
+def _recorded_columns(state: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the digests in a checked state, None without a column, by source name.
+
+    Only of sources that the run has read with the field `loss_mask`.
+    """
+    drawn = drawn_sources(state)
+    return {
+        source["name"]: source["loss_mask"]
+        for source in state["sources"]
+        if "loss_mask" in source and source["name"] in drawn
+    }
 
 
 def _quoted(name: str) -> str:

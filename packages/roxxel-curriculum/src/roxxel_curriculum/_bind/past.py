@@ -15,7 +15,7 @@ from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
-from roxxel_curriculum.state import recorded_phases
+from roxxel_curriculum.state import drawn_sources, recorded_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,7 +124,7 @@ def _run_differences(
         if state[name] != value
     ]
     sources = {source.name: source for source in declaration.sources}
-    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    drawn = drawn_sources(state)
     for source in state["sources"]:
         name = source["name"]
         if name not in drawn:

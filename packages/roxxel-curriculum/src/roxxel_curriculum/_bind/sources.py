@@ -21,6 +21,7 @@ from roxxel_curriculum._names import by_name, checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
+from roxxel_curriculum.state import drawn_sources
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,7 +89,7 @@ def recorded_sources(
     no recorded phase draws from it.
     """
     readers = by_name(readers, primary, "sources")
-    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    drawn = drawn_sources(state)
     missing = sorted(drawn - readers.keys())
     if missing:
         raise CurriculumError(

@@ -168,24 +168,33 @@ def changed_rate(before: float | None, now: float | None, step: int) -> str | No
     )
 
 
-def unread_masks(curriculum: Curriculum, fields: Sequence[str]) -> str | None:
+def unread_masks(curriculum: Curriculum, sampler: Sampler) -> str | None:
     """Return a warning if corpora have a loss mask that the batches leave out."""
     readers = {
         curriculum.primary: curriculum.primary_streamer,
         **curriculum.mix_streamers,
     }
+    recorded = sampler.state(0)["sources"]
     found = [
         name
-        for name, reader in readers.items()
-        if "loss_mask" in getattr(reader, "columns", ())
+        for name, source in zip(sampler.source_names, recorded, strict=True)
+        if source.get("loss_mask") is None
+        and "loss_mask" in getattr(readers[name], "columns", ())
     ]
-    if not found or "loss_mask" in fields:
+    if not found:
         return None
-    names = ", ".join(map(repr, (*fields, "loss_mask")))
+    if "loss_mask" in sampler.fields:
+        remedy = (
+            "the column was written after the run had read from the corpus, and past "
+            "masks do not change; begin a new run to leave them out"
+        )
+    else:
+        names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
+        remedy = f"give fields=({names}) to leave them out"
     return (
         f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} a column loss_mask "
         "that this run does not read, so it learns the masked tokens too, such as "
-        f"prompts; give fields=({names}) to leave them out"
+        f"prompts; {remedy}"
     )
 
 
