@@ -143,17 +143,19 @@ def test_a_shard_whose_file_is_gone_keeps_its_name(tmp_path: Path) -> None:
     assert np.array_equal(corpus.tokens[:], before)
 
 
-def test_a_reader_of_a_merged_file_says_that_the_corpus_was_replaced(
+def test_a_reader_of_a_merged_file_is_told_of_the_compaction_and_to_open_again(
     tmp_path: Path,
 ) -> None:
     corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
     opened = Roxxel(corpus.filepath)
     old = opened.tokens[:30].copy()
+    names = opened.column("id")
 
     corpus.compact()
 
-    with pytest.raises(ShardError, match="replaced"):
-        _ = opened.tokens[30:]
+    for read in (lambda: opened.tokens[30:], lambda: names[:]):
+        with pytest.raises(ShardError, match=r"compacted.*open the corpus again"):
+            read()
     opened.close()  # The next use opens the same version.
     assert np.array_equal(opened.tokens[:30], old)
     assert opened.num_tokens == 70

@@ -177,10 +177,7 @@ class Contents:
                     if not self.files.discard(file.path):
                         raise
         except FileNotFoundError as error:
-            raise ShardError(
-                f"{path}: the file is missing, because the corpus was replaced or the "
-                "file was removed; open the corpus again, or restore the file"
-            ) from error
+            raise missing_file(path, "corpus") from error
 
     def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
         opening = None if file.is_mapped else self._opening(number)
@@ -253,6 +250,15 @@ def listed_contents(
         fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
         files=files,
         earlier=earlier,
+    )
+
+
+def missing_file(path: str, what: str) -> ShardError:
+    """Return the error for a file that is gone; `what` may have been replaced."""
+    return ShardError(
+        f"{path}: the file is missing, because the {what} was replaced, the corpus was "
+        "compacted, or the file was removed; open the corpus again (a compacted one "
+        "has the same values), or restore the file"
     )
 
 

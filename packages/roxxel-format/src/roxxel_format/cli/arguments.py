@@ -220,7 +220,7 @@ def _add_compact(commands: Any) -> None:
         "appends. Tokens, documents and columns stay the same, and earlier versions "
         "stay readable, so a run that began with one resumes. Verifies every block, "
         "commits, and then deletes the merged files. A program that has the corpus "
-        "open may stop, with the error that the corpus was replaced; start it again.",
+        "open may stop, with the error that a file is missing; start it again.",
     )
     compact.add_argument(
         "corpus",
