@@ -334,6 +334,8 @@ def test_a_sequence_without_a_next_token_is_an_error(model: Llama) -> None:
         ({"fsdp_axis": 1}, "fsdp_axis of a model must be a name or None, got 1"),
         ({"eos_token_id": (5, -1)}, "eos_token_id of a model must be at least 0, got"),
         ({"eos_token_id": (5, 50256)}, "eos_token_id=50256 is no token .*vocab_size="),
+        ({"eos_token_id": []}, "eos_token_id of a model names no token; leave it out"),
+        ({"bos_token_id": (1, 2)}, "bos_token_id of a model must be an integer, got"),
         ({"bos_token_id": SMALL.vocab_size}, "bos_token_id=.* is no token of a model"),
     ],
 )
@@ -342,6 +344,13 @@ def test_a_config_that_cannot_be_built_is_an_error(
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         replace(SMALL, **changes)
+
+
+def test_several_tokens_that_end_a_text_are_a_tuple() -> None:
+    config = replace(SMALL, eos_token_id=[5, 6])
+
+    assert config == replace(SMALL, eos_token_id=(5, 6))
+    assert hash(config) == hash(replace(SMALL, eos_token_id=(5, 6)))
 
 
 def test_a_preset_with_another_vocabulary_keeps_no_token_of_its_own() -> None:

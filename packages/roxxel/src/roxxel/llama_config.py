@@ -111,8 +111,10 @@ class LlamaConfig:
             Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
             for any model.
         bos_token_id: Token that begins a text, or None.
-        eos_token_id: Token that ends a text, a tuple of such tokens, or None. Both
-            come from the corpus's tokenizer and are below `vocab_size`.
+        eos_token_id: Token that ends a text, or a tuple of such tokens; None if no
+            token does. `[model_args]` has a list for several: if its sources end
+            documents with different tokens, name each. Both come from the corpora's
+            tokenizer and are below `vocab_size`.
     """
 
     vocab_size: int
@@ -144,6 +146,9 @@ class LlamaConfig:
             *("num_kv_heads", "context"),
         ):
             as_integer(f"{name} of a model", getattr(self, name), 1)
+        ends = cast("Any", self.eos_token_id)
+        if isinstance(ends, list):  # Files of TOML and JSON have no tuples.
+            object.__setattr__(self, "eos_token_id", tuple(cast("list[Any]", ends)))
         self._check_options()
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
@@ -184,11 +189,16 @@ class LlamaConfig:
         """Check each option by itself; `__post_init__` checks combinations."""
         if self.head_width is not None:
             as_integer("head_width of a model", self.head_width, 1)
-        for name in ("bos_token_id", "eos_token_id"):
-            ids = getattr(self, name)
-            for each in ids if isinstance(ids, tuple) else (ids,):
-                if each is None:
-                    continue
+        if self.eos_token_id == ():
+            raise ValueError(
+                "eos_token_id of a model names no token; leave it out, or name one"
+            )
+        begin = () if self.bos_token_id is None else (self.bos_token_id,)
+        for name, tokens in (
+            ("bos_token_id", begin),
+            ("eos_token_id", self.end_tokens),
+        ):
+            for each in tokens:
                 if as_integer(f"{name} of a model", each, 0) >= self.vocab_size:
                     raise ValueError(
                         f"{name}={each} is no token of a model with vocab_size="
@@ -215,6 +225,14 @@ class LlamaConfig:
     def channels(self) -> int:
         """Channels of a head."""
         return self.head_width or self.width // self.num_heads
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Every token that ends a text; empty if `eos_token_id` is None."""
+        ends = self.eos_token_id
+        if ends is None:
+            return ()
+        return ends if isinstance(ends, tuple) else (ends,)
 
     @property
     def num_parameters(self) -> int:

@@ -245,8 +245,6 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
     }
     found["qk_norm"] = architecture.qk_norm
     found["norm_placement"] = architecture.norm_placement
-    if isinstance(found.get("eos_token_id"), list):
-        found["eos_token_id"] = tuple(found["eos_token_id"])
     try:
         found["rope_scaling"] = _scaling(path, rope)
         return LlamaConfig(**found | changes)
