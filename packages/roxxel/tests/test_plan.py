@@ -95,13 +95,8 @@ def test_a_plan_and_a_start_refuse_a_model_that_cannot_run_with_the_same_words(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     config = write_project(tmp_path)
-    for name in ("web_*.rox", "code.rox"):
-        documents = (np.arange(40) % 49 for _ in range(8))
-        Roxxel(tmp_path / name).write(
-            documents, vocab_size=50, separator=49, exist="replace"
-        )
-    recipe = ["model=roxxel.models:llama", 'model_args={ preset = "tiny" }']
-    options = [each for change in [*recipe, *changes] for each in ("--set", change)]
+    end_documents(tmp_path, {"web_*.rox": 49, "code.rox": 49})
+    options = recipe_options(*changes)
 
     said: list[str] = []
     for command in ("plan", "train"):
@@ -111,6 +106,72 @@ def test_a_plan_and_a_start_refuse_a_model_that_cannot_run_with_the_same_words(
     assert said[0] == said[1]
     for word in (str(config), *words):
         assert word in said[0]
+
+
+def end_documents(folder: Path, separators: dict[str, int | None]) -> None:
+    """Write corpora of a project again, whose documents end with a token."""
+    for name, separator in separators.items():
+        documents = (np.arange(40) % 48 for _ in range(8))
+        Roxxel(folder / name).write(
+            documents, vocab_size=50, separator=separator, exist="replace"
+        )
+
+
+def recipe_options(*changes: str) -> list[str]:
+    """Return the arguments that give a project the recipe's model, and changes."""
+    recipe = ("model=roxxel.models:llama", 'model_args={ preset = "tiny" }')
+    return [each for change in (*recipe, *changes) for each in ("--set", change)]
+
+
+def test_each_source_that_is_read_must_end_with_a_token_that_ends_a_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    end_documents(tmp_path, {"web_*.rox": 49, "code.rox": 48})
+    options = recipe_options("model_args.eos_token_id=49")
+
+    said: list[str] = []
+    for command, *more in (["plan"], ["train"], ["train", "--preflight"]):
+        assert main([command, str(config), *options, *more]) == 1
+        said.append(capsys.readouterr().err.splitlines()[-1])
+
+    assert len({*said}) == 1
+    for word in ("token 49", "'self'", "token 48", "'code'", "= [49, 48] in"):
+        assert word in said[0]
+
+
+@pytest.mark.parametrize(
+    ("separators", "ends"),
+    [
+        ({"web_*.rox": 49, "code.rox": 48}, "[49, 48]"),
+        ({"web_*.rox": 49, "code.rox": 48}, "[7, 48, 49]"),
+        ({"web_*.rox": None, "code.rox": 48}, "48"),
+    ],
+)
+def test_several_tokens_may_end_a_text(
+    separators: dict[str, int | None],
+    ends: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = write_project(tmp_path)
+    end_documents(tmp_path, separators)
+    options = recipe_options(f"model_args.eos_token_id={ends}")
+
+    assert said(capsys, "plan", config, *options).startswith("6 steps, ")
+
+
+def test_a_source_that_no_phase_reads_may_end_with_any_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    only_code = "weights = { self = 0, code = 1 }"
+    text = CONFIG.replace("weights = { self = 0.5, code = 0.5 }", only_code)
+    text = text.replace("seq_len = 16", f"seq_len = 16\n{only_code}")
+    config = write_project(tmp_path, text)
+    end_documents(tmp_path, {"web_*.rox": 49, "code.rox": 48})
+    options = recipe_options("model_args.eos_token_id=48")
+
+    assert said(capsys, "plan", config, *options).startswith("6 steps, ")
 
 
 def test_a_plan_ends_with_the_command_that_builds_the_model(

@@ -23,9 +23,10 @@ from roxxel.learning_rate import RECIPE, LearningRate, rate_of
 from roxxel.llama_config import LlamaConfig, llama_config
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping, Sequence
 
     from roxxel_curriculum import Curriculum
+    from roxxel_format import TokenReader
 
     from roxxel.config._declaration import RunConfig
 
@@ -64,25 +65,51 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
             f"a target, but the model's context is {model.context}; write context = "
             f"{longest - 1} in [model_args], or a shorter seq_len"
         )
-    name, primary = curriculum.primary, curriculum.primary_streamer
-    weights = [each.weights.items() for each in curriculum.phases]
-    read = {source for phase in weights for source, weight in phase if weight}
-    for source, reader in {name: primary, **curriculum.mix_streamers}.items():
+    sources = {curriculum.primary: curriculum.primary_streamer}
+    sources |= curriculum.mix_streamers
+    read = {
+        source: reader
+        for source, reader in sources.items()
+        if any(phase.weights.get(source) for phase in curriculum.phases)
+    }
+    for source, reader in read.items():
         seen = getattr(reader, "token_range_seen", None)
-        if source in read and seen is not None and seen[1] >= model.vocab_size:
+        if seen is not None and seen[1] >= model.vocab_size:
             raise ConfigError(
                 f"{config.file}: source {source!r} holds tokens up to {seen[1]}, but "
                 f"the model has vocab_size = {model.vocab_size}; write the number of "
                 f"the tokenizer's tokens, at least {seen[1] + 1}, in [model_args]"
             )
-    separator, ends = separator_of(primary), model.eos_token_id
-    known = ends if isinstance(ends, tuple) else (ends,)
-    if ends is not None and len(separator) == 1 and separator[0] not in known:
-        raise ConfigError(
-            f"{config.file}: the model has eos_token_id = {ends}, but token "
-            f"{separator[0]} ends the documents of source {name!r}; write eos_token_id "
-            f"= {separator[0]} in [model_args]"
+    _check_ends(config, model.end_tokens, read)
+
+
+def _check_ends(
+    config: RunConfig, ends: tuple[int, ...], read: Mapping[str, TokenReader]
+) -> None:
+    """Raise ConfigError if a source ends documents with a token that ends no text.
+
+    A model without such tokens fits any source, and so does a source that records no
+    separator, or one of several tokens.
+    """
+    first: dict[int, str] = {}
+    for source, reader in read.items():
+        separator = separator_of(reader)
+        if len(separator) == 1:
+            first.setdefault(separator[0], source)
+    if ends and first.keys() - {*ends}:
+        found = " and ".join(
+            f"token {token} ends the documents of source {source!r}"
+            for token, source in first.items()
         )
+        raise ConfigError(
+            f"{config.file}: the model has eos_token_id = {_shown(ends)}, but {found}; "
+            f"write eos_token_id = {_shown([*first])} in [model_args]"
+        )
+
+
+def _shown(tokens: Sequence[int]) -> str:
+    """Return tokens as `eos_token_id` names them in a config."""
+    return str(tokens[0] if len(tokens) == 1 else [*tokens])
 
 
 def _recipe_model(config: RunConfig) -> LlamaConfig:
