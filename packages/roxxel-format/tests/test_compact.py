@@ -178,6 +178,21 @@ def test_columns_that_are_written_later_are_read_at_earlier_versions(
     assert column.digest != zeros
 
 
+def test_a_column_of_another_dtype_has_another_digest_at_earlier_versions(
+    tmp_path: Path,
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    corpus.write_column("mask", np.zeros(70, np.uint8))
+    corpus.compact()
+    first = corpus.with_version(corpus.versions[0])
+    unsigned = first.column("mask").digest
+
+    corpus.write_column("mask", np.zeros(70, np.int8), exist="replace")
+
+    first = corpus.with_version(corpus.versions[0])
+    assert first.column("mask").digest != unsigned
+
+
 def test_a_column_younger_than_a_merged_version_keeps_its_digest_there(
     tmp_path: Path,
 ) -> None:

@@ -132,10 +132,7 @@ class Manifest:
         """
         table = table.followed_by(len(self.shards) - len(table))
         before, earlier = self.columns.get(name), self.earlier
-        if before is not None and any(
-            old not in {"", new}
-            for old, new in zip(before.digests, table.digests, strict=True)
-        ):
+        if before is not None and not table.extends(before):
             earlier = earlier.without_column(name)  # They have the new values too.
         columns = {**self.columns, name: table}
         return replace(self, columns=columns, earlier=earlier)

@@ -203,6 +203,12 @@ class ColumnTable:
         missing = [None] * num_shards, [0] * num_shards, [""] * num_shards
         return self + ColumnTable(self.per, self.dtype, *missing)
 
+    def extends(self, other: ColumnTable) -> bool:
+        """Return whether this column has all values of `other`, at the same places."""
+        pairs = zip(other.digests, self.digests, strict=True)
+        is_same_type = (self.per, self.dtype) == (other.per, other.dtype)
+        return is_same_type and all(old in {"", new} for old, new in pairs)
+
     def value_digests(self, counts: Sequence[int]) -> list[str]:
         """For each count, return the digest of the values of the first `count` shards.
 
