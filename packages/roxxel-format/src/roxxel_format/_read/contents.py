@@ -8,7 +8,7 @@ of a shard opens the file and compares its foot with the record.
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -27,7 +27,7 @@ from roxxel_format._spec.tables import (
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -238,7 +238,8 @@ def listed_contents(
         chosen = found or chosen
     num_shards = chosen.num_shards
     if earlier is not None:
-        num_shards = num_shards_of(earlier, manifest)
+        counts = [earlier.num_tokens], [earlier.num_documents]
+        (num_shards,) = nums_shards_of(*counts, manifest)
     shards = manifest.shards.first(num_shards)
     return Contents(
         filepath=filepath,
@@ -262,18 +263,20 @@ def missing_file(path: str, what: str) -> ShardError:
     )
 
 
-def num_shards_of(earlier: Earlier, manifest: Manifest) -> int:
-    """Return the number of shards that hold a version whose shards were merged."""
+def nums_shards_of(
+    num_tokens: Sequence[int], num_documents: Sequence[int], manifest: Manifest
+) -> list[int]:
+    """For each beginning of a corpus, return the number of shards that hold it.
+
+    A beginning is so many tokens and documents, such as a version whose shards were
+    merged.
+    """
     shards = manifest.shards
-    own = accumulate(shards.own_documents(unit_of(manifest.bins)))
-    sums = zip(accumulate(shards.num_tokens), own, strict=True)
-    wanted = earlier.num_tokens, earlier.num_documents
-    enough = (
-        number
-        for number, (num_tokens, num_documents) in enumerate(sums, 1)
-        if num_tokens >= wanted[0] and num_documents >= wanted[1]
-    )
-    return next(enough, len(shards))
+    tokens = [*accumulate(shards.num_tokens)]
+    documents = [*accumulate(shards.own_documents(unit_of(manifest.bins)))]
+    pairs = zip(num_tokens, num_documents, strict=True)
+    lasts = (max(bisect_left(tokens, t), bisect_left(documents, d)) for t, d in pairs)
+    return [min(last + 1, len(shards)) for last in lasts]
 
 
 def contents_of(

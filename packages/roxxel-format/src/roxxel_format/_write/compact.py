@@ -24,7 +24,7 @@ from roxxel_store.files import sync_folder
 from roxxel_store.output import Output
 
 from roxxel_format._read.columns import ColumnFiles
-from roxxel_format._read.contents import num_shards_of
+from roxxel_format._read.contents import nums_shards_of
 from roxxel_format._read.input_totals import merged_inputs
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
@@ -430,8 +430,7 @@ def _with_later_columns(manifest: Manifest) -> EarlierTable:
     merged now, and a run may have recorded it.
     """
     earlier = manifest.earlier
-    each = [earlier.find(fingerprint) for fingerprint in earlier.fingerprints]
-    counts = [num_shards_of(one, manifest) for one in each if one is not None]
+    counts = nums_shards_of(earlier.num_tokens, earlier.num_documents, manifest)
     columns = dict(earlier.columns)
     for name, table in manifest.columns.items():
         known = columns.get(name, [""] * len(earlier))
