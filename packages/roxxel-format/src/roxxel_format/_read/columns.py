@@ -20,7 +20,7 @@ from roxxel_format._read.maps import MappedFile
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import unit_of
+from roxxel_format._spec.tables import DIGEST_SIZE, unit_of
 from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.tables import ColumnTable
 
-_DIGEST_SIZE = 32
 _CHUNK_BYTES = 1 << 22
 _FIND_ITEMS = 1 << 16
 
@@ -226,7 +225,7 @@ class ColumnFiles:
         return file
 
     def _check_digest(self, number: int, file: OpenFile) -> None:
-        digest = blake2b(digest_size=_DIGEST_SIZE)
+        digest = blake2b(digest_size=DIGEST_SIZE)
         for start in range(0, file.num_bytes, _CHUNK_BYTES):
             digest.update(file.read(start, min(start + _CHUNK_BYTES, file.num_bytes)))
         if digest.hexdigest() != self._table.digests[number]:

@@ -18,7 +18,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES, ShardTable
+from roxxel_format._spec.tables import (
+    DIGEST_SIZE,
+    FIRST_IS_CONTINUED,
+    LAST_CONTINUES,
+    ShardTable,
+)
 from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
@@ -46,11 +51,10 @@ MAX_SEPARATOR_LENGTH = 1 << 10
 _HEAD = struct.Struct("<8sII16sIII")
 _FOOT = struct.Struct("<II4QII9QII")
 _CRC = struct.Struct("<I")
-_DIGEST_SIZE = 32
 _FOOT_HEAD_CRC = 4
 _FOOT_CONTENT = _FOOT.size
-_FOOT_DIGEST = _FOOT_CONTENT + _DIGEST_SIZE
-_FOOT_ZEROS = _FOOT_DIGEST + _DIGEST_SIZE
+_FOOT_DIGEST = _FOOT_CONTENT + DIGEST_SIZE
+_FOOT_ZEROS = _FOOT_DIGEST + DIGEST_SIZE
 _FOOT_CRC = FOOT_SIZE - len(_FOOT_MAGIC) - _CRC.size
 _HEAD_PADDING = bytes(HEAD_SIZE - _HEAD.size - _CRC.size)
 _FOOT_PADDING = bytes(_FOOT_CRC - _FOOT_ZEROS)
@@ -118,8 +122,8 @@ class Layout:
     metadata_size: int
     checksums_crc: int
     metadata_crc: int
-    content_digest: bytes = bytes(_DIGEST_SIZE)
-    digest: bytes = bytes(_DIGEST_SIZE)
+    content_digest: bytes = bytes(DIGEST_SIZE)
+    digest: bytes = bytes(DIGEST_SIZE)
     sections: Sections = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -231,9 +235,9 @@ def digests(
     Ignores the digests in `layout`. `documents` is the document section, in pieces.
     """
     fields = layout.fields(_crc_of_head(head))
-    content = hashlib.blake2b(head[16 : _HEAD.size], digest_size=_DIGEST_SIZE)
+    content = hashlib.blake2b(head[16 : _HEAD.size], digest_size=DIGEST_SIZE)
     content.update(fields[8:44])
-    whole = hashlib.blake2b(head, digest_size=_DIGEST_SIZE)
+    whole = hashlib.blake2b(head, digest_size=DIGEST_SIZE)
     for piece in documents:
         content.update(piece)
         whole.update(piece)

@@ -22,6 +22,7 @@ from roxxel_store.records import RecordKind, checksum_of
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
 from roxxel_format._spec.tables import (
+    DIGEST_SIZE,
     EARLIER_COLUMNS,
     FIRST_IS_CONTINUED,
     LAST_CONTINUES,
@@ -50,7 +51,7 @@ _KIND = RecordKind(
     mark="roxxel manifest",
     is_ascii=False,
 )
-_DIGEST_DIGITS = 64
+_DIGEST_DIGITS = 2 * DIGEST_SIZE
 _FINGERPRINT_DIGITS = 32
 _HEX = re.compile(r"[0-9a-f]*")
 _NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"

@@ -18,8 +18,10 @@ document continues in the next shard."""
 MIN_UNIT = 2
 """Least number of tokens in a bin."""
 
+DIGEST_SIZE = 32
+"""Bytes of the BLAKE2b digest of a shard or a column."""
+
 _FINGERPRINT_SIZE = 16
-_VALUES_SIZE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +217,7 @@ class ColumnTable:
         `counts` must ascend. The digest is "" where one of these shards lacks the
         column.
         """
-        digest = blake2b(b"roxxel column 1", digest_size=_VALUES_SIZE)
+        digest = blake2b(b"roxxel column 1", digest_size=DIGEST_SIZE)
         digest.update(f"{self.per} {self.dtype}".encode())
         found: list[str] = []
         before = 0

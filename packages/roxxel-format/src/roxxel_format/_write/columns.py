@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from hashlib import blake2b
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from roxxel_store.files import sync_folder
-from roxxel_store.output import Output
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.dtypes import TEXTS
@@ -23,6 +21,7 @@ from roxxel_format._write.casting import (
     OutOfRangeError,
     number_array,
 )
+from roxxel_format._write.column_output import ColumnOutput
 from roxxel_format._write.commit import (
     Committed,
     commit,
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
 
 ColumnExist = Literal["error", "replace", "append"]
-
-_DIGEST_SIZE = 32
 
 
 def write_column(
@@ -134,11 +131,9 @@ class _Files:
         digests: list[str] = []
         num_written = 0
         for path, count in zip(self._paths, self._counts, strict=True):
-            digest = blake2b(digest_size=_DIGEST_SIZE)
             missing = count
-            size = 0
             packer = TextPacker()
-            with Output(path) as file:
+            with ColumnOutput(path) as file:
                 while missing:
                     if not rest.size:
                         values = next(arrays, None)
@@ -147,20 +142,14 @@ class _Files:
                         rest = _cast(values, dtype, num_written, self._remedy)
                     part = rest[:missing]
                     rest = rest[missing:]
-                    data = _bytes_of(part, packer)
-                    digest.update(data)
-                    file.write(data)
-                    size += len(data)
+                    file.write(_bytes_of(part, packer))
                     missing -= part.size
                     num_written += part.size
                 if dtype.kind == "O":
-                    data = packer.close()
-                    digest.update(data)
-                    file.write(data)
-                    size += len(data)
-                file.rename()
+                    file.write(packer.close())
+                size, digest = file.rename()
             sizes.append(size)
-            digests.append(digest.hexdigest())
+            digests.append(digest)
         if rest.size or any(values.size for values in arrays):
             raise self._wrong_number("more")
         for folder in {path.parent for path in self._paths}:

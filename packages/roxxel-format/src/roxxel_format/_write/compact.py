@@ -15,13 +15,11 @@ import secrets
 from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from roxxel_store.files import sync_folder
-from roxxel_store.output import Output
 
 from roxxel_format._read.columns import ColumnFiles
 from roxxel_format._read.contents import nums_shards_of
@@ -41,6 +39,7 @@ from roxxel_format._spec.tables import (
 )
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
+from roxxel_format._write.column_output import ColumnOutput
 from roxxel_format._write.place import place_of
 from roxxel_format._write.shard_writer import ShardWriter
 
@@ -64,7 +63,6 @@ FULL_SHARD_BYTES = 1 << 30
 """Maximum size of a merged shard by default."""
 
 _CHUNK_BYTES = 1 << 22
-_DIGEST_SIZE = 32
 _MOST_SKIPPED = 100
 
 
@@ -348,18 +346,14 @@ class _NewFiles:
         unique = secrets.token_hex(4)
         path = shard.with_name(self._place.name.column(shard.name, name, unique).name)
         files = ColumnFiles(name, self._contents)
-        digest = blake2b(digest_size=_DIGEST_SIZE)
-        size = 0
-        with Output(path) as output:
+        with ColumnOutput(path) as output:
             for data in _values(files, table, group):
                 output.write(data)
-                digest.update(data)
-                size += len(data)
-            output.rename()
+            size, digest = output.rename()
         sync_folder(path.parent)
         self.sizes[path.name] = size
         folder.publish(path)
-        self._columns[name, group.start] = path.name, size, digest.hexdigest()
+        self._columns[name, group.start] = path.name, size, digest
 
     def _advance(self, num_bytes: int) -> None:
         self._done += num_bytes

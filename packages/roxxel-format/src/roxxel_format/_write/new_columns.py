@@ -8,10 +8,10 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from roxxel_store.files import sync_folder
-from roxxel_store.output import Output
 
 from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._spec.texts import TextPacker
+from roxxel_format._write.column_output import ColumnOutput
 from roxxel_format._write.fields import LOSS_MASK
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.fields import EncodedRow, Fields
 
-_DIGEST_SIZE = 32
 _BUFFER_BYTES = 1 << 20
 
 
@@ -72,9 +71,9 @@ class NewColumns:
             unique = blake2b(f"{shard.name} {column}".encode(), digest_size=4)
             name = self._name.column(shard.name, column, unique.hexdigest()).name
             path = shard.with_name(name)
-            output = self._drafts.enter_context(Output(path))
+            output = self._drafts.enter_context(ColumnOutput(path))
             kind = _MaskFile if column == LOSS_MASK else _TextFile
-            self._files[column] = kind(column, path, output)
+            self._files[column] = kind(column, output)
 
     def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
         """Add tokens `[start, stop)` of a document and the separators after them."""
@@ -108,13 +107,11 @@ class NewColumns:
 class _ColumnFile(ABC):
     """A column of one shard."""
 
-    def __init__(self, column: str, path: Path, output: Output) -> None:
+    def __init__(self, column: str, output: ColumnOutput) -> None:
         self.column = column
-        self.path = path
+        self.path = output.path
         self._output = output
         self._buffer = bytearray()
-        self._digest = blake2b(digest_size=_DIGEST_SIZE)
-        self._size = 0
 
     @abstractmethod
     def data_of(
@@ -140,13 +137,10 @@ class _ColumnFile(ABC):
         """Rename the file; return its size and its digest."""
         self._buffer += self.end()
         self._flush()
-        self._output.rename()
-        return self._size, self._digest.hexdigest()
+        return self._output.rename()
 
     def _flush(self) -> None:
-        self._digest.update(self._buffer)
         self._output.write(bytes(self._buffer))
-        self._size += len(self._buffer)
         self._buffer.clear()
 
 
@@ -163,8 +157,8 @@ class _MaskFile(_ColumnFile):
 class _TextFile(_ColumnFile):
     """A column of texts: one for each document that begins in the shard."""
 
-    def __init__(self, column: str, path: Path, output: Output) -> None:
-        super().__init__(column, path, output)
+    def __init__(self, column: str, output: ColumnOutput) -> None:
+        super().__init__(column, output)
         self._packer = TextPacker()
 
     def data_of(

@@ -15,7 +15,7 @@ from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.tables import DIGEST_SIZE, as_table
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -252,7 +252,7 @@ def _check_shard(
 
 def _check_column(source: str, expected: str, path: Path) -> None:
     """Raise ShardError unless a file is an undamaged copy of a column's file."""
-    digest = blake2b(digest_size=32)
+    digest = blake2b(digest_size=DIGEST_SIZE)
     with path.open("rb") as file:
         while data := file.read(_CHUNK_BYTES):
             digest.update(data)
