@@ -18,22 +18,6 @@ SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 BLEND = {"self": 3, "code": 1}
-PHASE: dict[str, Any] = {
-    "start": 0,
-    "batch_size": 4,
-    "seq_len": 33,
-    "weights": {"self": 1},
-    "edited": False,
-}
-SOURCE: dict[str, Any] = {
-    "name": "self",
-    "fingerprint": "",
-    "tokens": 20_000,
-    "dtype": "uint32",
-    "tokenizer": None,
-    "spans": 1,
-    "policy": {"epochs": None, "then": "drop"},
-}
 
 
 def make(*declared: Phase, code: str = "code", **options: Any) -> Curriculum:
@@ -335,48 +319,12 @@ def test_a_state_is_accepted_by_the_run_that_wrote_it(
 def test_something_else_than_a_state_is_refused() -> None:
     curriculum = make(FIRST)
 
-    cases: list[Any] = [{}, {"step": 3}, [], None, {**saved(curriculum, 3), "step": ""}]
+    cases: list[Any] = [{}, {"step": 3}, [], None]
     for wrong in cases:
-        with pytest.raises(StateMismatch, match=r"Sampler\.state \w+ writes"):
+        with pytest.raises(StateMismatch, match=r"which Sampler\.state always writes"):
             curriculum.sampler(7).check(wrong)
     with pytest.raises(StateMismatch, match="arithmetic was 99 and is now 1"):
         curriculum.sampler(7, {**saved(curriculum, 3), "arithmetic": 99})
-
-
-DAMAGES: list[dict[str, Any]] = [
-    {"phases": []},
-    {"phases": [3]},
-    {"sources": []},
-    {"sources": [{"name": "self"}]},
-    {"skips": [[1]]},
-    {"skips": [["a", 1]]},
-    {"skips": [[99, 1]]},
-    {"step": -1},
-    {"longest": 0},
-    {"overlap": 7},
-    {"seed": True},
-    {"phases": [{**PHASE, "weights": {}}]},
-    {"phases": [{**PHASE, "weights": {"self": "a"}}]},
-    {"phases": [{**PHASE, "weights": {"self": 0}}]},
-    {"phases": [{**PHASE, "weights": {"stranger": 1}}]},
-    {"phases": [{**PHASE, "start": 1}]},
-    {"phases": [{**PHASE, "batch_size": 0}]},
-    {"phases": [PHASE, PHASE]},
-    {"sources": [{**SOURCE, "policy": {"epochs": -1, "then": "drop"}}]},
-    {"sources": [{**SOURCE, "policy": {"epochs": 1, "then": "weep"}}]},
-    {"sources": [{name: SOURCE[name] for name in SOURCE if name != "tokenizer"}]},
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES, ids=str)
-def test_a_damaged_state_is_refused_as_such(damage: dict[str, Any]) -> None:
-    curriculum = Curriculum(PositionReader(20_000, "self"), [Phase(10, 4, 33)])
-    state = {**saved(curriculum, 3), **damage}
-
-    with pytest.raises(StateMismatch, match=r"Sampler\.state \w+ writes"):
-        curriculum.sampler(7).check(state)
-    with pytest.raises(StateMismatch, match=r"Sampler\.state \w+ writes"):
-        curriculum.sampler(7, state)
 
 
 def test_every_changed_phase_of_the_past_is_named() -> None:

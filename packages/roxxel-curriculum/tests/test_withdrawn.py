@@ -396,23 +396,6 @@ def test_a_state_with_another_withdrawal_is_not_the_past_of_a_sampler() -> None:
         curriculum(without={"web": [3, 4]}).sampler(1, fields=fields).check(state)
 
 
-@pytest.mark.parametrize("what", ["documents", "tokens"])
-@pytest.mark.parametrize(
-    "change", [{"packed": "00"}, {"ranges": 5}, {"count": 5}, {"packed": None}, None]
-)
-def test_a_damaged_set_in_a_state_is_found(change: Any, what: str) -> None:
-    withdrawing = curriculum(without={"web": [3, 9, "tokens:[5,9)"]})
-    state = withdrawing.sampler(1, fields=["loss_mask"]).state(5)
-    del state["digest"]
-    if change is None:
-        state["without"][0]["source"] = "x"
-    else:
-        state["without"][0][what] |= change
-
-    with pytest.raises(StateMismatch):
-        withdrawing.sampler(1, state, fields=["loss_mask"])
-
-
 def test_plan_and_diff_say_from_which_step_what_is_withdrawn() -> None:
     state = curriculum().sampler(1).state(5)
     edited = curriculum(without={"web": [3, 4]})

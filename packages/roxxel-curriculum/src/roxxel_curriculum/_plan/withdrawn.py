@@ -109,30 +109,11 @@ class IndexSet:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> IndexSet:
-        """Return the set that `to_json` wrote.
-
-        Raises:
-            ValueError: The entry contradicts itself.
-        """
-        num_bytes = 16 * entry["ranges"]
-        planes = b""
-        if num_bytes:
-            # The limit keeps a damaged state from filling the memory.
-            unpacking = zlib.decompressobj()
-            try:
-                packed = base64.b85decode(entry["packed"])
-                planes = unpacking.decompress(packed, num_bytes)
-            except zlib.error as error:
-                raise ValueError(f"its indices are damaged ({error})") from error
-        if len(planes) != num_bytes:
-            raise ValueError("the recorded number of ranges is wrong")
+        """Return the set that `to_json` wrote."""
+        planes = zlib.decompress(base64.b85decode(entry["packed"]))
         steps = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<u8")
         bounds = np.cumsum(steps.ravel().astype(np.int64)).reshape(-1, 2)
-        found = cls(bounds[:, 0], bounds[:, 1])
-        sizes = len(found), found._starts.size
-        if sizes != (entry["count"], entry["ranges"]) or (bounds < 0).any():
-            raise ValueError("the recorded number of indices is wrong")
-        return found
+        return cls(bounds[:, 0], bounds[:, 1])
 
     def _bounds(self) -> _Integers:
         return np.stack([self._starts, self._stops], axis=1).ravel()
@@ -316,11 +297,7 @@ class WithdrawnByStep:
 
 
 def recorded_withdrawals(state: Mapping[str, Any]) -> tuple[Withdrawal, ...]:
-    """Return the withdrawals that a state records.
-
-    Raises:
-        ValueError: An entry contradicts itself.
-    """
+    """Return the withdrawals that a checked state records."""
     return tuple(
         Withdrawal(
             entry["step"],
