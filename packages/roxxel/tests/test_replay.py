@@ -247,6 +247,7 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
     printed = said(capsys, "replay", run, *options)
 
     assert "changed after step 30 (trainer.log_every was 1 and is 2)" in printed
+    assert "log_every = 2" in (out / "control.toml").read_text()
 
 
 @pytest.mark.parametrize(

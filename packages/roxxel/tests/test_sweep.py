@@ -90,9 +90,8 @@ def test_a_target_that_is_no_held_out_set_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_blend_that_cannot_be_trained_is_named(tmp_path: Path) -> None:
-    write_project(tmp_path, CONFIG.replace("policy = 2", 'policy = "stop"'))
     many = CONFIG.replace("steps = 4\n", "steps = 400\n")
-    (tmp_path / "first.toml").write_text(many.replace("policy = 2", 'policy = "drop"'))
+    write_project(tmp_path, many.replace("policy = 2", 'policy = "drop"'))
     blend = "[[blends]]\nweights = { self = 0, code = 1 }\n"
 
     with pytest.raises(ConfigError, match=r"the blend .*code 1.* cannot be trained"):
