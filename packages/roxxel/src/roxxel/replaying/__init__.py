@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -341,19 +341,19 @@ def check_replay(
         say: As for `replay`.
 
     Returns:
-        What the receipt claims and the repeated replay does not confirm; first, if
-        there is anything, what is another machine or software.
+        What the receipt claims and the repeated replay does not confirm. If there is
+        anything, what differs in machine and software comes first.
 
     Raises:
         RunFolderError: The file is no receipt; and as for `replay`.
     """
     then = read_receipt(Path(receipt))
-    with ExitStack() as stack:
+    with _scratch() if out is None else nullcontext(out) as folder:
         again = replay(
             then["run"]["path"] if run is None else run,
             then["without"],
             step=then["start"],
-            out=stack.enter_context(_scratch()) if out is None else out,
+            out=folder,
             each=then["each"],
             sources=sources,
             say=say,
@@ -366,12 +366,11 @@ def check_replay(
 @contextmanager
 def _scratch() -> Generator[Path]:
     """Yield a temporary folder, which is the same in all processes of a host."""
-    own = TemporaryDirectory(prefix="roxxel-replay-") if process_index() == 0 else None
-    name = None if own is None else own.name
-    yield Path(_scratches.agree("scratch", lambda: name, lambda all_: all_[0], 300))
-    barrier("replay: every process has read the scratch folder")
-    if own is not None:
-        own.cleanup()
+    is_first = process_index() == 0
+    own = TemporaryDirectory(prefix="roxxel-replay-") if is_first else nullcontext()
+    with own as name:
+        yield Path(_scratches.agree("scratch", lambda: name, lambda all_: all_[0], 300))
+        barrier("replay: every process has read the scratch folder")
 
 
 def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
