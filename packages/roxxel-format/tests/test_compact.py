@@ -363,10 +363,9 @@ def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
 def test_the_command_says_what_was_merged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    corpus = grown(tmp_path / "c_*.rox", [[30], [40], [50]])
-    first = corpus.versions[0]
+    first = grown(tmp_path / "c_*.rox", [[30], [40], [50]]).versions[0]
 
-    assert main(["compact", corpus.filepath]) == 0  # pyright: ignore[reportArgumentType]
+    assert main(["compact", str(tmp_path / "c_*.rox")]) == 0
     said = capsys.readouterr().out
     assert all(
         each in said for each in ("merged 3 shards into 1", "3 earlier versions")
@@ -387,6 +386,8 @@ def test_what_cannot_be_compacted_is_refused(
     assert "is one file" in capsys.readouterr().err
     assert main(["compact", str(tmp_path / "none_*.rox")]) == 1
     assert "no such corpus" in capsys.readouterr().err
+    assert main(["compact", str(tmp_path / "c"), "--max-shard-bytes", "0"]) == 1
+    assert "max_shard_bytes must be at least 1, got 0" in capsys.readouterr().err
     assert names_in(tmp_path / "c") == ["c_00000.rox", "c_manifest.json"]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
+from roxxel_store.arguments import as_integer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._read.cached import CachedFiles
@@ -768,11 +769,12 @@ class Roxxel:
             FileExistsError: Another write replaced the corpus or a column meanwhile.
             FileNotFoundError: There is no corpus.
             ShardError: A shard is damaged, or was replaced.
-            ValueError: The corpus is one file, which has nothing to merge.
+            ValueError: The corpus is one file, which has nothing to merge, or
+                `max_shard_bytes` is below 1.
             OSError: A file cannot be read or written.
         """
         lazy = self._lazy
-        size = as_index(max_shard_bytes)
+        size = as_integer("max_shard_bytes", max_shard_bytes, 1)
         done = compact(lazy.filepath, size, lazy.timeout_s, progress)
         self._use_current_version()
         return done

@@ -102,8 +102,6 @@ def compact(
     progress: Callable[[int, int], None] | None = None,
 ) -> Compaction:
     """Merge small shards; see `Roxxel.compact`."""
-    if max_shard_bytes < 1:
-        raise ValueError(f"max_shard_bytes must be positive, got {max_shard_bytes}")
     place = place_of(filepath, timeout_s)
     if place.is_one_file:
         raise ValueError(
