@@ -73,28 +73,10 @@ def test_steps_and_sample_choose_the_intervals(tmp_path: Path) -> None:
     assert 2 <= sampled.num_steps <= 6
 
 
-def test_run_continued_from_an_older_checkpoint_is_audited_from_there(
-    tmp_path: Path,
-) -> None:
-    trainer(tmp_path, PHASES, log_every=1).run()
-    digests = {row["step"]: int(row["digest"], 16) for row in rows(tmp_path)}
-    late = [
-        {
-            "step": step,
-            "digest": f"{(digests[step] - digests[4]) % 2**64:016x}",
-            "digest_from": 4,
-        }
-        for step in (6, 10)
-    ]
-
-    assert audit(sampler_of(tmp_path), late).num_steps == 6
-    assert audit(sampler_of(tmp_path), late).is_sound
-
-
 def test_rows_without_a_digest_are_an_error(tmp_path: Path) -> None:
     trainer(tmp_path, PHASES).run()
 
-    with pytest.raises(ValueError, match="hold no digest; the run may have been train"):
+    with pytest.raises(ValueError, match=r"hold no digest, because .* train with"):
         audit(sampler_of(tmp_path), [{"step": 3}])
     with pytest.raises(ValueError, match="no metrics rows, so there is nothing to com"):
         audit(sampler_of(tmp_path), [])

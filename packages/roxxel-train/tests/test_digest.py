@@ -110,7 +110,6 @@ def test_rows_and_checkpoints_have_the_digest_of_what_was_fed(
         digests[step + 1] = digest_text(digest)
     for row in rows(tmp_path):
         assert row["digest"] == digests[row["step"]]
-        assert "digest_from" not in row
     for step in (4, 8, 10):
         path = tmp_path / "run" / "checkpoints" / str(step)
         extra: Any = read_description(path).extra

@@ -100,13 +100,6 @@ def test_rows_of_a_run_that_goes_on_are_those_of_an_unbroken_one(
     assert checkpoints("b") == checkpoints("a")
 
 
-def test_checkpoint_of_version_0_1_starts_a_new_mean_for_checkpoints() -> None:
-    means = LossMeans.from_json({"interval": {"loss_sum": 6.0, "steps": 3}})
-
-    assert means.metrics_row.mean == 2.0
-    assert means.checkpoint.steps == 0
-
-
 def test_metric_cannot_take_the_name_of_a_field_that_a_row_has(tmp_path: Path) -> None:
     counting(tmp_path, eval_fn=lambda _: None, eval_every=1).run()
 

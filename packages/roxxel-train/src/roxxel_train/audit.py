@@ -182,22 +182,22 @@ def _why_nothing(
             f"{steps.stop}); choose steps in [{digests[0][0]}, {digests[-1][0]})"
         )
     return (
-        "the metrics rows hold no digest; the run may have been trained by an earlier "
-        "version, or without the field 'tokens'"
+        "the metrics rows hold no digest, because the run had no field 'tokens'; train "
+        "with this field"
     )
 
 
 def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
     """Return pairs `(step, digest)` in order: one for each row with a digest.
 
-    The first pair has digest 0, and the step at which the digest of the run begins.
+    The first pair is `(0, 0)`, if there are rows with a digest.
     """
-    found: dict[int, int] = {}
-    for row in rows:
-        if isinstance(row.get("digest"), str):
-            found.setdefault(row.get("digest_from", 0), 0)
-            found[row["step"]] = int(row["digest"], 16)
-    return sorted(found.items())
+    found = {
+        row["step"]: int(row["digest"], 16)
+        for row in rows
+        if isinstance(row.get("digest"), str)
+    }
+    return sorted(({0: 0} | found).items()) if found else []
 
 
 def _read(sampler: Sampler, step: int) -> int | str:

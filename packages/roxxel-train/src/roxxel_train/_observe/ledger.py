@@ -23,16 +23,12 @@ class Ledger:
     run. The sums are Python floats, to which values are added in the order of updates.
 
     Attributes:
-        digest: Digest of the steps `[digest_from, step)`; None if batches have no
-            tokens.
-        digest_from: First step of the digest: 0, or a later step if the run began with
-            a version that computed no digest.
+        digest: Digest of the steps before this one; None if batches have no tokens.
         losses: Sum of loss times weight, and sum of weight, by source; the primary is
             `"self"`, as in the state of the data.
     """
 
     digest: int | None = 0
-    digest_from: int = 0
     losses: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
 
     def add(self, step: int, tally: Tally, sources: Sequence[str]) -> None:
@@ -52,7 +48,7 @@ class Ledger:
 
     def close(self) -> Ledger:
         """Return the totals so far, and start the next interval of losses."""
-        closed = Ledger(self.digest, self.digest_from, self.losses)
+        closed = Ledger(self.digest, self.losses)
         self.losses = {}
         return closed
 
@@ -71,8 +67,6 @@ class Ledger:
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)
-            if self.digest_from:
-                row["digest_from"] = self.digest_from
         return row
 
     def to_json(self) -> dict[str, Any]:
@@ -80,23 +74,15 @@ class Ledger:
         digest = None if self.digest is None else digest_text(self.digest)
         return {
             "digest": digest,
-            "digest_from": self.digest_from,
             "losses": {name: list(sums) for name, sums in self.losses.items()},
         }
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
-        """Return the totals that the checkpoint of `step` holds.
-
-        `content` is None in a checkpoint of an earlier release: the totals then begin
-        at `step`.
-        """
-        if content is None:
-            return cls(digest_from=step)
+    def from_json(cls, content: Mapping[str, Any]) -> Ledger:
+        """Return the totals that a checkpoint holds."""
         digest = content["digest"]
         return cls(
             None if digest is None else int(digest, 16),
-            content["digest_from"],
             {name: list(sums) for name, sums in content["losses"].items()},
         )
 

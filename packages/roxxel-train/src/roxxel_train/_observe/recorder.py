@@ -93,10 +93,8 @@ class LossMeans:
 
     @classmethod
     def from_json(cls, extra: Mapping[str, Any]) -> LossMeans:
-        """Return the means of a checkpoint; earlier releases saved only `interval`."""
-        return cls(
-            LossMean(**extra["interval"]), LossMean(**extra.get("since_checkpoint", {}))
-        )
+        """Return the means of a checkpoint."""
+        return cls(LossMean(**extra["interval"]), LossMean(**extra["since_checkpoint"]))
 
 
 class Recorder:

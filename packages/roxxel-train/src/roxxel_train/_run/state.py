@@ -417,7 +417,7 @@ class RunState:
     def _continue(self, extra: Mapping[str, Any]) -> None:
         """Continue the totals that the checkpoint of `step` holds."""
         self.losses = LossMeans.from_json(extra)
-        self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
+        self.ledger = Ledger.from_json(extra["ledger"])
         self.is_evaluation_due = not extra["evaluated"]
         self.past_rate = extra.get("next_rate")
         past = extra.get("spikes")

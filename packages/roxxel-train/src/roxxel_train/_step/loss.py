@@ -59,7 +59,6 @@ ROW_FIELDS = TIMING_FIELDS | {
     "planned_tokens_by_source",
     "rows_by_source",
     "digest",
-    "digest_from",
     SKIPPED,
 }
 """Names that the trainer reserves: a loss function must not return them."""

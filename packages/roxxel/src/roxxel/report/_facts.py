@@ -34,7 +34,6 @@ _LOSS_OF = "loss/"
 
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
-    "digest_from",
     *("tokens_by_source", "tokens_per_s", "wait_share", "wait_s", "text"),
     *("step_s", "compile_s", "eval_s", "save_s"),
 }
