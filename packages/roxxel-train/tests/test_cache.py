@@ -46,14 +46,20 @@ def test_cache_is_on_unless_the_user_has_decided(
     assert done.stdout.strip() == expected
 
 
-def test_cache_takes_programs_that_compile_fast(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("settings", "is_taken"),
+    [({}, True), ({"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "60"}, False)],
+)
+def test_cache_takes_programs_that_compile_fast_unless_the_user_has_decided(
+    settings: dict[str, str], is_taken: bool, tmp_path: Path
+) -> None:
     subprocess.run(
         [sys.executable, "-c", SMALL],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), **settings},
         check=True,
     )
 
-    assert [*(tmp_path / "roxxel" / "jax").iterdir()]
+    assert any(tmp_path.rglob("*-cache")) == is_taken
 
 
 def gpu_mesh(platform: str) -> Any:

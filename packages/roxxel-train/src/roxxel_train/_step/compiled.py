@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 _POLL_S = 0.1
 _ANNOUNCE_AFTER_S = 1.0
 _GPUS = {"gpu", "cuda", "rocm"}
+_LEAST_COMPILED = "jax_persistent_cache_min_compile_time_secs"
 
 
 def use_compilation_cache() -> None:
@@ -57,7 +58,8 @@ def use_compilation_cache() -> None:
         return
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     jax.config.update("jax_compilation_cache_dir", str(Path(base) / "roxxel" / "jax"))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    if settings[_LEAST_COMPILED] == 1:  # JAX's default
+        jax.config.update(_LEAST_COMPILED, 0.0)
 
 
 @dataclass(frozen=True)
