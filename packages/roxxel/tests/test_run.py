@@ -13,9 +13,10 @@ import roxxel
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
+from roxxel.config import keep_config, load_config
 from roxxel_train import RunFolderError
 
-from .runs import write_project
+from .runs import CONFIG, write_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,3 +195,20 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         open_run(tmp_path).sampler()
     with pytest.raises(RunFolderError, match="there is no such folder"):
         roxxel.open_run(tmp_path / "nowhere")
+
+
+def test_a_primary_with_a_name_moves_by_both_of_its_names(tmp_path: Path) -> None:
+    text = 'primary = "web"\n' + CONFIG.replace("self =", "web =")
+    config = load_config(write_project(tmp_path, text))
+    run = tmp_path / "run"
+    keep_config(config, run, 0)
+    (run / "metrics.jsonl").write_text("")
+    (run / "data.json").write_text('{"primary": "web"}')
+
+    for name in ("self", "web"):
+        moved = open_run(run, {name: "/moved/web.rox"}).with_moved(config)
+        assert moved.sources == {**config.sources, "web": ("/moved/web.rox",)}
+
+    reader: Any = object()
+    with pytest.raises(RunFolderError, match=r"source 'web' .* give its path"):
+        open_run(run, {"web": reader}).with_moved(config)

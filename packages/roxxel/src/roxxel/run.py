@@ -246,6 +246,20 @@ class Run:
             nnx.update(model, optimizer.averaged(model))
         return model
 
+    def with_moved(self, config: RunConfig) -> RunConfig:
+        """Return a config of the run with its sources where they are now.
+
+        Raises:
+            RunFolderError: A source that moved is given as an open reader.
+        """
+        moved = {shown_name(name, self.primary): x for name, x in self.moved.items()}
+        sources = dict(config.sources)
+        for name in sources:
+            shown = shown_name(name, config.schedule.primary)
+            if shown in moved:
+                sources[name] = tuple(map(absolute, self._paths(shown, moved[shown])))
+        return replace(config, sources=sources)
+
     def _readers(self, data: RunData) -> dict[str, TokenReader]:
         """Open the sources of the run; omit unused sources of unknown location."""
         primary = data.primary
@@ -265,7 +279,7 @@ class Run:
             )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
         recorded = data.sources or self._paths_of_config()
-        parts = self._parts(moved)
+        parts = self._parts()
         moved = {name: x for name, x in moved.items() if name not in parts}
         readers: dict[str, TokenReader] = {}
         for source, name in zip(sources, names, strict=True):
@@ -284,18 +298,12 @@ class Run:
                 )
         return readers
 
-    def _parts(self, moved: Mapping[str, Corpus]) -> dict[str, TokenReader]:
+    def _parts(self) -> dict[str, TokenReader]:
         """Return the parts of its sources that a proxy reads; empty for other runs."""
         config = self.config
         if config is None or config.proxy is None:
             return {}
-        named = {"self": config.schedule.primary}
-        paths = {
-            name: tuple(map(absolute, _paths(moved[shown])))
-            for name in config.sources
-            if (shown := named.get(name, name)) in moved
-        }
-        whole = replace(config, sources={**config.sources, **paths})
+        whole = self.with_moved(config)
         try:
             curriculum = open_curriculum(whole)
         except (OSError, ValueError) as error:
@@ -305,6 +313,17 @@ class Run:
             ) from error
         primary = curriculum.primary_streamer
         return {curriculum.primary: primary, **curriculum.mix_streamers}
+
+    def _paths(self, name: str, where: Corpus) -> list[str]:
+        """Return the paths of a source that moved."""
+        if isinstance(where, str | os.PathLike):
+            return [os.fspath(where)]
+        if isinstance(where, list | tuple):
+            return list(cast("Sequence[str]", where))
+        raise RunFolderError(
+            f"{self.path}: source {name!r} is given as a {type(where).__name__}, but "
+            "a config names sources by paths; give its path"
+        )
 
     def _paths_of_config(self) -> dict[str, Any]:
         """Return the paths of the sources, for a run of an earlier release."""
@@ -347,19 +366,3 @@ class Run:
             f"{self.path}: source {name!r} of the run cannot be opened ({error}); "
             f"pass sources={{{name!r}: path}}, or --source {name}=PATH, if it moved"
         )
-
-
-def _paths(where: Corpus) -> list[str]:
-    """Return the paths of a source that moved.
-
-    Raises:
-        RunFolderError: The source is an open reader.
-    """
-    if isinstance(where, str | os.PathLike):
-        return [os.fspath(where)]
-    if isinstance(where, list | tuple):
-        return list(cast("Sequence[str]", where))
-    raise RunFolderError(
-        f"a proxy reads a part of its source, got a {type(where).__name__}; give its "
-        "path"
-    )

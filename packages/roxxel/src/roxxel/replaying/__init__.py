@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.command import aligned
@@ -257,7 +257,7 @@ def replay(
 
     began_s = time.monotonic()
     original = open_run(run, sources)
-    config = _config_of(original, sources)
+    config = _config_of(original)
     chosen = listed(config, without)
     if not chosen:
         raise RunFolderError(
@@ -373,7 +373,7 @@ def _scratch() -> Generator[Path]:
         barrier("replay: every process has read the scratch folder")
 
 
-def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
+def _config_of(run: Run) -> RunConfig:
     """Return the config of a run, with the sources where they are now."""
     config = run.config
     if config is None or config.model is None:
@@ -382,15 +382,7 @@ def _config_of(run: Run, sources: Mapping[str, Corpus] | None) -> RunConfig:
             "config to train by; train runs by `roxxel train CONFIG`, or give "
             "branch_from= and without= in the program"
         )
-    moved: dict[str, tuple[str, ...]] = {}
-    for name, given in (sources or {}).items():
-        paths = [given] if isinstance(given, str | os.PathLike) else given
-        if not isinstance(paths, list | tuple):
-            raise TypeError(f"sources[{name!r}] is {given!r}; give its path")
-        named = "self" if name == run.primary and name not in config.sources else name
-        texts = cast("Sequence[str | os.PathLike[str]]", paths)
-        moved[named] = tuple(map(absolute, texts))
-    return replace(config, sources={**config.sources, **moved})
+    return run.with_moved(config)
 
 
 def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
