@@ -189,6 +189,22 @@ def test_computing_again_changes_neither_loss_nor_gradients(
     check_same(gradients(made(remat=remat)), gradients(model))
 
 
+def num_products(remat: Any) -> int:
+    """Count the matrix products of a gradient."""
+    graphdef, state = nnx.split(made(remat=remat))
+
+    def loss(state: Any, tokens: jax.Array) -> jax.Array:
+        return next_token_loss(nnx.merge(graphdef, state), tokens)[0]
+
+    program = jax.jit(jax.grad(loss)).lower(state, jnp.asarray(TOKENS)).as_text()
+    return program.count("dot_general")
+
+
+def test_a_backward_pass_computes_again_what_remat_says() -> None:
+    # "dots" keeps products with weights, so it repeats those of attention alone.
+    assert num_products("none") < num_products("dots") < num_products("full")
+
+
 @pytest.mark.parametrize(("chunk", "tied"), [(7, True), (8, False), (100, True)])
 def test_chunks_change_neither_loss_nor_gradients(chunk: int, tied: bool) -> None:
     model = made(tied=tied)
