@@ -248,7 +248,7 @@ def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
 
     corpus.write_column("mask", [2], exist="replace")
 
-    with pytest.raises(ShardError, match="is missing, because the column was replaced"):
+    with pytest.raises(ShardError, match=r"is missing.* the column was replaced"):
         reader[0]
     assert corpus.column("mask")[:].tolist() == [2]
 

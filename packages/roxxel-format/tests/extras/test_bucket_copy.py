@@ -144,6 +144,20 @@ def test_a_corpus_in_a_bucket_is_compacted(bucket: Bucket, corpus: Roxxel) -> No
     assert old.verify().ok
 
 
+@pytest.mark.usefixtures("bucket")
+def test_a_reader_of_merged_objects_is_told_of_the_compaction(corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    opened = Roxxel("s3://data/web_*.rox")
+    names = opened.column("id")
+    assert (opened.tokens[0], names[0]) == (corpus.tokens[0], corpus.column("id")[0])
+
+    Roxxel("s3://data/web_*.rox").compact()
+
+    for read in (lambda: opened.tokens[:], lambda: names[:]):
+        with pytest.raises(ShardError, match=r"missing.*compacted.*open the corpus ag"):
+            read()
+
+
 def test_files_that_were_copied_by_hand_stay(bucket: Bucket, corpus: Roxxel) -> None:
     for path in (corpus_folder(corpus)).iterdir():
         if not path.name.startswith("."):

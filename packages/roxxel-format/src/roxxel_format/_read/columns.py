@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from roxxel_format._read.contents import missing_file
+from roxxel_format._read.files import missing_file
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._read.remote import run_later
@@ -200,7 +200,7 @@ class ColumnFiles:
         try:
             file = self._files.open(path, self._table.num_bytes[number])
         except FileNotFoundError as error:
-            raise missing_file(path, "column") from error
+            raise missing_file(path) from error
         self._counts[file.path] = count
         num_bytes = self._table.num_bytes[number]
         is_text = self.dtype.kind == "O"

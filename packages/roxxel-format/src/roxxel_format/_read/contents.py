@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._read.files import missing_file
 from roxxel_format._read.shard import LOCAL, Opening, ShardMap, check_same_type
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import shard_table
@@ -177,7 +178,7 @@ class Contents:
                     if not self.files.discard(file.path):
                         raise
         except FileNotFoundError as error:
-            raise missing_file(path, "corpus") from error
+            raise missing_file(path) from error
 
     def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
         opening = None if file.is_mapped else self._opening(number)
@@ -251,15 +252,6 @@ def listed_contents(
         fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
         files=files,
         earlier=earlier,
-    )
-
-
-def missing_file(path: str, what: str) -> ShardError:
-    """Return the error for a file that is gone; `what` may have been replaced."""
-    return ShardError(
-        f"{path}: the file is missing, because the {what} was replaced, the corpus was "
-        "compacted, or the file was removed; open the corpus again (a compacted one "
-        "has the same values), or restore the file"
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roxxel_format.errors import ShardError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy as np
     import numpy.typing as npt
-
-    from roxxel_format.errors import ShardError
 
 
 class OpenFile(Protocol):
@@ -103,3 +103,12 @@ class Files(Protocol):
     def release(self) -> None:
         """Forget what was prefetched."""
         ...
+
+
+def missing_file(path: str) -> ShardError:
+    """Return the error for a file that a manifest lists and that is gone."""
+    return ShardError(
+        f"{path}: the file is missing, because the corpus was replaced or compacted, "
+        "the column was replaced, or the file was removed; open the corpus again (a "
+        "compacted one has the same values), or restore the file"
+    )

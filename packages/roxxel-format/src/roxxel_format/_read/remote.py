@@ -26,6 +26,7 @@ import numpy as np
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
 
+from roxxel_format._read.files import missing_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -118,7 +119,10 @@ class RemoteFile:
         """Do nothing: nothing reads ahead of a range."""
 
     def _read_span(self, span: tuple[int, int]) -> bytes:
-        answer = _fetcher.take(self._owner, self.path, span, self._timeout_s)
+        try:
+            answer = _fetcher.take(self._owner, self.path, span, self._timeout_s)
+        except FileNotFoundError as error:
+            raise missing_file(self.path) from error
         if not answer.tag:
             raise BucketError(
                 f"{self.path}: the server sends neither an ETag nor a time of the last "
