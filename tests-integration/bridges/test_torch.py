@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import doctest
+import os
 import socket
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from roxxel_curriculum.testing import PositionReader
 from roxxel_curriculum.torch import Steps, step_loader
 from torch.utils.data import DataLoader, DistributedSampler
 
-from .torch_ranks import VOCABULARY, sampler_of, trained_weights
+from .torch_ranks import VOCABULARY, WRAPPERS, sampler_of, trained_weights
 
 if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
@@ -101,14 +102,20 @@ def test_a_batch_that_ranks_cannot_share_is_an_error(sampler: Sampler) -> None:
         step_loader(sampler, 5, 9)
 
 
-def test_two_ranks_train_as_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wrapper", [*WRAPPERS])
+def test_two_ranks_train_as_one_does(wrapper: str, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
+    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
     file = tmp_path / "weights.pt"
-    program = [sys.executable, str(Path(__file__).with_name("torch_ranks.py"))]
+    program = Path(__file__).with_name("torch_ranks.py")
+    command = [sys.executable, str(program), wrapper, str(file)]
 
-    ranks = [subprocess.Popen([*program, rank, "2", port, str(file)]) for rank in "01"]
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **told, "RANK": rank})
+        for rank in "01"
+    ]
 
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     torch.testing.assert_close(torch.load(file), trained_weights())

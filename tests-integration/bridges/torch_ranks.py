@@ -1,6 +1,6 @@
 """Trains a small model: a function for one process, a program for each of several.
 
-python torch_ranks.py RANK WORLD_SIZE PORT FILE
+python torch_ranks.py WRAPPER FILE, with RANK and the like as `torchrun` sets them
 """
 
 # pyright: basic, reportMissingImports=false
@@ -16,6 +16,9 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_curriculum.torch import step_loader
 from torch import distributed
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -42,12 +45,30 @@ def trained_weights(wrap: Any = None) -> torch.Tensor:
     return model.weight.detach()
 
 
-def main(rank: str, world_size: str, port: str, file: str) -> None:
-    distributed.init_process_group(
-        "gloo", f"tcp://127.0.0.1:{port}", rank=int(rank), world_size=int(world_size)
-    )
-    weights = trained_weights(DistributedDataParallel)
-    if rank == "0":
+def sharded(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model with its parameters divided among the ranks, by FSDP."""
+    mesh = init_device_mesh("cpu", (distributed.get_world_size(),))
+    shards = fully_shard(model, mesh=mesh)
+    shards.set_force_sum_reduction_for_comms(True)  # Gloo has no other reduction
+    return shards
+
+
+def prepared(model: torch.nn.Module) -> torch.nn.Module:
+    """Return the model as Accelerate prepares it for the ranks."""
+    from accelerate import Accelerator
+
+    return Accelerator(cpu=True).prepare(model)
+
+
+WRAPPERS = {"ddp": DistributedDataParallel, "fsdp": sharded, "accelerate": prepared}
+
+
+def main(wrapper: str, file: str) -> None:
+    distributed.init_process_group("gloo")
+    weights = trained_weights(WRAPPERS[wrapper])
+    if isinstance(weights, DTensor):
+        weights = weights.full_tensor()
+    if distributed.get_rank() == 0:
         torch.save(weights, file)
     distributed.destroy_process_group()
 
