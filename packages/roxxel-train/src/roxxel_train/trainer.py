@@ -250,9 +250,12 @@ class Trainer:
         return self._session.state.plan()
 
     def preflight(self) -> Preflight:
-        """Compile for every phase; return memory, disk space and problems of a run.
+        """Compile for every phase; return time, memory, disk space and problems.
 
-        This also reads held-out batches, and tries the sinks that send rows away.
+        This also trains a few steps of every batch shape and undoes them, reads
+        held-out batches, and tries the sinks that send rows away. If it finds a
+        problem, no step is timed. The run stays as it is: model and optimizer keep
+        their values, and nothing is saved or logged.
         """
         config, state = self._session.config, self._session.state
         updates = self._session.updates
@@ -271,7 +274,7 @@ class Trainer:
             num_checkpoints = min(num_checkpoints, kept)
         folder = state.folder if config.checkpointer is None else None
         checkpoints = None if folder is None else folder.checkpoints
-        return find_problems(
+        found = find_problems(
             updates.shapes(),
             state.arrays,
             checkpoints if isinstance(checkpoints, Path) else None,
@@ -287,6 +290,7 @@ class Trainer:
                 *self._session.notes,
             ],
         )
+        return self._session.timed(found)
 
     def save(self) -> None:
         """Request a checkpoint of the current run; any thread may call this method.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-from roxxel_store.amounts import short_size
+from roxxel_store.amounts import short_duration, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
     from roxxel_train._step.compiled import CompiledShape
 
+REMEDY = "raise grad_accum_steps, shard the model or use smaller batches"
+"""What to do if a batch does not fit the memory of a device."""
+
 
 @dataclass(frozen=True)
 class Preflight:
-    """The memory and disk space of a run, and problems that would end the run.
+    """The time, memory and disk space of a run, and problems that would end the run.
 
     Attributes:
-        compiled: Compile time and memory for each distinct batch shape.
+        compiled: Compile time, memory and time of a step for each distinct batch shape.
         device_limit_bytes: Memory of the smallest local device; None where JAX does not
             report it, as on a CPU.
         checkpoint_bytes: Size of the arrays of one checkpoint.
@@ -33,6 +36,9 @@ class Preflight:
         notes: One sentence for each batch shape whose rows are replicated over devices
             instead of divided, for each phase that leaves devices idle, and for each
             doubt about the sources and the held-out sets.
+        steps: Steps that the run has yet to train.
+        training_s: Estimated seconds of these steps on this machine, without
+            evaluations, saves and waits for data; None if no step was timed.
     """
 
     compiled: tuple[CompiledShape, ...]
@@ -42,6 +48,8 @@ class Preflight:
     disk_free_bytes: int | None
     problems: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    steps: int = 0
+    training_s: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -51,6 +59,11 @@ class Preflight:
     def __str__(self) -> str:
         """Return one line for each finding."""
         lines = [str(shape) for shape in self.compiled]
+        if self.training_s is not None:
+            lines.append(
+                f"about {short_duration(self.training_s)} for {self.steps:,} steps on "
+                "this machine, without evaluations, saves and waits for data"
+            )
         if self.device_limit_bytes is not None:
             lines.append(f"a device has {short_size(self.device_limit_bytes)}")
         lines.append(f"a checkpoint holds {short_size(self.checkpoint_bytes)}")
@@ -86,8 +99,7 @@ def find_problems(
     problems = [
         f"batches of {' x '.join(map(str, shape.shape))} need about "
         f"{short_size(shape.device_bytes or 0)} on a device that has "
-        f"{short_size(limit)}; raise grad_accum_steps, shard the model or use smaller "
-        "batches"
+        f"{short_size(limit)}; {REMEDY}"
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]

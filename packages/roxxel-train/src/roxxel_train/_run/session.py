@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
+from roxxel_ckpt.coordination import Channel
 from roxxel_loader import device_stream
 
 from roxxel_train._log.logger import WarningForwarder
@@ -20,10 +21,12 @@ from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.profile import Trace
-from roxxel_train._step.compiled import compiling_thread
+from roxxel_train._run.trial import with_times
+from roxxel_train._step.compiled import compiling_thread, is_debugging
 from roxxel_train._step.fed import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._together.processes import Processes
+from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import CONTINUOUS
 from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
@@ -39,12 +42,15 @@ if TYPE_CHECKING:
 
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.machine import Machine
+    from roxxel_train._observe.preflight import Preflight
     from roxxel_train._run.evaluation import Evaluator
     from roxxel_train._run.state import RunState
     from roxxel_train._step.compiled import CompiledAhead, CompiledShape
     from roxxel_train._step.placement import BatchPlacement
     from roxxel_train._together.processes import Request
     from roxxel_train.config import TrainConfig
+
+_PREFLIGHT = Channel("train/preflight")
 
 
 @dataclass(eq=False, repr=False)
@@ -184,6 +190,27 @@ class Session:
         warning = evaluator.metric_warning(self.recorder.metrics())
         if warning is not None:
             self.log.warning(warning)
+
+    @needs_all_processes
+    def timed(self, found: Preflight) -> Preflight:
+        """Add the times of a few steps, which are undone, to what preflight found.
+
+        If a process has found a problem, no process times a step.
+        """
+
+        def agree(what: str, *, ready: bool) -> bool:
+            return _PREFLIGHT.agree(what, lambda: ready, all, self.config.timeout)
+
+        if not agree("preflight", ready=found.ok and not is_debugging()):
+            return found
+        rows = FedRows(self.state.sampler, self.config.grad_accum_steps)
+        with instead_of_set_mesh(self.mesh):
+            found = with_times(
+                found, self.updates, self.shapes, self.state, rows, self.placement
+            )
+        # A process that leaves early would count as one that failed.
+        agree("end of preflight", ready=True)
+        return found
 
     def save_branch(self) -> None:
         """Save the first state of a branch, which then does not need its parent."""

@@ -6,7 +6,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -47,7 +47,7 @@ from roxxel_train._step.step import (
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Generator, Mapping, Sequence
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -71,6 +71,8 @@ class RunState:
         best_metric: The metric that ranks the checkpoints in the run's own folder.
         arrays: The live arrays; the next update donates them.
         step: Updates done.
+        found_step: Updates done when the trainer was made, before `restore` sets
+            `step`.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
         last_row: The last metrics row when the restored checkpoint was saved, as from
             `Logger.last_row`; None if unknown.
@@ -137,7 +139,7 @@ class RunState:
         self._is_lost = False
         self._finite_program: Future[Any] | None = None
         self.origin: Origin | Given | None = None
-        newest_step, self._past, measured = self._find_past(config)
+        self.found_step, self._past, measured = self._find_past(config)
         self.curriculum = curriculum
         try:
             self.sampler = curriculum.sampler(
@@ -145,9 +147,9 @@ class RunState:
             )
         except StateMismatch as error:
             raise self._mismatch(error) from error
-        if newest_step > self.sampler.total_steps:
+        if self.found_step > self.sampler.total_steps:
             raise RunMismatchError(
-                f"the run has done {newest_step} steps but the curriculum has "
+                f"the run has done {self.found_step} steps but the curriculum has "
                 f"only {self.sampler.total_steps}; give as many steps or more, or "
                 "another save_path"
             )
@@ -313,6 +315,24 @@ class RunState:
             )
         self.arrays = self.arrays | take(self.model, self.optimizer)
         return self.step
+
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Undo what updates inside the block do to the arrays.
+
+        The values wait in the host's memory, so the block needs no more memory on the
+        device than training.
+        """
+        places = jax.tree.map(lambda x: x.sharding, self.arrays)
+        host = jax.tree.map(lambda x: x.with_memory_kind("pinned_host"), places)
+        kept = jax.device_put(self.arrays, host, may_alias=False)
+        try:
+            yield
+        finally:
+            for array in jax.tree.leaves(self.arrays):
+                array.delete()
+            self.arrays = jax.device_put(kept, places)
+            self.show()
 
     def show(self) -> None:
         """Put the newest arrays into the user's objects, without a copy."""

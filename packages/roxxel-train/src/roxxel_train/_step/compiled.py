@@ -71,19 +71,25 @@ class CompiledShape:
         seconds: Duration of the compilation.
         device_bytes: Estimated memory that the program needs on each device, including
             the model and its optimizer; None if the compiler gives no estimate.
+        step_s: Seconds of one step on this machine; None if it was not timed.
     """
 
     shape: tuple[int, ...]
     seconds: float
     device_bytes: int | None
+    step_s: float | None = None
 
     def __str__(self) -> str:
         """Return the cost as one line."""
         rows, columns = self.shape
         line = f"compiled for batches of {rows} x {columns} in {self.seconds:.1f} s"
-        if self.device_bytes is None:
-            return line
-        return f"{line}; about {short_size(self.device_bytes)} a device"
+        if self.device_bytes is not None:
+            line += f"; about {short_size(self.device_bytes)} a device"
+        if self.step_s is not None:
+            # A step may take milliseconds or minutes.
+            digits = f"{self.step_s:.2g}" if self.step_s < 10 else f"{self.step_s:.0f}"
+            line += f"; about {digits} s a step"
+        return line
 
 
 class CompiledAhead:

@@ -77,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preflight",
         action="store_true",
         help=(
-            "check everything, compile every phase, print time, memory and disk space, "
-            "and exit"
+            "check everything, compile every phase, try a few steps, print how long "
+            "the run takes here with its memory and disk space, and exit"
         ),
     )
     add_launch_arguments(parser)
