@@ -72,16 +72,17 @@ def test_an_edit_inside_a_phase_leaves_the_batches_before_it(tmp_path: Path) -> 
     assert batches(natural, range(6)) != batches(first.sampler, range(6))
 
 
-def test_a_run_without_the_record_gives_the_steps_of_its_newest_checkpoint(
-    tmp_path: Path,
-) -> None:
-    one = trainer(tmp_path)
-    one.run()
-    (tmp_path / "run" / "data.json").unlink()
+def test_the_next_start_writes_a_record_that_is_missing(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+    record = tmp_path / "run" / "data.json"
+    content = record.read_bytes()
+    record.unlink()
 
-    data = run_data(tmp_path / "run")
+    with pytest.raises(FileNotFoundError, match=r"no data\.json.*start the run again"):
+        run_data(tmp_path / "run")
 
-    assert (data.sources, data.state) == ({}, one.sampler.state(10))
+    trainer(tmp_path).run()
+    assert record.read_bytes() == content
 
 
 def test_a_reader_without_a_path_is_recorded_as_none(tmp_path: Path) -> None:

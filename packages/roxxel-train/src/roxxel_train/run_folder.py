@@ -268,17 +268,15 @@ class RunFolder:
         """Return `run_data` of the run: its sources, and what it read and will read.
 
         Raises:
-            RunFolderError: The folder holds neither `run.json` nor a checkpoint.
+            RunFolderError: The folder holds neither `run.json` nor a checkpoint, or
+                lacks `data.json`.
             RunMismatchError: A file of the run is damaged or of another version.
             CheckpointError: All checkpoints are damaged.
         """
         try:
             return run_data(self.path)
         except FileNotFoundError as error:
-            raise RunFolderError(
-                f"{self}: holds neither {RECORD} nor a checkpoint, so it does not "
-                "record what was read; give the folder of a run"
-            ) from error
+            raise RunFolderError(str(error)) from error
 
     def rows(self) -> tuple[list[dict[str, Any]], int]:
         """Return the rows of `metrics.jsonl`, and the number of damaged lines.

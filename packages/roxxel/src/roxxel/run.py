@@ -133,8 +133,7 @@ class Run:
 
         The batch of a past step is the one that was trained, even if the schedule was
         edited or a corpus has grown since. Later steps follow the plan of the last
-        start. If an earlier release trained the run, the sampler ends at the newest
-        checkpoint.
+        start.
 
         Args:
             fields: As for `Curriculum.sampler`.
@@ -278,12 +277,11 @@ class Run:
                 f"its sources are {', '.join(map(repr, names))}"
             )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
-        recorded = data.sources or self._paths_of_config()
         parts = self._parts()
         moved = {name: x for name, x in moved.items() if name not in parts}
         readers: dict[str, TokenReader] = {}
         for source, name in zip(sources, names, strict=True):
-            where = moved.get(name, recorded.get(source))
+            where = moved.get(name, data.sources.get(source))
             if where is None and name in parts:
                 where = parts[name]
             if where is None and self.config is not None:
@@ -324,16 +322,6 @@ class Run:
             f"{self.path}: source {name!r} is given as a {type(where).__name__}, but "
             "a config names sources by paths; give its path"
         )
-
-    def _paths_of_config(self) -> dict[str, Any]:
-        """Return the paths of the sources, for a run of an earlier release."""
-        config = self.config
-        if config is None:
-            return {}
-        return {
-            name: [str(config.corpus(text)) for text in texts]
-            for name, texts in config.sources.items()
-        }
 
     def _foreign(self, name: str) -> TokenReader | None:
         """Return the reader of a source whose config names another format, or None."""

@@ -30,8 +30,8 @@ def write_configs(configs: Iterable[RunConfig]) -> None:
 
 def is_complete(config: RunConfig, total_steps: int) -> bool:
     """Return whether a run has saved its last step."""
-    folder = RunFolder(str(config.run_folder))
-    return folder.holds_run and folder.data().trained["step"] == total_steps
+    state = RunFolder(str(config.run_folder)).state()
+    return state is not None and state["step"] == total_steps
 
 
 def train(config: RunConfig) -> None:

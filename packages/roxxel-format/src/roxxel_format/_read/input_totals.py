@@ -48,8 +48,7 @@ def input_totals(
     merged has none, because its last shard may hold more than belongs to it.
 
     `metadata_of` returns the metadata of a shard, and is called for every shard. Shards
-    that an earlier release wrote, or that were not written from files, record no
-    inputs.
+    that were not written from files record no inputs.
     """
     if contents.earlier is not None:
         return []

@@ -147,15 +147,13 @@ class WriteOptions:
             separator = {"bytes": separator.hex()}
         recorded = {
             "separator": separator,
+            "special_tokens": self.special_tokens,
             "block_size": self.block_size,
             "max_shard_bytes": self.max_shard_bytes,
             "dtype": self.dtype_name,
             "vocab_size": self.vocab_size,
             "tokenizer": tokenizer_identity,
         }
-        # Omitted if False, so that records of earlier releases compare equal.
-        if self.special_tokens:
-            recorded["special_tokens"] = True
         if self.pack is not None:
             recorded["pack"] = self.pack
         return {**recorded, **self.fields.recorded, **self.also}

@@ -112,10 +112,8 @@ class RunData:
 
     Attributes:
         sources: Location of each source at the last start of the run: an absolute path,
-            a list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty
-            for a run of an earlier release, which did not record locations.
-        state: `Sampler.state` at the last step that the last start planned. For a run
-            of an earlier release, at the newest checkpoint.
+            a list of paths, or a URL; None for a reader that is not a `Roxxel`.
+        state: `Sampler.state` at the last step that the last start planned.
         trained: `data_state` of the run, which determines the trained batches.
         primary: Name of the primary source at the last start. `sources` and the states
             call the primary `"self"`.
@@ -142,7 +140,8 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
         path: As for `data_state`, but not the folder of checkpoints.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run.
+        FileNotFoundError: The folder does not hold a run, or lacks `data.json`: then
+            its first start ended before training began, or somebody removed the file.
         RunMismatchError: A file of the run is damaged or of another version.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
@@ -152,7 +151,10 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
     trained = data_state(folder)
     record = find_record(folder / DATA, RECORD_OF_DATA)
     if record is None:
-        return RunData({}, trained, trained)
+        raise FileNotFoundError(
+            f"{path}: holds no {DATA}, which records where the corpora are and what is "
+            "planned; start the run again, which writes the file before it trains"
+        )
     primary = record.get("primary", "self")
     if not isinstance(primary, str) or not primary:
         raise RunMismatchError(
