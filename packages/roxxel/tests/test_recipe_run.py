@@ -85,6 +85,7 @@ def test_a_run_is_extended_and_a_branch_cools_down(config: Path) -> None:
     assert rates(run)[8:] == pytest.approx([1, 1, 2 / 3, 1 / 3])
     assert "step 8: the learning rate of the next update is 1;" in warnings(run)
     assert "it would be 0." in warnings(run)
+    assert "branch from a checkpoint before the decay" in warnings(run)
 
     change = ["save_path=cool", "phases.0.steps=8", "model_args.decay_from=4"]
     sets = [x for each in change for x in ("--set", each)]
@@ -93,6 +94,26 @@ def test_a_run_is_extended_and_a_branch_cools_down(config: Path) -> None:
     assert main(["train", str(without), *sets, "--branch", f"{run}@4"]) == 0
     assert rates(branch) == pytest.approx([1, 0.75, 0.5, 0.25])
     assert "learning rate" not in warnings(branch)
+
+
+def test_a_run_that_goes_on_after_its_decay_says_so_once(config: Path) -> None:
+    run = config.parent / "run"
+    fixed = ["--set", "model_args.total_steps=8"]
+
+    def lines() -> list[str]:
+        texts = [each.text for each in RunFolder(run).log()]
+        return [text for text in texts if "has decayed" in text]
+
+    assert main(["train", str(config), *fixed]) == 0
+    assert lines() == []
+
+    assert main(["train", str(config), *fixed, "--set", "phases.0.steps=12"]) == 0
+    (line,) = lines()
+    assert "decayed to 0 by step 8, and stays there for 4 steps" in line
+    assert "branch from a checkpoint before the decay" in line
+
+    assert main(["train", str(config), *fixed, "--set", "phases.0.steps=12"]) == 0
+    assert len(lines()) == 1
 
 
 def test_held_out_losses_and_the_model_of_a_run_are_of_the_averaged_weights(

@@ -106,7 +106,8 @@ class TrainConfig:
         optimizer: The `nnx.Optimizer` of `model`; omitted if `model` is a function. If
             its class has a method `averaged(model)` that returns parameters, held-out
             losses are those of these parameters. If it has `rate_at(step)`, the log
-            tells when a start changes the learning rate of the next update.
+            tells when a start changes the learning rate of the next update, and when
+            the run goes on after its decay.
         curriculum: The data, the blend and the batch shape of every step.
         loss_fn: A function `(model, batch)`. `batch` has shape `(batch_size, seq_len)`
             and dtype int32. The function returns a scalar, a tuple or list whose first

@@ -157,6 +157,14 @@ class OwnFolder:
             found.add(last[1])
         return found
 
+    @property
+    def planned(self) -> dict[str, Any] | None:
+        """State of the data as the last start planned it; None if unknown."""
+        with suppress(RunMismatchError):  # damaged: this start writes the file again
+            record = find_record(self.path / DATA, RECORD_OF_DATA)
+            return None if record is None else record["state"]
+        return None
+
     def write_data(self, record: Mapping[str, Any]) -> None:
         """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, RECORD_OF_DATA, record)

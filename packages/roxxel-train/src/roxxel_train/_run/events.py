@@ -9,6 +9,7 @@ of update k is read, after the metrics row of this update.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from heapq import merge
 from itertools import pairwise
@@ -20,7 +21,7 @@ from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_curriculum import Curriculum, MixPlan, Plan, Sampler
@@ -161,11 +162,43 @@ def changed_rate(before: float | None, now: float | None, step: int) -> str | No
     """
     if before is None or now is None or isclose(before, now, rel_tol=1e-6):
         return None
-    return (
+    line = (
         f"step {step}: the learning rate of the next update is {now:.4g}; with the "
         f"settings of the checkpoint it would be {before:.4g}. The schedule changed, "
         "or follows the new end of the run"
     )
+    if now < before:
+        return line
+    return (
+        f"{line}. A rate that rises undoes some of its decay, so the loss may rise "
+        "first; to avoid this, branch from a checkpoint before the decay"
+    )
+
+
+def ended_rate(
+    rate_at: Callable[[int], float], start: int, total: int
+) -> Iterator[str]:
+    """Yield a line if the learning rate has decayed long before the run ends.
+
+    `rate_at` maps a number of updates to the rate of the next. The line is about the
+    updates after `start`, and `total` is the number of all.
+    """
+    final = float(rate_at(total - 1))
+
+    def is_final(step: int) -> bool:
+        return isclose(rate_at(step), final, rel_tol=1e-6)
+
+    end = start + bisect_left(range(start, total - 1), x=True, key=is_final)
+    left = total - end
+    # A few of the earlier rates tell a decay from a rate that was always this one.
+    earlier = (rate_at(end * part // 64) for part in range(64))
+    if left > max(1, total // 100) and max(map(float, earlier)) > final * (1 + 1e-6):
+        yield (
+            f"the learning rate has decayed to {final:.4g} by step {end}, and stays "
+            f"there for {left} steps; let the schedule end at step {total} if that is "
+            "not what you want"
+            + ("" if end > start else ", and branch from a checkpoint before the decay")
+        )
 
 
 def unread_masks(curriculum: Curriculum, sampler: Sampler) -> str | None:

@@ -32,7 +32,7 @@ from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -347,8 +347,19 @@ class Session:
         """Log what may be wrong with the run, and what its shapes cost."""
         for problem in self.warnings:
             self.log.warning(problem)
-        for note in (*plan.notes_on_longest, *self.notes):
+        for note in (*self._notes_on_plan(plan), *self.notes):
             self.log.info(note)
+
+    def _notes_on_plan(self, plan: Plan) -> Iterator[str]:
+        """Yield what a plan costs that the last start has not planned."""
+        state, total = self.state, plan.total_steps
+        is_begun = state.step > state.first_step and state.folder is not None
+        planned = state.folder.planned if is_begun and state.folder else None
+        past = [] if planned is None else planned["phases"]
+        if not {x.seq_len for x in plan.phases} <= {x["seq_len"] for x in past}:
+            yield from plan.notes_on_longest
+        if state.rate_at is not None and (planned is None or planned["step"] != total):
+            yield from events.ended_rate(state.rate_at, state.step, total)
 
     def _restored_rows(self, start: int) -> list[str]:
         """Let the metrics end with those of `start`; return lines about the changes."""

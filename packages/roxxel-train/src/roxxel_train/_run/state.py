@@ -47,7 +47,7 @@ from roxxel_train._step.step import (
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
@@ -185,8 +185,12 @@ class RunState:
     @property
     def next_rate(self) -> float | None:
         """Learning rate of the next update; None if the optimizer does not tell it."""
-        rate_at = getattr(self.optimizer, "rate_at", None)
-        return None if rate_at is None else float(rate_at(self.step))
+        return None if self.rate_at is None else float(self.rate_at(self.step))
+
+    @property
+    def rate_at(self) -> Callable[[int], float] | None:
+        """The optimizer's learning rate after a number of updates; None if unknown."""
+        return getattr(self.optimizer, "rate_at", None)
 
     @property
     def skipped(self) -> int:
