@@ -27,8 +27,9 @@ class Output:
     """A new file. After an error or an interrupt, every further write raises.
 
     If a `with` block ends without `publish` or `rename`, the output removes the draft.
-    `draft` is a path that the caller uses for this output alone; for None, the output
-    creates a draft that no other writer uses. `sync_s` is the seconds spent flushing to
+    `draft` is a path that the caller uses for this output alone, and that the output
+    removes from then on; for None, the output creates a draft that no other writer
+    uses. `sync_s` is the seconds spent flushing to
     the disk.
 
     Example:
@@ -49,11 +50,15 @@ class Output:
         self._is_broken = False
         self._is_named = False
         self.sync_s = 0.0
-        check_output(path)
         try:
+            check_output(path)
             self.draft = _new_draft(path) if draft is None else draft
             self._file = self.draft.open("wb", buffering=0)
         except OSError as error:
+            if draft is not None:
+                draft.unlink(missing_ok=True)
+            if error.filename is None:
+                raise
             raise OSError(error.errno, error.strerror, str(path)) from error
 
     def write(self, data: bytes | memoryview) -> None:

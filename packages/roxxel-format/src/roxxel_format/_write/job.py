@@ -159,8 +159,8 @@ def write_shards(
         place: The place of the corpus.
         options: The arguments of the write.
         intake: Converts the documents.
-        new_path: Returns the path of the next shard in a folder, and its draft if the
-            caller created it.
+        new_path: Returns the path of the next shard in a folder, and its draft if that
+            claims the name.
         documents: The documents; with `ending`, rows with an origin.
         ending: Returns metadata for the last shard, after the last document.
         arrange: Returns the documents to write in another order.
@@ -169,19 +169,11 @@ def write_shards(
     Returns:
         The shards; none if there are no documents.
     """
-    drafts: list[Path] = []
     with place.files.stage() as folder:
-
-        def next_path() -> tuple[Path, Path | None]:
-            path, draft = new_path(folder.path)
-            if draft is not None:
-                drafts[:] = [draft]
-            return path, draft
-
         columns = NewColumns(options.fields, place.name, folder.publish)
         series = ShardSeries(
             place.pattern,
-            next_path,
+            lambda: new_path(folder.path),
             options,
             intake,
             {},
@@ -194,8 +186,6 @@ def write_shards(
             return NewShards()
         except BaseException:
             series.abort()
-            for draft in drafts:
-                draft.unlink(missing_ok=True)
             if discards:
                 paths = [*series.paths, *columns.paths]
                 place.discard_unlisted(path.name for path in paths)

@@ -146,12 +146,12 @@ class ShardSeries:
     def _writer_of_bin(self, unit: int, num_parts: int) -> ShardWriter:
         """Return the writer of the shard that has room for one more bin."""
         limit = self._options.max_shard_bytes
-        writer = self._writer = self._writer or self._new_shard()
+        writer = self._writer or self._new_shard()
         if limit is None or writer.size_with(unit) + 8 * num_parts <= limit:
             return writer
         if writer.num_documents:
             self._close_shard()
-            writer = self._writer = self._new_shard()
+            writer = self._new_shard()
         needed = writer.size_with(unit) + 8 * num_parts
         if needed > limit:
             raise ValueError(
@@ -239,20 +239,19 @@ class ShardSeries:
             self._columns.abort()
 
     def _add(self, document: Tokens, row: EncodedRow | None = None) -> None:
-        if self._writer is None:
-            self._writer = self._new_shard()
+        writer = self._writer or self._new_shard()
         limit = self._options.max_shard_bytes
-        length = document.size + self._writer.separator_length
-        if limit is None or self._writer.size_with(length) <= limit:
-            self._append(self._writer, document, row)
+        length = document.size + writer.separator_length
+        if limit is None or writer.size_with(length) <= limit:
+            self._append(writer, document, row)
             return
-        if self._writer.num_documents:
+        if writer.num_documents:
             self._close_shard()
-            self._writer = self._new_shard()
-            if self._writer.size_with(length) <= limit:
-                self._append(self._writer, document, row)
+            writer = self._new_shard()
+            if writer.size_with(length) <= limit:
+                self._append(writer, document, row)
                 return
-        self._add_in_parts(self._writer, document, row, limit)
+        self._add_in_parts(writer, document, row, limit)
 
     def _append(
         self,
@@ -294,7 +293,7 @@ class ShardSeries:
             self._append(writer, document, row, start, stop)
             start = stop
             self._close_shard()
-            self._writer = writer = self._new_shard()
+            writer = self._new_shard()
             writer.mark_first_as_continued()
         self._append(writer, document, row, start)
 
@@ -310,9 +309,8 @@ class ShardSeries:
         if self._intake.recorded_tokenizer is not None:
             metadata["tokenizer"] = self._intake.recorded_tokenizer
         path, draft = self._new_path()
-        if self._columns is not None:
-            self._columns.begin(path)
-        return ShardWriter(
+        # Assigned at once, so that `abort` removes the draft whatever fails next.
+        self._writer = writer = ShardWriter(
             path,
             name,
             block_size=self._options.block_size,
@@ -322,6 +320,9 @@ class ShardSeries:
             first_document=self.num_documents,
             draft=draft,
         )
+        if self._columns is not None:
+            self._columns.begin(path)
+        return writer
 
     def _close_shard(self) -> None:
         writer = self._writer

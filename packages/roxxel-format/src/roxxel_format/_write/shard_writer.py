@@ -13,6 +13,7 @@ import json
 import zlib
 from array import array
 from bisect import bisect_right
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -63,8 +64,9 @@ class ShardWriter:
         vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
         metadata: JSON values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
-        draft: A file that the caller created for this shard alone. Default: a new file
-            with a hidden name beside the shard.
+        draft: A file that the caller created for this shard alone; removed if the
+            writer cannot begin. Default: a new file with a hidden name beside the
+            shard.
 
     Example:
         >>> with ShardWriter("written.rox", "uint16", separator=(0,)) as writer:
@@ -85,37 +87,36 @@ class ShardWriter:
         first_document: int = 0,
         draft: Path | None = None,
     ) -> None:
-        check_block_size(block_size)
-        if len(separator) > MAX_SEPARATOR_LENGTH:
-            raise ValueError(
-                f"separator has {len(separator)} items, more than "
-                f"{MAX_SEPARATOR_LENGTH}; use a shorter separator"
-            )
-        name = dtypes.stored_name(dtype)
         self.path = Path(path)
-        self.metadata: dict[str, Any] = dict(metadata or {})
-        # Room for metadata that is added before the shard is closed.
-        self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
-        self._head = Head(name, block_size, len(separator))
-        self._dtype = dtypes.stored_dtype(name)
-        self._caster = casting.Caster(name, vocab_size)
-        self._separator = self._caster.separator(separator)
-        self._first_document = first_document
-        self._flags = 0
-        self._ends = array("Q")
-        self._num_flushed = 0
-        self._checksums = array("I")
-        self._carry = bytearray()
-        self._staged = self._dtype
-        self._stage: Tokens = np.empty(0, self._dtype)
-        self._stage_separator = self._separator
-        self._layout: Layout | None = None
         self._output = Output(self.path, draft)
-        try:
+        with ExitStack() as failed:
+            failed.callback(self._output.abort)
+            check_block_size(block_size)
+            if len(separator) > MAX_SEPARATOR_LENGTH:
+                raise ValueError(
+                    f"separator has {len(separator)} items, more than "
+                    f"{MAX_SEPARATOR_LENGTH}; use a shorter separator"
+                )
+            name = dtypes.stored_name(dtype)
+            self.metadata: dict[str, Any] = dict(metadata or {})
+            # Room for metadata that is added before the shard is closed.
+            self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
+            self._head = Head(name, block_size, len(separator))
+            self._dtype = dtypes.stored_dtype(name)
+            self._caster = casting.Caster(name, vocab_size)
+            self._separator = self._caster.separator(separator)
+            self._first_document = first_document
+            self._flags = 0
+            self._ends = array("Q")
+            self._num_flushed = 0
+            self._checksums = array("I")
+            self._carry = bytearray()
+            self._staged = self._dtype
+            self._stage: Tokens = np.empty(0, self._dtype)
+            self._stage_separator = self._separator
+            self._layout: Layout | None = None
             self._output.write(self._head.pack())
-        except BaseException:
-            self.abort()
-            raise
+            failed.pop_all()
 
     @property
     def sync_s(self) -> float:
