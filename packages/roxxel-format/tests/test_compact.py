@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
+from roxxel_store import output
+from roxxel_store.files import draft_path, sync_folder
 
 from .helpers import corpus_of, documents_of, names_in
 
@@ -324,6 +326,25 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     else:
         pytest.fail("the compaction never ended")
     assert outcomes == {1, 3}
+
+
+def test_a_compaction_removes_no_draft_that_another_write_begins(
+    tmp_path: Path,
+) -> None:
+    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
+    shard = tmp_path / "c_00002.rox"
+    drafts: list[Path] = []
+
+    def begin_another(folder: Path) -> None:
+        sync_folder(folder)
+        if shard.exists() and not drafts:
+            drafts.append(draft_path(shard))
+            drafts[0].touch()
+
+    with mock.patch.object(output, "sync_folder", begin_another):
+        corpus.compact()
+
+    assert drafts[0].exists()
 
 
 def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(

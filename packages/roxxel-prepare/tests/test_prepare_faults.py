@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from roxxel_format import Roxxel
+from roxxel_format.writing import Place
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 COMMAND = sys.executable, "-m", "roxxel_prepare"
+
+
+class Killed(BaseException):
+    """Ends a program where it is raised."""
 
 
 def run(*arguments: object) -> int:
@@ -323,3 +329,25 @@ def test_an_error_of_a_library_is_one_sentence(
     error = capsys.readouterr().err
     assert ("memory" if kind is MemoryError else "what failed") in error
     assert error.count("\n") == 1
+
+
+def test_a_command_killed_after_its_commit_adds_nothing_after_a_compaction(
+    tmp_path: Path,
+) -> None:
+    one, two = lines(tmp_path / "a.jsonl", 9, 1), lines(tmp_path / "b.jsonl", 9, 2)
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    options = ["--separator", "0", "--exist", "append", "--unit-bytes", "1"]
+    command = ["write", corpus.filepath, one, two, *options]
+    assert run("write", corpus.filepath, one, *options) == 0
+    with (
+        mock.patch.object(Place, "discard", side_effect=Killed),
+        pytest.raises(Killed),
+    ):
+        run(*command)
+    tokens = corpus.tokens[:].tolist()
+
+    assert Roxxel(corpus.filepath).compact().num_merged == 9
+    assert run(*command) == 0
+
+    assert Roxxel(corpus.filepath).tokens[:].tolist() == tokens
+    assert Roxxel(corpus.filepath).compact().num_shards == 1

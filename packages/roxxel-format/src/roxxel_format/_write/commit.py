@@ -175,8 +175,14 @@ def unfinished_job(
     """
     if plan is None:
         return None
-    job: str = PLAN.parse(plan, folder + name.plan.name)["job"]
+    job = job_of_plan(name, plan, folder)
     return None if job in map(name.job_of, manifest.shards.names) else job
+
+
+def job_of_plan(name: CorpusName, plan: bytes, folder: str) -> str:
+    """Return the job (digest) of a plan; raise ManifestError for a damaged plan."""
+    job: str = PLAN.parse(plan, folder + name.plan.name)["job"]
+    return job
 
 
 def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:

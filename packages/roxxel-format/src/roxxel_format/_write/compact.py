@@ -1,9 +1,12 @@
 """Merge the small shards of a corpus into large ones.
 
 Consecutive shards are merged; a full shard, or one that nothing can join, stays the
-file that it is. Tokens, documents and columns do not change. So every earlier version
-is still the beginning of the corpus, and the new manifest keeps its fingerprint and its
-counts: whoever began with it, such as a run that resumes, reads on.
+file that it is. So does a shard of a preparation whose plan is still there: when that
+command is repeated, it learns from the names of its shards that they are committed.
+
+Tokens, documents and columns do not change. So every earlier version is still the
+beginning of the corpus, and the new manifest keeps its fingerprint and its counts:
+whoever began with it, such as a run that resumes, reads on.
 
 The new shards are committed as one version, and only then are the old files deleted. An
 append that was committed meanwhile stays: its shards follow the merged ones.
@@ -44,7 +47,7 @@ from roxxel_format._write.place import place_of
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -116,7 +119,7 @@ def compact(
         contents = open_corpus(filepath, None, timeout_s)
         manifest = contents.manifest
         assert manifest is not None  # noqa: S101 - a place with a manifest
-        groups = _groups(manifest, max_shard_bytes)
+        groups = _groups(manifest, max_shard_bytes, place.planned_shards(manifest))
         new = _NewFiles(place, contents, manifest, groups, progress)
         if not new.merged:
             return _result(manifest, groups, 0)
@@ -127,7 +130,8 @@ def compact(
         except BaseException:
             place.discard_unlisted(new.sizes)
             raise
-        place.discard(manifest.file_names() - committed.file_names())
+        # An append whose answer was lost may have listed a file again.
+        place.discard_unlisted(manifest.file_names() - committed.file_names())
     return _result(committed, groups, sum(new.sizes.values()))
 
 
@@ -143,19 +147,23 @@ def _result(manifest: Manifest, groups: Sequence[range], num_bytes: int) -> Comp
     )
 
 
-def _groups(manifest: Manifest, max_shard_bytes: int) -> list[range]:
+def _groups(
+    manifest: Manifest, max_shard_bytes: int, kept: Container[str]
+) -> list[range]:
     """Return consecutive shards to merge, in order; a group of one shard stays.
 
     A shard of half the size or more is full: to join it, all of it had to be copied for
-    each small shard after it. Shards with different columns are not merged.
+    each small shard after it. Shards with different columns are not merged, and those
+    in `kept` stay as if they were full.
     """
     groups: list[range] = []
     size, columns = 0, ()
-    for number, num_bytes in enumerate(manifest.shards.num_bytes):
+    rows = zip(manifest.shards.names, manifest.shards.num_bytes, strict=True)
+    for number, (name, num_bytes) in enumerate(rows):
         present = tuple(
             bool(table.names[number]) for table in manifest.columns.values()
         )
-        is_full = num_bytes >= max_shard_bytes / 2
+        is_full = num_bytes >= max_shard_bytes / 2 or name in kept
         joins = groups and not is_full and present == columns
         if joins and size + num_bytes <= max_shard_bytes:
             groups[-1] = range(groups[-1].start, number + 1)
@@ -200,14 +208,9 @@ class _NewFiles:
         new_path = self._place.new_shards()
         with self._place.files.stage() as folder:
             for group in self.merged:
-                path, draft = new_path(folder.path)
-                try:
-                    layout = self._write_shard(path, draft, group)
-                    self.sizes[path.name] = layout.sections.stop
-                    folder.publish(path)
-                finally:
-                    if draft is not None:
-                        draft.unlink(missing_ok=True)
+                layout, path = self._write_shard(group, new_path, folder.path)
+                self.sizes[path.name] = layout.sections.stop
+                folder.publish(path)
                 self._rows[group.start] = shard_table([path.name], [layout])
                 for name, table in self._manifest.columns.items():
                     if table.names[group.start] is not None:
@@ -256,15 +259,22 @@ class _NewFiles:
         names, sizes, digests = zip(*files, strict=True)
         return ColumnTable(table.per, table.dtype, names, sizes, digests)
 
-    def _write_shard(self, path: Path, draft: Path | None, group: range) -> Layout:
+    def _write_shard(
+        self,
+        group: range,
+        new_path: Callable[[Path], tuple[Path, Path | None]],
+        folder: Path,
+    ) -> tuple[Layout, Path]:
         manifest, contents = self._manifest, self._contents
         block_size = contents.open_shard(group.start).layout.head.block_size
+        metadata = self._metadata(group)
+        path, draft = new_path(folder)
         writer = ShardWriter(
             path,
             manifest.dtype_name,
             block_size=block_size,
             separator=manifest.separator if manifest.bins is None else (),
-            metadata=self._metadata(group),
+            metadata=metadata,
             draft=draft,
         )
         try:
@@ -278,7 +288,7 @@ class _NewFiles:
                 first = self._extend(writer, number, first, joins=joins)
             if flags[group[-1]] & LAST_CONTINUES:
                 writer.mark_last_as_continued()
-            return writer.close()
+            return writer.close(), path
         except BaseException:
             writer.abort()
             raise
@@ -392,6 +402,8 @@ def _commit(place: Place, manifest: Manifest, new: _NewFiles) -> Manifest:
     """
     while True:
         current = place.begin(replaces=False).manifest
+        if new.sizes.keys() <= current.file_names():
+            return current  # Committed by us, and the answer was lost.
         if not _continues(current, manifest):
             raise FileExistsError(
                 f"{place.manifest}: another write replaced the corpus or a column "

@@ -42,6 +42,7 @@ from roxxel_format._write.commit import (
     find_committed,
     has_files,
     is_other_json,
+    job_of_plan,
     leftovers,
     read_committed,
     remove_idle_locks,
@@ -181,6 +182,18 @@ class Place(ABC):
     @abstractmethod
     def clean(self, *, abandon: bool) -> list[str]:
         """Remove and return the leftovers; see `Roxxel.remove_leftovers`."""
+
+    def planned_shards(self, manifest: Manifest) -> set[str]:
+        """Return the shards of a manifest whose preparation left its plan.
+
+        The program that committed them was killed before it removed the plan, or is
+        about to. Raises ManifestError for a damaged plan.
+        """
+        plan = self.read(self.name.plan.name)
+        if plan is None:
+            return set()
+        job = job_of_plan(self.name, plan, self.folder)
+        return {each for each in manifest.shards.names if self.name.job_of(each) == job}
 
     def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
         """Return the shards that a manifest lists: all, or those of one job."""

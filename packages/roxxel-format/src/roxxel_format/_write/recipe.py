@@ -156,15 +156,15 @@ class Recipe:
 
         Raises:
             FileExistsError: Another write was committed first, and this write does not
-                append.
+                append; or the shards were merged before the answer came.
             FileNotFoundError: A file is missing.
             NoDocumentsError: There are no shards.
         """
         if not len(new):
             raise NoDocumentsError(place.pattern)
         recipe = self.decided(new.dtype, new.kind)
-        place.check_present(new.sizes)
         while True:
+            place.check_present(new.sizes)
             found = place.found
             manifest = recipe._extended(found, new, place)  # noqa: SLF001 - of self
             place.is_uncertain = True
@@ -176,6 +176,14 @@ class Recipe:
                 # Committed already: by us, and the answer was lost, or by another
                 # process of this write.
                 return place.summary(new, started)
+            if manifest.fingerprint in place.found.earlier.fingerprints:
+                # Names cannot tell any more whose documents were merged.
+                raise FileExistsError(
+                    f"{place.manifest}: was compacted during this commit, which may "
+                    "have taken effect; compare the corpus with `roxxel-format info` "
+                    "before you write again, because an append would add the "
+                    "documents twice"
+                )
             if not self.appends:
                 raise FileExistsError(
                     f"{place.manifest}: another write was committed first, {lost}"

@@ -1,0 +1,76 @@
+"""Commits whose answer is lost, while another process appends or compacts."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+from roxxel_format import Roxxel
+from roxxel_store import client
+
+from .buckets import Bucket, running_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+URL = "s3://data/c_*.rox"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with running_bucket(tmp_path_factory.mktemp("bucket")) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def bucket(server: Bucket) -> Bucket:
+    shutil.rmtree(server.folder)
+    server.folder.mkdir()
+    for token in (1, 2, 3):
+        append(token)
+    return server
+
+
+def append(token: int) -> None:
+    options: dict[str, Any] = {"dtype": "uint16", "separator": 0, "exist": "append"}
+    Roxxel(URL).write([[token] * 5], **options)
+
+
+def losing_the_answer(meanwhile: Callable[[], object]) -> Any:
+    """Lose the answer of the next commit, and repeat the request after `meanwhile`."""
+    replace = client.Bucket.replace
+
+    def lose(self: client.Bucket, *request: Any) -> Any:
+        patch.stop()
+        assert replace(self, *request) is not None
+        meanwhile()
+        return replace(self, *request)
+
+    patch = mock.patch.object(client.Bucket, "replace", lose)
+    return patch
+
+
+@pytest.mark.usefixtures("bucket")
+def test_an_append_that_was_compacted_before_its_answer_is_not_made_twice() -> None:
+    patch = losing_the_answer(lambda: Roxxel(URL).compact())
+    patch.start()
+
+    with pytest.raises(FileExistsError, match=r"c_manifest\.json.*compare the corpus"):
+        append(4)
+
+    corpus = Roxxel(URL)
+    assert [each[0] for each in corpus.documents] == [1, 2, 3, 4]
+    assert corpus.verify().ok
+
+
+def test_a_compaction_whose_answer_is_lost_is_done(bucket: Bucket) -> None:
+    patch = losing_the_answer(lambda: append(4))
+    patch.start()
+
+    done = Roxxel(URL).compact()
+
+    assert (done.num_merged, done.num_shards) == (3, 2)
+    assert [each[0] for each in Roxxel(URL).documents] == [1, 2, 3, 4]
+    assert len([*bucket.folder.iterdir()]) == 3  # the manifest and two shards
