@@ -58,6 +58,22 @@ def test_a_lost_manifest_comes_back_as_it_was(
     assert corpus_of(tmp_path, [[1]], separator=b"\1", exist="append").num_tokens
 
 
+def test_columns_that_are_lost_with_the_manifest_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    row = {"prompt": [1], "completion": [2], "id": "a"}
+    fields: dict[str, Any] = {"prompt": "prompt", "completion": "completion"}
+    corpus.write([row], dtype="uint16", separator=0, document_id="id", **fields)
+    (tmp_path / "c_manifest.json").unlink()
+
+    corpus.adopt()
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "id, loss_mask" in line
+    assert "write_column" in line
+
+
 @given(numbers=st.lists(st.integers(0, 9999), min_size=1, max_size=9, unique=True))
 def test_adopted_shards_are_in_the_natural_order_of_their_names(
     numbers: list[int], tmp_path_factory: pytest.TempPathFactory

@@ -712,6 +712,7 @@ class Roxxel:
         in natural order of their names: 2 comes before 10. That may be another order
         than the lost one if the corpus was compacted, or prepared and then appended to.
         A shard that the manifest of another corpus in the folder lists is left out.
+        Columns are lost with the manifest: a line on the standard error names them.
 
         Args:
             progress: Called with the bytes verified so far, and all bytes.

@@ -7,9 +7,10 @@ every byte before it commits one.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.files import matches_in, read_file
+from roxxel_store.files import matches_in, names_in, read_file
 from roxxel_store.patterns import visible
 
 from roxxel_format._read.contents import contents_of
@@ -18,7 +19,12 @@ from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
-from roxxel_format._store.corpus_name import SUFFIX, manifests_in, name_to_write
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    manifests_in,
+    name_to_write,
+    shards_of,
+)
 from roxxel_format._write.commit import Committed, commit, manifest_of, writing
 from roxxel_format.errors import ShardError
 
@@ -64,7 +70,23 @@ def adopt(
             raise FileExistsError(
                 f"{name.manifest}: a write began meanwhile, so nothing was adopted"
             )
+    _say_columns(name, {path.name for path in paths})
     return report
+
+
+def _say_columns(name: CorpusName, shards: set[str]) -> None:
+    """Say which columns the shards had: a run would miss the column `loss_mask`."""
+    columns = {
+        each.rsplit(".", 3)[1]
+        for each in names_in(name.folder)
+        if each not in shards and not shards.isdisjoint(shards_of(each))
+    }
+    if columns:
+        sys.stderr.write(
+            f"{name.pattern}: the adopted corpus lacks the columns "
+            f"{', '.join(sorted(columns))}, because only the lost manifest says what "
+            "their files hold; write them again with `write_column`\n"
+        )
 
 
 def _bare_shards(name: CorpusName) -> list[Path]:
