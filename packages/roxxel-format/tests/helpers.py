@@ -173,3 +173,20 @@ def column_of(
         "bytes": sizes,
         "digests": digests,
     }
+
+
+def window_rows(corpus: Roxxel, starts: list[int], length: int) -> list[list[int]]:
+    """Return `[window, document, start, stop]` for each document in some windows."""
+    counts, documents, stops = corpus.window_spans(starts, length)
+    assert counts.size == len(starts)
+    assert counts.sum() == documents.size == stops.size
+    rows: list[list[int]] = []
+    documents, stops = documents.tolist(), stops.tolist()
+    for window, (begin, count) in enumerate(zip(starts, counts.tolist(), strict=True)):
+        first = begin
+        for document, stop in zip(documents[:count], stops[:count], strict=True):
+            if first < stop:
+                rows.append([window, document, first, min(stop, begin + length)])
+            first = stop
+        documents, stops = documents[count:], stops[count:]
+    return rows

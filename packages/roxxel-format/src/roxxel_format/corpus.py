@@ -405,16 +405,21 @@ class Roxxel:
         """
         return self._open().document_spans(as_index(start), as_index(stop))
 
-    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+    def window_spans(
+        self, starts: npt.ArrayLike, length: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return the documents of windows of `length` tokens that begin at `starts`.
 
         One call for the windows of a batch costs far less than `document_spans` of
-        each.
+        each. The result is made for that, so it holds no starts: each document begins
+        where the one before it stops, and the first at the start of its window.
 
         Returns:
-            Rows `(window, document, first token, one past the last token)`, of which
-            `window` is an index into `starts`; int64, shape `(n, 4)`, by window. The
-            other columns are those of `document_spans`.
+            A tuple of three int64 arrays `(counts, documents, stops)`: the number of
+            documents of each window; then for these documents, window by window, the
+            index in the corpus (-1 for padding), and one past the last token. The last
+            document of a window may stop after the window. A document without tokens
+            may be among them.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -820,7 +825,7 @@ class Roxxel:
         return f"{type(self).__name__}({self._lazy.filepath!r})"
 
     def _open(self) -> CorpusReader:
-        return self._lazy.open()
+        return self._lazy.opened or self._lazy.open()
 
     def _place(self) -> Place:
         return place_of(self._lazy.filepath, self._lazy.timeout_s)

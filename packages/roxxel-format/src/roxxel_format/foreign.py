@@ -46,7 +46,7 @@ from roxxel_format._read.separators import (
     items_of,
     with_separator,
 )
-from roxxel_format._read.spans import find_ends, span_rows
+from roxxel_format._read.spans import Spans, find_documents, rows_of
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute
@@ -225,17 +225,18 @@ class MappedTokens:
         """Return rows `(document, start, stop)`, clipped to tokens `[start, stop)`."""
         start, stop = as_index(start), as_index(stop)
         check_range(start, stop, self.num_tokens)
-        return self.window_spans([start], stop - start)[:, 1:]
+        spans = Spans(*self.window_spans([start], stop - start))
+        return rows_of(spans, start, stop)
 
-    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
-        """Return rows `(window, document, start, stop)`; see `Roxxel.window_spans`."""
+    def window_spans(
+        self, starts: npt.ArrayLike, length: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return `(counts, documents, stops)`; see `Roxxel.window_spans`."""
         begins, length = parse_windows(starts, length, self.num_tokens)
-        if not (begins and length):
-            return np.empty((0, 4), np.int64)
         first = np.array(begins, np.int64)
-        found = find_ends(self._documents.stops, first, first + length)
-        rows = span_rows(found, first, first + length)
-        return rows[rows[:, 2] < rows[:, 3]]
+        if not (begins and length):
+            return Spans(np.zeros_like(first), first[:0], first[:0])
+        return find_documents(self._documents.stops, first, first + length)
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False

@@ -18,8 +18,8 @@ class defines them:
 - `read_into(starts, out, rows)`: fills `rows` of the array `out` with the windows that
   begin at `starts`. A curriculum fills the rows of a batch from all its sources with
   it; from other readers it copies what `read` returns.
-- `window_spans(starts, length)`: the rows of `document_spans` for many windows, each
-  with the window's index in front. A curriculum calls it once a batch and source, and
+- `window_spans(starts, length)`: the documents of many windows, as three arrays; see
+  `Roxxel.window_spans`. A curriculum calls it once a batch and source, and
   `document_spans` of other readers once a row.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
   damaged block that a `ChecksumError` reports. A sampler's error about the block then

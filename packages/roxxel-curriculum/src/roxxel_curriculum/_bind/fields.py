@@ -128,36 +128,15 @@ def _segments(
     """
     num_columns = shape[1]
     spans = reader.spans(source, starts, first_column + num_columns)
-    row = spans[:, 0]
-    first, stop = (spans[:, at] - starts[row] for at in (2, 3))
-    sizes = np.maximum(stop - np.maximum(first, first_column), 0)
-    _check_covered(row, sizes, source, starts + first_column, num_columns)
-    is_document = spans[:, 1] >= 0
-    segment = np.cumsum(is_document)
-    segment -= (segment - is_document)[row.searchsorted(row)]  # From the row's first.
-    segment *= is_document
-    ids: npt.NDArray[np.int32] = np.asarray(segment, np.int32)
-    segments = ids.repeat(sizes).reshape(shape)
-    positions = np.repeat(-first.astype(np.int32), sizes).reshape(shape)
+    row, begins = spans.row, starts[spans.row]
+    first, stop = spans.start - begins, spans.stop - begins
+    sizes = stop - np.maximum(first, first_column) if first_column else stop - first
+    np.maximum(sizes, 0, out=sizes)  # A document may stop before the first column.
+    is_segment = (spans.document >= 0) & (first < stop)
+    segment = is_segment.cumsum(dtype=np.int32)
+    segment -= (segment - is_segment)[row.searchsorted(row)]  # From the row's first.
+    segment *= is_segment
+    segments = segment.repeat(sizes).reshape(shape)
+    positions = (-first).astype(np.int32).repeat(sizes).reshape(shape)
     positions += np.arange(first_column, first_column + num_columns, dtype=np.int32)
     return segments, positions
-
-
-def _check_covered(
-    row: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    source: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    length: int,
-) -> None:
-    """Raise a ValueError unless the documents of each row have all its tokens."""
-    covered = np.bincount(row, sizes, starts.size).astype(np.int64)
-    wrong = np.flatnonzero(covered != length)
-    if wrong.size:
-        at = int(wrong[0])
-        start = int(starts[at])
-        raise ValueError(
-            f"the documents of source {int(source[at])} cover {int(covered[at])} of "
-            f"the tokens [{start}, {start + length}); the reader must assign every "
-            "token to one document"
-        )

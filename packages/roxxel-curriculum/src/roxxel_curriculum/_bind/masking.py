@@ -150,8 +150,8 @@ class Masking:
             left_out = withdrawn[index].documents if index in withdrawn else NOTHING
             if index in padded or len(left_out):
                 spans = self._reader.spans(source[rows], starts[rows], length)
-                is_learned = (spans[:, 1] >= 0) & ~left_out.holds(spans[:, 1])
-                sizes = spans[:, 3] - spans[:, 2]
+                document, sizes = spans.document, spans.stop - spans.start
+                is_learned = (document >= 0) & ~left_out.holds(document)
                 mask[rows] &= np.repeat(is_learned, sizes).reshape(rows.size, length)
         for row in self.partial_rows(step, source, starts, length):
             index, start = int(source[row]), int(starts[row])

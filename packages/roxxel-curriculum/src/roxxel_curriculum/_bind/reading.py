@@ -7,8 +7,7 @@ The cost follows the rows and the sources that they have, not the declared sourc
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -26,12 +25,37 @@ def by_source(source: _Integers) -> Iterator[tuple[int, _Integers]]:
 
     `source` is the index of the source of each row.
     """
+    order, groups = _grouped(source)
+    for index, first, stop in groups:
+        yield index, order[first:stop]
+
+
+def _grouped(source: _Integers) -> tuple[_Integers, list[tuple[int, int, int]]]:
+    """Return rows ordered by source, and `(source, first, stop)` for each source.
+
+    `first` and `stop` count in the ordered rows.
+    """
     order = source.argsort(kind="stable")
+    if not source.size:
+        return order, []
     ordered = source[order]
     (cuts,) = (ordered[1:] != ordered[:-1]).nonzero()
-    firsts = [0, *(cuts + 1).tolist()] if source.size else []
-    for first, stop in pairwise([*firsts, source.size]):
-        yield int(ordered[first]), order[first:stop]
+    stops = [*(cuts + 1).tolist(), source.size]
+    firsts = [0, *stops[:-1]]
+    return order, [*zip(ordered[firsts].tolist(), firsts, stops, strict=True)]
+
+
+class RowSpans(NamedTuple):
+    """The documents of the rows of a batch, row by row; `start` and `stop` in tokens.
+
+    They count tokens of the row's source, and are clipped to the row's window. Padding
+    is the document -1. A document without tokens may be among them.
+    """
+
+    row: _Integers
+    document: _Integers
+    start: _Integers
+    stop: _Integers
 
 
 class BatchReader:
@@ -66,28 +90,38 @@ class BatchReader:
         if len(self._fills) == 1 and rows is None:
             self._fills[0](starts, out)
             return
-        for index, which in by_source(source):
-            if which.size < source.size or rows is not None:
-                at = which if rows is None else rows[which]
-                self._fills[index](starts[which], out, at.tolist())
-            else:  # Nothing says which rows, so they are filled as one array.
-                self._fills[index](starts, out)
+        order, groups = _grouped(source)
+        if len(groups) == 1 and rows is None:
+            # Nothing says which rows, so they are filled as one array.
+            self._fills[groups[0][0]](starts, out)
+            return
+        begins = starts[order]
+        every = (order if rows is None else rows[order]).tolist()
+        for index, first, stop in groups:
+            self._fills[index](begins[first:stop], out, every[first:stop])
 
-    def spans(self, source: _Integers, starts: _Integers, length: int) -> _Integers:
-        """Return the documents of the windows, by row.
-
-        The result has rows `(row, document, start, stop)`, of which the last two count
-        tokens of the source; see `Roxxel.window_spans`.
-        """
-        parts: list[_Integers] = []
-        for index, which in by_source(source):
-            found = self._spans[index](starts[which], length)
-            found[:, 0] = which[found[:, 0]]
-            parts.append(found)
-        if len(parts) == 1:
-            return parts[0]
-        found = np.concatenate([*parts, np.empty((0, 4), np.int64)])
-        return found[np.argsort(found[:, 0], kind="stable")]
+    def spans(self, source: _Integers, starts: _Integers, length: int) -> RowSpans:
+        """Return the documents of the windows, by row."""
+        if not (source.size and length):
+            return RowSpans(*np.empty((4, 0), np.int64))
+        order, groups = _grouped(source)
+        begins = starts[order]
+        found = [
+            self._spans[index](begins[first:stop], length)
+            for index, first, stop in groups
+        ]
+        counts, document, stop = map(np.concatenate, zip(*found, strict=True))
+        lasts = counts.cumsum() - 1
+        stop[lasts] = begins + length
+        start = np.empty_like(stop)
+        start[1:] = stop[:-1]
+        start[lasts - counts + 1] = begins
+        row = order.repeat(counts)
+        if len(groups) > 1:
+            by_row = row.argsort(kind="stable")
+            row, document = row[by_row], document[by_row]
+            start, stop = start[by_row], stop[by_row]
+        return RowSpans(row, document, start, stop)
 
 
 def _beside(reader: TokenReader, member: str, required: str) -> Any:
@@ -114,9 +148,22 @@ def _copy_into(
     out[at] = reader.read(starts, out.shape[1], out.dtype)
 
 
-def _stacked_spans(reader: TokenReader, starts: _Integers, length: int) -> _Integers:
-    parts = [np.empty((0, 4), np.int64)]
-    for window, start in enumerate(starts.tolist()):
-        spans = reader.document_spans(start, start + length)
-        parts.append(np.insert(np.asarray(spans, np.int64), 0, window, axis=1))
-    return np.concatenate(parts)
+def _stacked_spans(
+    reader: TokenReader, starts: _Integers, length: int
+) -> tuple[_Integers, _Integers, _Integers]:
+    """Return what `Roxxel.window_spans` returns, for a reader without this method."""
+    every = [_checked_spans(reader, start, start + length) for start in starts.tolist()]
+    spans = np.concatenate(every)
+    return np.array([len(each) for each in every]), spans[:, 0], spans[:, 2]
+
+
+def _checked_spans(reader: TokenReader, start: int, stop: int) -> _Integers:
+    spans = np.asarray(reader.document_spans(start, stop), np.int64)
+    edges = np.concatenate(([start], spans[:, 2]))
+    if edges[-1] != stop or (edges[:-1] != spans[:, 1]).any():
+        raise ValueError(
+            f"document_spans({start}, {stop}) of a {type(reader).__name__} leaves "
+            "tokens to no document or to several; the reader must assign every token "
+            "to one document"
+        )
+    return spans

@@ -108,6 +108,10 @@ class Line(Generic[_T]):
         Windows must be inside the line, and have as many items as `out` has columns.
         `check` gets the windows in the stored dtype.
         """
+        if rows is not None and len(rows) != len(starts):
+            raise ValueError(
+                f"{len(rows)} rows are given for {len(starts)} windows; give one each"
+            )
         if rows is None and not out.flags.c_contiguous:
             rows = range(len(starts))
         if check is None:
@@ -180,29 +184,32 @@ class Line(Generic[_T]):
             return
         bounds = self._bounds
         # Slices keep the maps of their files open. If a batch needs more files than may
-        # be open, each pass of the loop fills a part of the rows.
+        # be open, each call fills a part of the rows.
         num_pieces = len(bounds) - 1
         most = max_maps() if num_pieces > 1 else 1
-        turn = most if most < num_pieces else len(starts)
-        for first in range(0, len(starts), turn):
-            kept = self._kept_pieces(min(most, num_pieces))
-            parts: list[Tokens] = []
-            for start in starts[first : first + turn]:
-                number = bisect_right(bounds, start) - 1
-                if start + length > bounds[number + 1]:
-                    parts.append(self.range(start, start + length))
-                    continue
-                piece = kept.get(number)
-                if piece is None:
-                    piece = kept[number] = self._piece(self.file(number))
-                at = start - bounds[number]
-                parts.append(piece[at : at + length])
-            if rows is None:
-                target = out[first : first + len(parts)].reshape(-1)
-                np.concatenate(parts, out=target, casting="unsafe")
-            else:
-                for row, part in zip(rows[first : first + turn], parts, strict=True):
-                    out[row] = part
+        if most < num_pieces and most < len(starts):
+            every = range(len(starts)) if rows is None else rows
+            for first in range(0, len(starts), most):
+                at = slice(first, first + most)
+                self._gather(starts[at], out, every[at])
+            return
+        kept = self._kept_pieces(most)
+        parts: list[Tokens] = []
+        for start in starts:
+            number = bisect_right(bounds, start) - 1
+            if start + length > bounds[number + 1]:
+                parts.append(self.range(start, start + length))
+                continue
+            piece = kept.get(number)
+            if piece is None:
+                piece = kept[number] = self._piece(self.file(number))
+            at = start - bounds[number]
+            parts.append(piece[at : at + length])
+        if rows is None:
+            np.concatenate(parts, out=out.reshape(-1), casting="unsafe")
+        else:  # A `zip` of both costs as much as two copies of a short window.
+            for at, part in enumerate(parts):
+                out[rows[at]] = part
 
     def _kept_pieces(self, most: int) -> dict[int, Piece]:
         now = time.monotonic()
@@ -235,9 +242,8 @@ def parse_windows(
     if length < 0:
         raise ValueError(f"length must not be negative, got {length}")
     begins: list[int] = array.tolist()
-    low, high = min(begins, default=0), max(begins, default=0)
-    if begins and not 0 <= low <= high <= num_tokens - length:
-        wrong = low if low < 0 else high
+    if begins and (min(begins) < 0 or max(begins) > num_tokens - length):
+        wrong = min(begins) if min(begins) < 0 else max(begins)
         raise IndexError(
             f"window [{wrong}, {wrong + length}) leaves the corpus of "
             f"{num_tokens} tokens"

@@ -13,7 +13,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.spans import (
-    bin_rows,
+    Spans,
+    in_bins,
     is_padding,
     ranges,
-    span_rows,
+    rows_of,
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
+_P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _NAMES = ("id", "path", "url")
@@ -236,19 +238,21 @@ class CorpusReader:
         check = None
         if limits is not None:
             check = partial(self._check_values, starts=starts, limits=limits)
+        self._without_damaged_copies(self._fill_once, starts, out, rows, check)
 
+    def _fill_once(
+        self,
+        starts: list[int],
+        out: Tokens,
+        rows: Sequence[int] | None,
+        check: Callable[[Tokens], None] | None,
+    ) -> None:
         length = out.shape[1]
-
-        def fill() -> None:
-            if self.contents.files.is_remote:
-                self._request(starts, length, is_urgent=True)
-            elif len(starts) * length >= _LARGE_READ and self._is_cold(
-                starts[:1], length
-            ):
-                self._advise(starts, length)
-            self._line.fill(starts, out, rows, check)
-
-        self._without_damaged_copies(fill)
+        if self.contents.files.is_remote:
+            self._request(starts, length, is_urgent=True)
+        elif len(starts) * length >= _LARGE_READ and self._is_cold(starts[:1], length):
+            self._advise(starts, length)
+        self._line.fill(starts, out, rows, check)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
@@ -325,69 +329,73 @@ class CorpusReader:
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
-        return self.window_spans([start], stop - start)[:, 1:]
+        return rows_of(self.window_spans([start], stop - start), start, stop)
 
-    def window_spans(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
+    def window_spans(self, starts: npt.ArrayLike, length: int) -> Spans:
         """Return the documents of windows; see `Roxxel.window_spans`."""
         begins, length = parse_windows(starts, length, len(self._line))
-        if not (begins and length):
-            return np.empty((0, 4), np.int64)
         first = np.array(begins, np.int64)
+        if not (begins and length):
+            return Spans(np.zeros_like(first), first[:0], first[:0])
         number = self.contents.shard_of(min(begins))
+        stop = first + length
         if max(begins) + length <= self.contents.bounds[number + 1]:
-            return self._without_damaged_copies(
-                lambda: _filled(self._spans_in(number, first, first + length))
-            )
-        return self._without_damaged_copies(lambda: self._spans_across(first, length))
+            return self._without_damaged_copies(self._spans_in, number, first, stop)
+        return self._without_damaged_copies(self._spans_across, first, stop)
 
     def _spans_across(
-        self, first: npt.NDArray[np.int64], length: int
-    ) -> npt.NDArray[np.int64]:
+        self, first: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
+    ) -> Spans:
         """Return the documents of windows in several shards."""
-        bounds, stop = self._bounds, first + length
+        bounds = self._bounds
         # A window is a piece of each shard that holds some of its tokens.
         number = bounds.searchsorted(first, "right") - 1
         counts = bounds.searchsorted(stop, "left") - number
-        window, number = ranges(number, counts)
+        num_windows, number = counts.size, ranges(number, counts)
+        window = np.arange(num_windows).repeat(counts)
         first = np.maximum(first[window], bounds[number])
         stop = np.minimum(stop[window], bounds[number + 1])
-        parts: list[npt.NDArray[np.int64]] = []
+        pieces: list[npt.NDArray[np.int64]] = []
+        parts: list[Spans] = []
         for shard in np.unique(number).tolist():
             (at,) = np.nonzero((number == shard) & (first < stop))
             if at.size:
                 part = self._spans_in(shard, first[at], stop[at])
-                part[:, 0] = window[at][part[:, 0]]
+                pieces.append(at.repeat(part.counts))
                 parts.append(part)
-        rows = np.concatenate(parts)
-        rows = _filled(rows[rows[:, 0].argsort(kind="stable")])
-        if self.contents.bins is not None:  # No document is in two shards.
-            return rows
-        # A document that continues in the next shard has a row for each shard.
-        is_new = np.append(True, (rows[1:, :2] != rows[:-1, :2]).any(axis=1))
-        (heads,) = np.nonzero(is_new)
-        last = np.append(heads[1:], len(rows)) - 1
-        return np.column_stack((rows[heads, :3], rows[last, 3]))
+        piece = np.concatenate(pieces)
+        order = piece.argsort(kind="stable")
+        window = window[piece[order]]
+        document = np.concatenate([part.document for part in parts])[order]
+        stop = np.concatenate([part.stop for part in parts])[order]
+        if self.contents.bins is None:  # Else no document is in two shards.
+            # A document that continues in the next shard is found in each.
+            is_new = (window[1:] != window[:-1]) | (document[1:] != document[:-1])
+            is_last = np.append(is_new, True)
+            window, document, stop = window[is_last], document[is_last], stop[is_last]
+        return Spans(np.bincount(window, minlength=num_windows), document, stop)
 
     def _spans_in(
-        self, number: int, starts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]
-    ) -> npt.NDArray[np.int64]:
-        """Return the documents of windows inside a shard; documents may be empty."""
+        self,
+        number: int,
+        starts: npt.NDArray[np.int64],
+        stops: npt.NDArray[np.int64],
+    ) -> Spans:
+        """Return the documents of windows inside a shard."""
         contents = self.contents
         shard, first = self._line.file(number), contents.bounds[number]
         starts, stops = starts - first, stops - first
         found = shard.find_documents(starts, stops, checked=self._checked)
-        own = contents.first_own[number]
+        document, own = found.document, contents.first_own[number]
         if contents.bins is None:
-            rows = span_rows(found, starts, stops)
-            rows[:, 1] += own - contents.joined[number]
+            document += own - contents.joined[number]
         else:
             unit = self._unit_of(shard)
-            last = found.document[found.last]
+            last = document[found.counts.cumsum() - 1]
             following = shard.ends_after(last, checked=self._checked)
-            rows = bin_rows(found, following, starts, stops, unit)
-            rows[rows[:, 1] >= 0, 1] += own
-        rows[:, 2:] += first
-        return rows
+            document = in_bins(found, following, starts, unit)
+            document[document >= 0] += own
+        return Spans(found.counts, document, found.stop + first)
 
     @cached_property
     def _bounds(self) -> npt.NDArray[np.int64]:
@@ -428,19 +436,21 @@ class CorpusReader:
                 return True
         return False
 
-    def _without_damaged_copies(self, read: Callable[[], _R]) -> _R:
-        """Return `read()`; if a copy is damaged, read the shard in its bucket."""
+    def _without_damaged_copies(
+        self, read: Callable[_P, _R], *arguments: _P.args, **keywords: _P.kwargs
+    ) -> _R:
+        """Return what `read` returns; if a copy is damaged, read in the bucket."""
         files = self.contents.files
         while files.has_copies:
             # Open shards again whose copies were added or removed since the last read.
             for number in files.take_moved():
                 self._line.evict(number)
             try:
-                return read()
+                return read(*arguments, **keywords)
             except (ChangedShardError, ChecksumError) as error:
                 if not files.discard(error.path):
                     raise
-        return read()
+        return read(*arguments, **keywords)
 
     def _request(
         self,
@@ -531,12 +541,6 @@ class CorpusReader:
             f"{table.max_values[number]}; the bytes are damaged, so fetch or write "
             "this shard again"
         )
-
-
-def _filled(rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return the rows of documents that have tokens."""
-    has_tokens = rows[:, 2] < rows[:, 3]
-    return rows if has_tokens.all() else rows[has_tokens]
 
 
 def _stretches(

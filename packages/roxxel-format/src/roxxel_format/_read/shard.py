@@ -10,7 +10,7 @@ from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
 from roxxel_format._read.maps import MappedFile
-from roxxel_format._read.spans import find_ends
+from roxxel_format._read.spans import find_documents
 from roxxel_format._spec.dtypes import item_size
 from roxxel_format._spec.layout import (
     FOOT_SIZE,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import OpenFile
-    from roxxel_format._read.spans import Found
+    from roxxel_format._read.spans import Spans
     from roxxel_format._spec.dtypes import Tokens
 
 _DOCUMENTS_AT_ONCE = 1 << 16
@@ -220,23 +220,24 @@ class ShardMap:
         stops: npt.NDArray[np.int64],
         *,
         checked: bool,
-    ) -> Found:
+    ) -> Spans:
         """Find the documents of the windows `[starts[i], stops[i])`, not empty."""
-        found = find_ends(self.document_ends, starts, stops)
+        found = find_documents(self.document_ends, starts, stops)
         if not (checked and self._file.is_mapped):
             return found
         # The search read unverified bytes of the map, so repeat the search in copies.
         parts: list[npt.NDArray[np.int64]] = []
-        for window in range(starts.size):
-            documents = found.document[found.window == window].tolist() or [0]
-            first, stop = max(0, documents[0] - 1), documents[-1] + 1
+        lasts = found.counts.cumsum()
+        every = np.split(found.document, lasts[:-1])
+        for window, documents in enumerate(every):
+            first, stop = max(0, int(documents[0]) - 1), int(documents[-1]) + 1
             part = self.ends(first, stop, checked=True)
             at = slice(window, window + 1)
-            again = find_ends(part, starts[at], stops[at])
-            if (again.document + first).tolist() != documents:
+            again = find_documents(part, starts[at], stops[at])
+            if not np.array_equal(again.document + first, documents):
                 raise self._file.changed()
-            parts.append(again.end)
-        return found._replace(end=np.concatenate(parts))
+            parts.append(again.stop)
+        return found._replace(stop=np.concatenate(parts))
 
     def ends_after(
         self, documents: npt.NDArray[np.int64], *, checked: bool

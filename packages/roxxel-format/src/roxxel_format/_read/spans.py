@@ -17,77 +17,77 @@ if TYPE_CHECKING:
     _Integers = npt.NDArray[np.int64]
 
 
-class Found(NamedTuple):
+class Spans(NamedTuple):
     """The documents that have tokens in some windows, one window after another.
 
-    `last[i]` is the place of the last document of window i in the other arrays.
+    `counts[i]` of them are those of window i. Each begins where the one before it
+    stops, and the first at the start of its window. The last may stop after its window.
+    A document without tokens may be among them.
     """
 
-    last: _Integers
-    window: _Integers
+    counts: _Integers
     document: _Integers
-    end: _Integers
+    stop: _Integers
 
 
-def find_ends(ends: _Integers, starts: _Integers, stops: _Integers) -> Found:
+def find_documents(ends: _Integers, starts: _Integers, stops: _Integers) -> Spans:
     """Find the documents of the windows `[starts[i], stops[i])`, which are not empty.
 
-    `ends` are the ends of all documents.
+    `ends` are the ends of all documents. `stop` of the result may be a view of them.
     """
-    # Limits, because the bytes of a map may be damaged; the caller may verify them.
-    most = ends.size - 1
-    first = np.minimum(ends.searchsorted(starts, "right"), most)
-    last = np.minimum(ends.searchsorted(stops, "left"), most)
+    # The last end is a limit, because bytes of a map may be damaged, and the caller
+    # may verify them only afterwards.
+    inner = ends[:-1]
+    first = inner.searchsorted(starts, "right")
+    last = inner.searchsorted(stops, "left")
+    if starts.size == 1:  # A blend of many sources has few windows of each.
+        only, past = int(first[0]), max(int(first[0]), int(last[0])) + 1
+        return Spans(np.array([past - only]), np.arange(only, past), ends[only:past])
     counts = np.maximum(last - first, 0) + 1
-    window, document = ranges(first, counts)
-    return Found(counts.cumsum() - 1, window, document, ends[document])
+    document = ranges(first, counts)
+    return Spans(counts, document, ends[document])
 
 
-def ranges(firsts: _Integers, counts: _Integers) -> tuple[_Integers, _Integers]:
-    """Return i for each number in `[firsts[i], firsts[i] + counts[i])`, and these."""
+def ranges(firsts: _Integers, counts: _Integers) -> _Integers:
+    """Return the numbers in each `[firsts[i], firsts[i] + counts[i])`."""
     stops = counts.cumsum()
     numbers = (firsts - stops + counts).repeat(counts)
     numbers += np.arange(numbers.size)
-    return np.arange(counts.size).repeat(counts), numbers
+    return numbers
 
 
-def span_rows(found: Found, starts: _Integers, stops: _Integers) -> _Integers:
-    """Return rows `(window, document, start, stop)`, clipped to the windows.
+def begins_of(spans: Spans, starts: _Integers) -> _Integers:
+    """Return where each document begins, in windows that begin at `starts`."""
+    begins = np.empty(spans.stop.size, np.int64)
+    begins[1:] = spans.stop[:-1]
+    begins[spans.counts.cumsum() - spans.counts] = starts
+    return begins
 
-    `found` has the documents of the windows `[starts[i], stops[i])`. The shape is
-    `(n, 4)`. A document without tokens has an empty row.
+
+def rows_of(spans: Spans, start: int, stop: int) -> _Integers:
+    """Return rows `(document, start, stop)` of one window, clipped to the window.
+
+    Documents without tokens have no row.
     """
-    rows = np.empty((found.end.size, 4), np.int64)
-    rows[:, 0] = found.window
-    rows[:, 1] = found.document
-    rows[:, 3] = found.end
-    rows[found.last, 3] = stops
-    rows[1:, 2] = rows[:-1, 3]
-    rows[0, 2] = starts[0]
-    if starts.size > 1:
-        rows[found.last[:-1] + 1, 2] = starts[1:]
-    return rows
+    begins = begins_of(spans, np.array([start])) if spans.stop.size else spans.stop
+    rows = np.column_stack((spans.document, begins, np.minimum(spans.stop, stop)))
+    return rows[rows[:, 1] < rows[:, 2]]
 
 
-def bin_rows(
-    found: Found,
-    following: _Integers,
-    starts: _Integers,
-    stops: _Integers,
-    unit: int,
+def in_bins(
+    found: Spans, following: _Integers, starts: _Integers, unit: int
 ) -> _Integers:
-    """Return `span_rows` of a packed shard, with the document -1 for padding.
+    """Return the documents of a packed shard by their numbers, and -1 for padding.
 
-    `following` has the end after those of each window, or -1 at the end of the shard.
-    All numbers count in the shard.
+    `found` has the ends by their indices. `following` has the end after those of each
+    window, or -1 at the end of the shard. All numbers count in the shard.
     """
-    rows = span_rows(found, starts, stops)
-    after = np.append(found.end[1:], -1)
-    after[found.last] = following
+    after = np.append(found.stop[1:], -1)
+    after[found.counts.cumsum() - 1] = following
     # Before a document, each whole bin has one padding.
-    rows[:, 1] -= rows[:, 2] // unit
-    rows[is_padding(found.end, after, unit), 1] = -1
-    return rows
+    document = found.document - begins_of(found, starts) // unit
+    document[is_padding(found.stop, after, unit)] = -1
+    return document
 
 
 def is_padding(
