@@ -13,6 +13,7 @@ from roxxel.cli import main
 from roxxel.config import ConfigError, SweepConfig, blends_of, load_config
 from roxxel.sweeping import fit_law, load_sweep, runs_of
 from roxxel.sweeping.laws import Boosted, LogLinear, best_blend, rank_correlation
+from roxxel_format import Roxxel
 
 from .runs import CONFIG, MODEL, said, write_project
 
@@ -174,6 +175,58 @@ def test_a_renamed_source_has_the_keys_of_before(tmp_path: Path) -> None:
     assert not {run.key for run in runs_of(load_sweep(path)).runs} & {*before}
 
 
+def test_an_edited_model_has_other_keys_and_its_comments_have_not(
+    tmp_path: Path,
+) -> None:
+    path = sweep_file(tmp_path, f"{SWEEP}[drawn]\nnumber = 2\n")
+    model = tmp_path / "tiny.py"
+    text = f"from layers import width\n{model.read_text()}"
+    (tmp_path / "layers.py").write_text("width = 4\n")
+
+    def keys(code: str) -> list[str]:
+        model.write_text(code)
+        return [run.key for run in runs_of(load_sweep(path)).runs]
+
+    before = keys(text)
+
+    assert keys(f'"""A model."""\n\n# It is small.\n{text}') == before
+    assert not {*keys(text.replace("- 1.0", "- 2.0"))} & {*before}
+    (tmp_path / "layers.py").write_text("width = 8\n")
+    assert not {*keys(text)} & {*before}
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [("code.rox", "a source"), ("held_out.rox", "a held-out"), ("tiny.py", "the code")],
+)
+def test_what_changes_during_a_sweep_ends_it_before_the_next_run(
+    tmp_path: Path, changed: str, named: str
+) -> None:
+    path = sweep_file(tmp_path, f"{SWEEP}[grid]\nparts = 1\n")
+
+    def change(line: str) -> None:
+        if not line.startswith("run 1 of 2"):
+            return
+        if changed.endswith(".py"):
+            text = (tmp_path / changed).read_text()
+            (tmp_path / changed).write_text(text.replace("- 1.0", "- 2.0"))
+        else:
+            grown = [np.arange(300) % 50]
+            Roxxel(tmp_path / changed).write(grown, vocab_size=50, exist="replace")
+
+    with pytest.raises(ConfigError, match=rf"{named}.* changed while the sweep ran"):
+        sweep(path, say=change)
+
+    assert "2 runs, of which 0 are finished" in sweep_lines(path)
+
+
+def sweep_lines(path: Path) -> list[str]:
+    """Run a sweep; return what it said."""
+    lines: list[str] = []
+    sweep(path, say=lines.append)
+    return lines
+
+
 def test_a_held_out_set_of_two_sources_has_a_loss_for_each(tmp_path: Path) -> None:
     sets = (
         'sources = { self = "held_out.rox", code = "code.rox" }\n'
@@ -302,9 +355,21 @@ def test_below_the_stated_quality_nothing_is_recommended(swept: Path) -> None:
 
     assert found.recommendation is None
     assert "least_rank is 1.1" in found.notes[-1]
-    with pytest.raises(ConfigError, match="was not written"):
-        sweep(file, write=swept.with_name("never.toml"))
-    assert not swept.with_name("never.toml").exists()
+
+
+def test_a_refusal_to_write_a_config_comes_after_the_report(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = swept.with_name("strict.toml"), swept.with_name("never.toml")
+    file.write_text(f'save_path = "sweep"\nleast_rank = 1.1\n{GRID}')
+
+    assert main(["sweep", str(file), "--write", str(out)]) == 1
+
+    printed = capsys.readouterr()
+    assert "best run: " in printed.out
+    assert "rank correlation" in printed.out
+    assert printed.err.splitlines()[-1].endswith(f"{out} was not written")
+    assert not out.exists()
 
 
 def test_a_written_config_has_the_recommended_blend(

@@ -16,7 +16,7 @@ from roxxel_train import RunFolder
 from roxxel.config import config_text, keep_begun, make_trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from roxxel.config import RunConfig
 
@@ -34,9 +34,10 @@ def is_complete(config: RunConfig, total_steps: int) -> bool:
     return state is not None and state["step"] == total_steps
 
 
-def train(config: RunConfig) -> None:
-    """Train a run to its end, or continue it."""
+def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
+    """Train a run to its end, or continue it; `check` what its trainer has opened."""
     trainer = make_trainer(config)
+    check()
     if process_index() == 0:
         keep_begun(config, trainer.sampler.total_steps)
     trainer.run()

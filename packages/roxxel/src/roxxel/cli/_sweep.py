@@ -43,7 +43,9 @@ all keys: python -c "import roxxel.sweeping as s; help(s.load_sweep)"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("sweep", type=Path, metavar="SWEEP", help="a TOML file")
-    parser.add_argument(
+    # A part does not see all runs, so it has nothing to recommend.
+    either = parser.add_mutually_exclusive_group()
+    either.add_argument(
         "--write",
         type=Path,
         metavar="FILE",
@@ -52,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "the predicted losses as comments"
         ),
     )
-    parser.add_argument(
+    either.add_argument(
         "--part",
         type=part,
         metavar="I/N",
@@ -78,7 +80,7 @@ def _sweep(options: argparse.Namespace) -> None:
     from roxxel.sweeping import sweep
 
     progress = from_first(tell)
-    found = sweep(options.sweep, part=options.part, write=options.write, say=progress)
+    found = sweep(options.sweep, part=options.part, say=progress)
     progress("")
     if options.part is not None:
         index, count = options.part
@@ -91,6 +93,7 @@ def _sweep(options: argparse.Namespace) -> None:
         return
     from_first(say)(str(found))
     if options.write is not None:
+        from_first(found.write_config)(str(options.write))
         from_first(say)(
             f"Train the big run: {shown_command('train', str(options.write))}"
         )

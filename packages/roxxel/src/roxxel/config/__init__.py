@@ -59,6 +59,7 @@ from roxxel.config._declaration import (
     RunConfig,
 )
 from roxxel.config._model_args import check_model_args, check_model_data
+from roxxel.config._model_code import code_digest
 from roxxel.config._open import (
     HeldOut,
     begun_state,
@@ -127,6 +128,7 @@ __all__ = [
     "check_known",
     "check_model_args",
     "check_model_data",
+    "code_digest",
     "compare_held_out",
     "config_at",
     "config_differences",

@@ -9,15 +9,14 @@ changed, is checked when `roxxel train` has imported it. Of the decoders of
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import fields
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError
+from roxxel.config._model_code import module_file, parsed
 from roxxel.config._open import separator_of
 from roxxel.learning_rate import RECIPE, LearningRate, rate_of
 from roxxel.llama_config import LlamaConfig, llama_config
@@ -143,7 +142,7 @@ def recipe_keys() -> list[str]:
         ("_recipe.py", "llama"),
         ("_optimizer.py", "make_optimizer"),
     ):
-        names += _declared(_parsed(models / file), name)[0]
+        names += _declared(parsed(models / file), name)[0]
     return list(dict.fromkeys(names))
 
 
@@ -158,29 +157,14 @@ def no_function(config: RunConfig, file: object, function: str, key: str) -> str
 def _accepted(config: RunConfig, model: str) -> list[str] | None:
     """Return the keywords of the model's function; None if any, or unknown."""
     module, _, function = model.partition(":")
-    path = [str(config.folder.resolve()), *sys.path]
-    spec, name = None, ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or ())
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    file = module_file(config.folder, module)
+    if file is None or file.suffix != ".py":
         return None
-    body = _parsed(Path(spec.origin))
+    body = parsed(file)
     if body is not None and not _may_define(body, function):
-        raise ConfigError(no_function(config, spec.origin, function, "model"))
+        raise ConfigError(no_function(config, file, function, "model"))
     names, takes_all = _declared(body, function)
     return None if takes_all else names
-
-
-def _parsed(file: Path) -> ast.Module | None:
-    """Return the source of a module; None if it cannot be read."""
-    try:
-        return ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
 
 
 def _may_define(module: ast.Module, name: str) -> bool:

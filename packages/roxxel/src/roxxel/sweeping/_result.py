@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from roxxel_store import published
 
+from roxxel.config import ConfigError, changed_text, load_config
 from roxxel.report._html import document
 from roxxel.report._html import table as html_table
 from roxxel.sweeping._runs import shown_blend
@@ -22,6 +26,7 @@ from roxxel.sweeping.laws import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
@@ -108,6 +113,39 @@ class Sweep:
         lines.append(f"table: {folder / TABLE}; page: {folder / PAGE}")
         return "\n".join(lines)
 
+    def write_config(self, path: str | os.PathLike[str]) -> None:
+        """Write the config of the big run with the recommended blend.
+
+        The predicted losses are comments.
+
+        Args:
+            path: The file. It must not exist, or hold just this.
+
+        Raises:
+            ConfigError: Nothing is recommended, or the file holds something else.
+        """
+        config, best, file = self.config, self.recommendation, Path(path)
+        if best is None:
+            why = self.notes[-1] if self.notes else "not all runs are finished"
+            raise ConfigError(f"{config.file}: {why}; {file} was not written")
+        comments = [
+            f"The blend is that of {config.file.name}, by the {self.fits[0]}.",
+            f"Predicted for a proxy, about {best.error:.4f} off:",
+            *(f"  {name}: {loss:.4f}" for name, loss in best.losses.items()),
+            *best.borders,
+        ]
+        changes = [
+            f"phases.{phase}.weights={_inline(shares)}"
+            for phase, shares in enumerate(best.weights)
+        ]
+        base = load_config(config.base.file, changes)
+        text = changed_text(base, file.absolute().parent, comments)
+        if file.exists() and file.read_text(encoding="utf-8") != text:
+            raise ConfigError(
+                f"{file}: exists and holds something else; give another name"
+            )
+        write(file, text)
+
     def shown(self, run: SweepRun) -> str:
         """Return the blend of a run as text."""
         names = [source.name for source in self.table.runs.sources]
@@ -146,6 +184,17 @@ def concluded(config: SweepConfig, table: Table) -> Sweep:
         return Sweep(config, table, num_runs, tuple(fits), None, tuple(notes))
     found = _recommended(best, table, shares, phases)
     return Sweep(config, table, num_runs, tuple(fits), found, tuple(notes))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file of a sweep, whole or not at all."""
+    with published(path) as file:
+        file.write(text.encode())
+
+
+def _inline(shares: dict[str, float]) -> str:
+    pairs = (f"{json.dumps(name)} = {share:.4g}" for name, share in shares.items())
+    return f"{{ {', '.join(pairs)} }}"
 
 
 def _shares(table: Table) -> tuple[npt.NDArray[np.float64], int]:

@@ -1,8 +1,8 @@
 """The runs of a sweep: a proxy for each blend, an ordinary run in a folder of its own.
 
-A run's name is a digest of all that decides its losses: settings, blend, and the
-fingerprints of its sources. So a source under another name finds the runs that were
-trained before, and another length or model does not.
+A run's name is a digest of all that decides its losses: settings, blend, the code of
+the model, and the fingerprints of its sources. So a source under another name finds the
+runs that were trained before, and another length or an edited model does not.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_curriculum import Phase, Schedule
 
@@ -21,6 +21,7 @@ from roxxel.config import (
     EvalConfig,
     blends_of,
     check_known,
+    code_digest,
     load_config,
     open_eval_curriculum,
     open_proxy,
@@ -106,12 +107,14 @@ class SweepRuns:
         leaves: The held-out losses of each run.
         target: How much each loss of `leaves` counts; sums to 1.
         runs: The runs.
+        identity: All that decides the losses of the runs, but for their blends.
     """
 
     sources: tuple[Source, ...]
     leaves: tuple[Leaf, ...]
     target: tuple[float, ...]
     runs: tuple[SweepRun, ...]
+    identity: Mapping[str, Any]
 
 
 def runs_of(sweep: SweepConfig) -> SweepRuns:
@@ -122,10 +125,7 @@ def runs_of(sweep: SweepConfig) -> SweepRuns:
             the target names no held-out set.
         OSError, ShardError: A corpus cannot be opened.
     """
-    base = sweep.base
-    sources = _sources(base, whole_curriculum(base))
-    leaves, sets = _held_out(base)
-    shared = _shared(sweep, [each.name for each in sources], sets)
+    sources, leaves, shared, identity = _common(sweep)
     names = [each.name for each in sources]
     tokens = {each.name: each.num_tokens for each in sources}
     try:
@@ -133,9 +133,35 @@ def runs_of(sweep: SweepConfig) -> SweepRuns:
     except ConfigError as error:
         raise ConfigError(f"{sweep.file}: {error}") from error
     target = _target(sweep, leaves)
-    identity = _identity(shared, sources, leaves)
     runs = tuple(_run(sweep, shared, names, blend, identity) for blend in blends)
-    return SweepRuns(sources, leaves, target, runs)
+    return SweepRuns(sources, leaves, target, runs, identity)
+
+
+def check_unchanged(sweep: SweepConfig, runs: SweepRuns) -> None:
+    """Check that data and code are still those that the runs are named after.
+
+    A run opens its corpora itself, later than the sweep. Call this function after that:
+    corpora only grow, so what is the same before and after was the same in between.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    now = _common(sweep).identity
+    changed = [
+        what
+        for key, what in (
+            ("sources", "a source"),
+            ("eval", "a held-out set"),
+            ("code", "the code of the model"),
+        )
+        if now[key] != runs.identity[key]
+    ]
+    if changed:
+        raise ConfigError(
+            f"{sweep.file}: {' and '.join(changed)} changed while the sweep ran, so "
+            "further runs could not be compared with the finished ones; repeat the "
+            "command, which trains every blend with what is there now"
+        )
 
 
 def begun(config: RunConfig) -> RunConfig:
@@ -147,6 +173,23 @@ def begun(config: RunConfig) -> RunConfig:
     if not (cast("Any", config.run_folder) / "run.json").exists():
         return config
     return load_config(config.file)
+
+
+class _Common(NamedTuple):
+    """What the runs of a sweep have in common."""
+
+    sources: tuple[Source, ...]
+    leaves: tuple[Leaf, ...]
+    config: RunConfig
+    identity: dict[str, Any]
+
+
+def _common(sweep: SweepConfig) -> _Common:
+    base = sweep.base
+    sources = _sources(base, whole_curriculum(base))
+    leaves, sets = _held_out(base)
+    shared = _shared(sweep, [each.name for each in sources], sets)
+    return _Common(sources, leaves, shared, _identity(shared, sources, leaves))
 
 
 def _sources(base: RunConfig, whole: Curriculum) -> tuple[Source, ...]:
@@ -304,6 +347,7 @@ def _identity(
     assert isinstance(opened, Mapping)  # noqa: S101 - `_shared` names every set
     return {
         "model": shared.model,
+        "code": code_digest(shared),
         "model_args": shared.model_args,
         "seed": shared.seed,
         "proxy": _plain(shared.proxy),

@@ -1,0 +1,110 @@
+"""The code behind the functions that a config names, read without importing it.
+
+A module that a user writes imports JAX, and may print or load files, so `roxxel plan`
+and a sweep read its source instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roxxel.config._declaration import RunConfig
+
+_FUNCTIONS = ("eval_fn", "train_step")
+"""Settings of the trainer that name a function, as `model` does."""
+
+
+def module_file(folder: Path, module: str) -> Path | None:
+    """Return the file of a module, searched in a folder first; None if unknown."""
+    path = [str(folder.resolve()), *sys.path]
+    spec, name = None, ""
+    for part in module.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = PathFinder.find_spec(name, path)
+        if spec is None:
+            return None
+        path = list(spec.submodule_search_locations or ())
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def parsed(file: Path) -> ast.Module | None:
+    """Return the source of a module; None if it cannot be read."""
+    try:
+        return ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+
+
+def code_digest(config: RunConfig) -> str:
+    """Return a digest of the model's code, which comments and layout do not change.
+
+    The code is that of the modules that define the model's function, `eval_fn` and
+    `train_step`, and of what they import from the config's folder or from their own
+    package. So another machine or another version of JAX has the same digest. Names
+    that are imported at run time (`importlib`), and files that the code reads, are not
+    part of it.
+    """
+    named = [config.model, *(config.trainer.get(each) for each in _FUNCTIONS)]
+    digest = hashlib.sha256()
+    for name, code in sorted(_modules(config.folder, filter(None, named))):
+        digest.update(f"{name} {len(code)}\n".encode())
+        digest.update(code)
+    return digest.hexdigest()
+
+
+def _modules(folder: Path, functions: Iterator[str]) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the code of each module that the functions need."""
+    waiting = [text.partition(":")[0] for text in functions]
+    packages = {name.partition(".")[0] for name in waiting}
+    own, seen = folder.resolve(), set[str]()
+    while waiting:
+        name = waiting.pop()
+        file = None if name in seen else module_file(folder, name)
+        seen.add(name)
+        if file is None or not (
+            name.partition(".")[0] in packages or file.is_relative_to(own)
+        ):
+            continue
+        tree = parsed(file)
+        if tree is None:  # such as a module in C
+            yield name, file.read_bytes() if file.is_file() else b""
+            continue
+        is_package = file.name == "__init__.py"
+        waiting += _imported(tree, name if is_package else name.rpartition(".")[0])
+        yield name, ast.unparse(_without_docstrings(tree)).encode()
+
+
+def _imported(tree: ast.Module, package: str) -> Iterator[str]:
+    """Yield the modules that a module of a package may import."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                parts = each.name.split(".")
+                yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            kept = parents[: len(parents) + 1 - node.level] if node.level else []
+            base = ".".join(filter(None, [*kept, node.module]))
+            yield base
+            yield from (f"{base}.{each.name}" for each in node.names)
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ):
+            match node.body:
+                case [ast.Expr(ast.Constant(str())), *rest]:
+                    node.body = rest
+                case _:
+                    pass
+    return tree
