@@ -111,7 +111,7 @@ class BatchReader:
             for index, first, stop in groups
         ]
         counts, document, stop = map(np.concatenate, zip(*found, strict=True))
-        lasts = counts.cumsum() - 1
+        lasts = np.add.accumulate(counts) - 1
         stop[lasts] = begins + length
         start = np.empty_like(stop)
         start[1:] = stop[:-1]

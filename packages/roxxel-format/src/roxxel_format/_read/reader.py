@@ -337,17 +337,18 @@ class CorpusReader:
         first = np.array(begins, np.int64)
         if not (begins and length):
             return Spans(np.zeros_like(first), first[:0], first[:0])
+        bounds = self.contents.bounds
         number = self.contents.shard_of(min(begins))
-        stop = first + length
-        if max(begins) + length <= self.contents.bounds[number + 1]:
-            return self._without_damaged_copies(self._spans_in, number, first, stop)
-        return self._without_damaged_copies(self._spans_across, first, stop)
+        if max(begins) + length > bounds[number + 1]:
+            return self._without_damaged_copies(self._spans_across, first, length)
+        first -= bounds[number]
+        return self._without_damaged_copies(
+            self._spans_in, number, first, first + length
+        )
 
-    def _spans_across(
-        self, first: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
-    ) -> Spans:
+    def _spans_across(self, first: npt.NDArray[np.int64], length: int) -> Spans:
         """Return the documents of windows in several shards."""
-        bounds = self._bounds
+        bounds, stop = self._bounds, first + length
         # A window is a piece of each shard that holds some of its tokens.
         number = bounds.searchsorted(first, "right") - 1
         counts = bounds.searchsorted(stop, "left") - number
@@ -360,7 +361,8 @@ class CorpusReader:
         for shard in np.unique(number).tolist():
             (at,) = np.nonzero((number == shard) & (first < stop))
             if at.size:
-                part = self._spans_in(shard, first[at], stop[at])
+                start = bounds[shard]
+                part = self._spans_in(shard, first[at] - start, stop[at] - start)
                 pieces.append(at.repeat(part.counts))
                 parts.append(part)
         piece = np.concatenate(pieces)
@@ -381,10 +383,11 @@ class CorpusReader:
         starts: npt.NDArray[np.int64],
         stops: npt.NDArray[np.int64],
     ) -> Spans:
-        """Return the documents of windows inside a shard."""
-        contents = self.contents
-        shard, first = self._line.file(number), contents.bounds[number]
-        starts, stops = starts - first, stops - first
+        """Return the documents of windows inside a shard.
+
+        `starts` and `stops` count in the shard, the result in the corpus.
+        """
+        contents, shard = self.contents, self._line.file(number)
         found = shard.find_documents(starts, stops, checked=self._checked)
         document, own = found.document, contents.first_own[number]
         if contents.bins is None:
@@ -395,7 +398,7 @@ class CorpusReader:
             following = shard.ends_after(last, checked=self._checked)
             document = in_bins(found, following, starts, unit)
             document[document >= 0] += own
-        return Spans(found.counts, document, found.stop + first)
+        return Spans(found.counts, document, found.stop + contents.bounds[number])
 
     @cached_property
     def _bounds(self) -> npt.NDArray[np.int64]:
