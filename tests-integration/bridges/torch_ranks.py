@@ -70,6 +70,7 @@ def main(wrapper: str, file: str) -> None:
         weights = weights.full_tensor()
     if distributed.get_rank() == 0:
         torch.save(weights, file)
+    distributed.barrier()  # a rank that leaves early may crash the others
     distributed.destroy_process_group()
 
 
