@@ -70,6 +70,8 @@ def test_the_likeliest_tokens_are_taken_where_nothing_is_drawn() -> None:
 
 def test_a_stop_token_ends_the_sample_and_is_left_out() -> None:
     assert drawn(temperature=0, stop=5) == [3, 4]
+    either = sample_tokens(Successor(), [1, 2], 4, temperature=0, stop={9, 4})
+    assert either.tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,45 @@ def test_the_model_of_a_run_continues_a_text(
     for arguments, named in (
         (["sample", f"{run}@7", *prompt], "7"),
         (["sample", run, "--prompt", "to be", "--tokens", "99"], "context"),
-        (["sample", run, "--prompt", ""], "--prompt"),
     ):
         assert main(arguments) == 1
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert named in error
+
+    assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 0
+
+
+def test_texts_begin_and_end_as_the_sources_say_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def train(save_path: str, *separators: int | None) -> str:
+        names = ["self", "s1"][: len(separators)]
+        sources: list[str] = []
+        for name, separator in zip(names, separators, strict=True):
+            file = tmp_path / f"{save_path}_{name}.rox"
+            Roxxel(file).write([b"to be or not to be"] * 9, separator=separator)
+            sources.append(f'{name} = "{file.name}"')
+        shares = ", ".join(f"{name} = 1" for name in names)
+        text = TEXT_RUN.replace('"run"', f'"{save_path}"')
+        text = text.replace('self = "text.rox"', "\n".join(sources))
+        text = text.replace("seq_len = 9", f"seq_len = 9\nweights = {{ {shares} }}")
+        (tmp_path / "run.toml").write_text(text)
+        assert main(["train", str(tmp_path / "run.toml")]) == 0
+        capsys.readouterr()
+        return str(tmp_path / save_path)
+
+    # The primary records no separator, so that of the other source counts.
+    assert main(["sample", train("one", None, 0), "--prompt", "", "--tokens", "4"]) == 0
+    capsys.readouterr()
+
+    for run, named in (
+        (train("several", 0, 1), "token 0 in source 'self' and token 1 in source 's1'"),
+        (train("none", None), "no token ends its documents"),
+    ):
+        assert main(["sample", run, "--prompt", "to", "--tokens", "4"]) == 0
+        capsys.readouterr()
+        assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert named in error

@@ -109,8 +109,15 @@ def test_where_finds_a_document_in_every_epoch(
     until = first.step + 1
     text = said(capsys, "where", run, "--document", "self:7", "--until", until)
     assert f"  epoch 0: step {first.step} row {first.row} columns [" in text
+    part, size = first.stop - first.start, stop - start
+    assert part < size
+    assert f"  {part} of {size} tokens are read before step {until} (" in text
     text = said(capsys, "where", run, "--document", "self:7", "--until", first.step)
     assert f"  no step before step {first.step} reads these tokens" in text
+    assert f"  {size} of {size} tokens are read (100.0 %)" in said(
+        capsys, "where", run, "--document", "self:7"
+    )
+    assert found["read_tokens"] == found["trained_tokens"] == size
     tokens = f"self:[{start},{stop})"
     [same] = lines(said(capsys, "where", run, "--tokens", tokens, "--json"))
     assert same == found
@@ -142,6 +149,8 @@ def test_where_finds_a_text_in_the_version_that_the_run_reads(
         "not shown: 1 place with these tokens, which no step before step "
         f"{first} reads\n"
     )
+    # Neither has JSON a line for a place that is never read.
+    assert said(capsys, "where", run, "--text", text, "--until", first, "--json") == ""
 
 
 @pytest.mark.parametrize(

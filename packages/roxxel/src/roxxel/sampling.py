@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -23,7 +23,7 @@ def sample_tokens(
     seed: int = 0,
     temperature: float = 1.0,
     top_k: int | None = None,
-    stop: int | None = None,
+    stop: int | Iterable[int] = (),
 ) -> npt.NDArray[np.int32]:
     """Continue a sequence of tokens with a causal model.
 
@@ -40,8 +40,8 @@ def sample_tokens(
         temperature: Divisor of the logits; less than 1 favours the likeliest tokens, 0
             always takes the likeliest.
         top_k: Draw only from the `top_k` likeliest tokens; None draws from all.
-        stop: A token that ends the sequence and is left out, such as the separator
-            between documents.
+        stop: A token, or several, any of which ends the sequence and is left out, such
+            as the separator between documents.
 
     Returns:
         The added tokens, shape (at most `num_tokens`,).
@@ -64,7 +64,8 @@ def sample_tokens(
     rows = np.zeros((1, start.size + num_tokens), np.int32)
     rows[0, : start.size] = start
     added = continuation.added(rows, [start.size], num_tokens)[0]
-    (ends,) = np.nonzero(added == stop) if stop is not None else ([],)
+    stops = [stop] if isinstance(stop, int) else [*stop]
+    (ends,) = np.nonzero(np.isin(added, stops))
     return added[: ends[0]] if len(ends) else added
 
 

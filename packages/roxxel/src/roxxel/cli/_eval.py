@@ -13,11 +13,12 @@ from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
     add_run_arguments,
-    codec_of,
+    codec_of_run,
+    ends_of,
+    one_end,
     opened,
 )
 from roxxel.cli._words import at_least_1, say
-from roxxel.config import separator_of
 from roxxel.evaluations import FOLDER, add_evaluations
 
 if TYPE_CHECKING:
@@ -90,17 +91,13 @@ def run(options: argparse.Namespace) -> None:
             "pass --out FILE with a file on a disk"
         )
     of_run = opened(options)
-    corpus = of_run.corpora()[of_run.primary]
-    codec = codec_of(of_run.primary, corpus, options)
-    separator = separator_of(corpus)
-    if not separator:
-        raise RunFolderError(
-            f"{options.run}: its corpus has no token between documents, and a text "
-            "is scored from such a token on; write the corpus with a separator"
-        )
+    corpora = of_run.corpora()
+    codec = codec_of_run(of_run, corpora, options)
     if step is None:
         step = _newest(of_run)
     model = of_run.model(step)
+    why = "a text is scored from this token on: it must be one"
+    end = one_end(ends_of(corpora, model), why, options)
     context = options.context or _context(model, options)
 
     try:
@@ -108,7 +105,7 @@ def run(options: argparse.Namespace) -> None:
             HarnessModel(
                 model,
                 codec,
-                end=separator[-1],
+                end=end,
                 context=context,
                 batch_size=options.batch_size,
             ),

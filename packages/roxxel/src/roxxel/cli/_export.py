@@ -10,16 +10,17 @@ from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
     add_run_arguments,
-    codec_of,
+    codec_of_run,
+    ends_of,
     opened,
 )
 from roxxel.cli._words import say
-from roxxel.config import separator_of
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from roxxel.models import Llama
     from roxxel.run import Run
 
 DESCRIPTION = """\
@@ -57,8 +58,9 @@ def run(options: argparse.Namespace) -> None:
             f"{options.run}: its model is a {type(model).__name__}, which is no class "
             "of transformers; export the weights alone by `roxxel ckpt export`"
         )
-    end, files, note = _tokenizer(of_run, options)
-    if model.config.eos_token_id is None:
+    ends, files, note = _tokenizer(of_run, model, options)
+    if model.config.eos_token_id is None and ends:
+        end = ends[0] if len(ends) == 1 else ends
         model.config = replace(model.config, eos_token_id=end)
     try:
         export_model(model, options.folder, dtype=options.dtype, tokenizer=files)
@@ -69,22 +71,23 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _tokenizer(
-    of_run: Run, options: argparse.Namespace
-) -> tuple[int | None, Mapping[str, str], str]:
-    """Return the token that ends a document, the tokenizer's files, and a note."""
+    of_run: Run, model: Llama, options: argparse.Namespace
+) -> tuple[tuple[int, ...], Mapping[str, str], str]:
+    """Return the tokens that end a document, the tokenizer's files, and a note."""
     from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
 
-    source, end = of_run.primary, None
+    ends: tuple[int, ...] = ()
     try:
-        corpus = of_run.corpora()[source]
-        separator = separator_of(corpus)
-        end = separator[0] if len(separator) == 1 else None
-        codec = codec_of(source, corpus, options)
+        corpora = of_run.corpora()
+        ends = tuple(ends_of(corpora, model))
+        codec = codec_of_run(of_run, corpora, options)
     except RunFolderError as error:
-        return end, {}, f"without a tokenizer, because {error}"
+        return ends, {}, f"without a tokenizer, because {error}"
     definition = codec.definition
-    if definition is None and (corpus.tokenizer or "bytes").startswith("bytes"):
-        definition = byte_definition(has_end=corpus.tokenizer is not None)
+    recorded = [x.tokenizer for x in corpora.values() if x.tokenizer is not None]
+    if definition is None and all(x.startswith("bytes") for x in recorded):
+        definition = byte_definition(has_end=bool(recorded))
     if definition is None:
-        return end, {}, "without a tokenizer, because transformers has no form of it"
-    return end, tokenizer_files(definition, end), "with the tokenizer"
+        return ends, {}, "without a tokenizer, because transformers has no form of it"
+    first = ends[0] if ends else None
+    return ends, tokenizer_files(definition, first), "with the tokenizer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at, named
@@ -12,7 +12,7 @@ from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
-from roxxel.config import whole_of
+from roxxel.config import separator_of, whole_of
 from roxxel.run import open_run
 from roxxel.search import find_text, find_tokens
 
@@ -91,6 +91,51 @@ def codec_of(
             "pass --tokenizer PATH"
         )
     return codec
+
+
+def codec_of_run(
+    of_run: Run, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+) -> TextCodec:
+    """Return the codec of the first source that records a tokenizer.
+
+    The sources of a run share one tokenizer: a curriculum refuses others.
+
+    Raises:
+        RunFolderError: No tokenizer is known, or it cannot be loaded.
+    """
+    names = [of_run.primary, *corpora]
+    recorded = (x for x in names if getattr(whole_of(corpora[x]), "tokenizer", None))
+    name = next(recorded, of_run.primary)
+    return codec_of(name, corpora[name], options)
+
+
+def ends_of(corpora: Mapping[str, TokenReader], model: Any) -> dict[int, str]:
+    """Return every token that ends a document, and which source or model says so.
+
+    The model's own tokens count if no source records a separator of one token.
+    """
+    found: dict[int, str] = {}
+    for name, corpus in corpora.items():
+        separator = separator_of(corpus)
+        if len(separator) == 1:
+            found.setdefault(separator[0], f"source {name!r}")
+    own = getattr(getattr(model, "config", None), "end_tokens", ())
+    return found or dict.fromkeys(own, "the model")
+
+
+def one_end(ends: Mapping[int, str], why: str, options: argparse.Namespace) -> int:
+    """Return the one token that ends documents, because of `why` it must be one.
+
+    Raises:
+        RunFolderError: There is none, or the sources disagree.
+    """
+    if len(ends) == 1:
+        return next(iter(ends))
+    named = " and ".join(f"token {token} in {who}" for token, who in ends.items())
+    found = f"documents end with {named}" if ends else "no token ends its documents"
+    raise RunFolderError(
+        f"{options.run}: {found}, but {why}; write the corpora with one separator"
+    )
 
 
 def documents_of(

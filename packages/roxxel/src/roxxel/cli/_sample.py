@@ -11,11 +11,12 @@ from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
     add_run_arguments,
-    codec_of,
+    codec_of_run,
+    ends_of,
+    one_end,
     opened,
 )
 from roxxel.cli._words import at_least_1, say
-from roxxel.config import separator_of
 
 if TYPE_CHECKING:
     import argparse
@@ -33,7 +34,10 @@ text.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     parser.add_argument(
-        "--prompt", required=True, metavar="TEXT", help="the text to continue"
+        "--prompt",
+        required=True,
+        metavar="TEXT",
+        help="the text to continue; '' begins a document",
     )
     add_sampling_arguments(parser)
 
@@ -77,25 +81,26 @@ def continued(
     opened_run: Run, step: int | None, options: argparse.Namespace
 ) -> tuple[str, int]:
     """Return the prompt as a run's model continues it, and the number of new tokens."""
-    corpus = opened_run.corpora()[opened_run.primary]
-    codec = codec_of(opened_run.primary, corpus, options)
-    prompt = codec.encode(options.prompt)
-    if not prompt.size:
-        raise RunFolderError(f"--prompt {options.prompt!r} has no token; give a text")
-    separator = separator_of(corpus)
+    corpora = opened_run.corpora()
+    codec = codec_of_run(opened_run, corpora, options)
     model = opened_run.model(step)
+    ends = ends_of(corpora, model)
+    prompt = before = codec.encode(options.prompt)
+    if not prompt.size:
+        why = "an empty --prompt begins after this token: it must be one"
+        before = np.asarray([one_end(ends, why, options)])
 
     from roxxel.sampling import readable, sample_tokens
 
     try:
         added = sample_tokens(
             model,
-            prompt,
+            before,
             options.tokens,
             seed=options.seed,
             temperature=options.temperature,
             top_k=options.top_k,
-            stop=separator[0] if len(separator) == 1 else None,
+            stop=ends,
         )
     except ValueError as error:
         raise RunFolderError(f"{options.run}: {error}") from error

@@ -20,7 +20,7 @@ from roxxel.cli._runs import (
     opened,
     places_of,
 )
-from roxxel.cli._words import say
+from roxxel.cli._words import note, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,7 +37,8 @@ found where it is a word of its own. Steps count from 0, as in `roxxel show`.
 """
 
 EPILOG = """\
-with --json, each line is one JSON object: a range of tokens and its places.
+with --json, each line is one JSON object: a range of tokens, how many of them are
+read (read_tokens) and are trained so far (trained_tokens), and its places.
 
 """
 
@@ -95,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
         except IndexError as error:
             raise RunFolderError(f"{options.run}: {error}") from error
         # A text may stand in thousands of documents that a short run never reads.
-        if is_search and not options.json and not first:
+        if is_search and not first:
             num_unread += 1
             continue
         places = chain(first, places)
@@ -128,13 +129,16 @@ def run(options: argparse.Namespace) -> None:
                 **({} if names is None else {"names": names}),
                 "withdrawn": withdrawn,
                 "withdrawn_tokens": withdrawn_tokens,
+                **_amounts(listed),
                 "places": listed,
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
             shown = named_documents(corpus, numbers)
             _show_masked(found, shown, masked, ranges, sampler.total_steps)
-            _show(places, trained, options.until)
+            listed = _show(places, trained, options.until)
+            if listed and not is_search:
+                _say_amounts(found, _amounts(listed), options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
         what = "this text" if options.text is not None else "these ids"
@@ -143,7 +147,8 @@ def run(options: argparse.Namespace) -> None:
         until = options.until
         never = "the run never" if until is None else f"no step before step {until}"
         places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
-        say(f"not shown: {places}, which {never} reads")
+        tell = note if options.json else say
+        tell(f"not shown: {places}, which {never} reads")
 
 
 def _chosen(
@@ -188,11 +193,13 @@ def _say_steps(what: str, then: str, steps: Sequence[range], total: int) -> None
         say(f"  {what} from step {each.start} {until}: {then}")
 
 
-def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
-    """Print where a range of tokens is read; only before step `until`, if not None."""
-    is_read = False
+def _show(
+    places: Iterator[Occurrence], trained: int, until: int | None
+) -> list[dict[str, Any]]:
+    """Print and return where tokens are read; `until` may be the step to stop at."""
+    listed: list[dict[str, Any]] = []
     for place in places:
-        is_read = True
+        listed.append(_as_dict(place, trained))
         stop = place.column + place.stop - place.start
         state = "" if place.step < trained else ", not trained yet"
         say(
@@ -200,10 +207,39 @@ def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None
             f"columns [{place.column}, {stop}), "
             f"tokens [{place.start}, {place.stop}){state}"
         )
-    if not is_read and until is None:
+    if not listed and until is None:
         say("  the run never reads these tokens")
-    elif not is_read:
+    elif not listed:
         say(f"  no step before step {until} reads these tokens")
+    return listed
+
+
+def _amounts(places: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many tokens are read at least once, and how many so far."""
+    trained = [each for each in places if each["is_trained"]]
+    return {
+        "read_tokens": _num_covered(places),
+        "trained_tokens": _num_covered(trained),
+    }
+
+
+def _num_covered(places: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many tokens lie in at least one place: other epochs repeat some."""
+    count = end = 0
+    for start, stop in sorted((each["start"], each["stop"]) for each in places):
+        count += max(0, stop - max(start, end))
+        end = max(end, stop)
+    return count
+
+
+def _say_amounts(found: _Range, amounts: Mapping[str, int], until: int | None) -> None:
+    """Say how much of a range of tokens is read, and how much of that so far."""
+    read, size = amounts["read_tokens"], found.stop - found.start
+    before = "" if until is None else f" before step {until}"
+    line = f"  {read:,} of {size:,} tokens are read{before} ({read / size:.1%})"
+    if amounts["trained_tokens"] < read:
+        line += f", {amounts['trained_tokens']:,} of them so far"
+    say(line.replace("%", " %"))
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
