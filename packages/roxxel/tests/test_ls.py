@@ -31,7 +31,14 @@ def write_two(folder: Path) -> None:
     write_run(
         folder / "runs" / "done",
         {"kind": "train", "step": 2, "loss": 3.0, "time": at(0)},
-        {"kind": "eval", "step": 4, "eval_loss": 2.25, "time": at(8)},
+        {
+            "kind": "eval",
+            "step": 4,
+            "eval_loss": 2.25,  # the mean of the sets, as in a run's last line
+            "eval_loss/code": 2.0,
+            "eval_loss/web": 2.5,
+            "time": at(8),
+        },
         {
             "kind": "train",
             "step": 4,

@@ -33,7 +33,7 @@ class RunStatus:
             continues; None without one.
         total_steps: Updates of the whole run; None if the log does not record them.
         loss: Training loss of the newest row; None without one.
-        eval_loss: Held-out loss of the newest evaluation, the least of several sets;
+        eval_loss: Held-out loss of the newest evaluation, the mean over several sets;
             None without one.
         tokens_per_s: Rate of the newest row; None without one.
         time: Time of the newest row, ISO 8601; None without rows.
@@ -74,12 +74,6 @@ def read_status(run: RunFolder) -> RunStatus:
     starts = starts_of(entries)
     total_steps = total_steps_of(starts)
     step = max((row["step"] for row in newest.values()), default=0)
-    losses = [
-        value
-        for name, given in evaluation.items()
-        if name.partition("/")[0] == "eval_loss"
-        and (value := number(given)) is not None
-    ]
     times = [str(row["time"]) for row in newest.values() if "time" in row]
     return RunStatus(
         run=str(run),
@@ -88,7 +82,7 @@ def read_status(run: RunFolder) -> RunStatus:
         saved_step=max((each.step for each in run.checkpoints()[0]), default=None),
         total_steps=total_steps,
         loss=number(train.get("loss")),
-        eval_loss=min(losses, default=None),
+        eval_loss=number(evaluation.get("eval_loss")),
         tokens_per_s=number(train.get("tokens_per_s")),
         time=max(times, default=None),
         goodput=goodput_of(entries),
