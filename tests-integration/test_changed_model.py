@@ -153,6 +153,20 @@ def test_new_layer_goes_on_with_all_that_was_learnt(
     assert main(["ckpt", "verify", str(run / "checkpoints")]) == 0
 
 
+def test_lost_layer_is_refused_and_the_run_stays_whole(data: Path, run: Path) -> None:
+    before = contents(run)
+
+    with pytest.raises(CheckpointMismatchError) as refused:
+        trainer(data, run, Model(depth=1))
+
+    message = str(refused.value)
+    assert "checkpoints/4" in message
+    assert "model/blocks/1/bias" in message
+    assert "another save_path" in message
+    assert len(message.splitlines()) == 1
+    assert contents(run) == before
+
+
 def test_lost_layer_is_dropped_from_the_weights_that_a_run_begins_with(
     data: Path, trained: Path, tmp_path: Path
 ) -> None:

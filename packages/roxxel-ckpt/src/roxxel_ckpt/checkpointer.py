@@ -421,13 +421,13 @@ class Checkpointer:
         Args:
             step: The step; None for the newest sound checkpoint.
             must_fit: Raise the error of `restore` if the checkpoint does not fit the
-                live objects.
+                live objects, and one if the model lacks weights of the checkpoint.
 
         Returns:
             None if the folder holds no checkpoint.
 
         Raises:
-            CheckpointMismatchError: As for `restore`, with `must_fit`.
+            CheckpointMismatchError: With `must_fit`, see there.
             CheckpointNotFoundError, CheckpointDamagedError: As for `restore`.
             CheckpointUnreadableError: As for `restore`.
             CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
@@ -435,7 +435,7 @@ class Checkpointer:
         with self._lock:
             chosen = self._restorer.choose("peek", step, self._live, None, self.wait)
             if must_fit and chosen is not None:
-                chosen.check_fits(Options())
+                chosen.check_continues()
             return chosen and (chosen.description.step, chosen.description.extra)
 
     @property

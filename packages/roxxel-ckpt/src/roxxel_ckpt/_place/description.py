@@ -94,6 +94,11 @@ class LeafSpec:
         return self.dtype.startswith("key<")
 
     @property
+    def is_float(self) -> bool:
+        """Whether the leaf holds real or complex numbers, as weights are."""
+        return _kind(self.dtype) in {"float", "complex"}
+
+    @property
     def num_bytes(self) -> int | None:
         """Bytes of all values; None for PRNG keys, whose size depends on JAX."""
         if self.is_key:

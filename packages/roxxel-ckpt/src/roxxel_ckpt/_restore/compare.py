@@ -208,6 +208,30 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
         )
 
 
+def check_keeps_weights(
+    report: RestoreReport, location: str, saved: Mapping[str, LeafSpec]
+) -> None:
+    """Raise a CheckpointMismatchError if the live model lacks weights of a checkpoint.
+
+    Random keys and counters may go; what was learned may not.
+    """
+    lost = [
+        name
+        for name in report.dropped
+        if name.startswith("model/") and saved[name].is_float
+    ]
+    if lost:
+        has = (
+            "1 leaf of the checkpoint has"
+            if len(lost) == 1
+            else (f"{len(lost)} leaves of the checkpoint have")
+        )
+        raise CheckpointMismatchError(
+            f"{location}: {has} no place in this model ({_listed(lost, 1)}), so what "
+            "they learned would be lost; build the model that was saved"
+        )
+
+
 def check_loadable(
     report: RestoreReport, location: str, without_values: list[str], *, strict: bool
 ) -> None:

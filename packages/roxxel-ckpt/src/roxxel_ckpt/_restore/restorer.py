@@ -25,7 +25,9 @@ from roxxel_ckpt._place.description import (
     not_found,
 )
 from roxxel_ckpt._restore.compare import (
+    Options,
     check_form,
+    check_keeps_weights,
     check_loadable,
     check_restorable,
     plan_restore,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._integrity import FileDigest, LocalFiles
     from roxxel_ckpt._place.description import Description, LeafSpec
     from roxxel_ckpt._place.folder import Folder, Step
-    from roxxel_ckpt._restore.compare import Options, RestoreReport
+    from roxxel_ckpt._restore.compare import RestoreReport
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Targets = dict[str, jax.ShapeDtypeStruct | None]
@@ -83,6 +85,11 @@ class Candidate:
         location = self.step.location
         check_form(location, self.saved, self.live.specs)
         check_restorable(self.report, location, options)
+
+    def check_continues(self) -> None:
+        """Raise a CheckpointMismatchError unless the live state can go on from it."""
+        self.check_fits(Options())
+        check_keeps_weights(self.report, self.step.location, self.saved)
 
 
 class Restorer:
