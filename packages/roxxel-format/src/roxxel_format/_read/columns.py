@@ -225,14 +225,19 @@ class ColumnFiles:
         return file
 
     def _check_digest(self, number: int, file: OpenFile) -> None:
-        digest = blake2b(digest_size=DIGEST_SIZE)
-        for start in range(0, file.num_bytes, _CHUNK_BYTES):
-            digest.update(file.read(start, min(start + _CHUNK_BYTES, file.num_bytes)))
-        if digest.hexdigest() != self._table.digests[number]:
+        if digest_of(file) != self._table.digests[number]:
             raise ShardError(
                 f"{file.path}: does not match its digest in the manifest; the file was "
                 "damaged or replaced, so restore it, or write the column again"
             )
+
+
+def digest_of(file: OpenFile) -> str:
+    """Return the digest of a file of a column, as a manifest lists it."""
+    digest = blake2b(digest_size=DIGEST_SIZE)
+    for start in range(0, file.num_bytes, _CHUNK_BYTES):
+        digest.update(file.read(start, min(start + _CHUNK_BYTES, file.num_bytes)))
+    return digest.hexdigest()
 
 
 def _texts(file: OpenFile, count: int, start: int, stop: int) -> Tokens:

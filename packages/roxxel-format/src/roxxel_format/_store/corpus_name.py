@@ -38,6 +38,7 @@ _SHARD_NUMBER = re.compile(r"[0-9]{5}|[1-9][0-9]{5,}")  # As `shard` writes it.
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 # Beginning and end of the text that replaces the star of a pattern in a shard name.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
@@ -241,14 +242,14 @@ def owners_of(paths: Iterable[str]) -> list[str]:
 
     A name alone says little: `c_20240101.rox` may be a corpus of one file.
     """
-    folders: dict[Path, list[tuple[CorpusName, bytes]]] = {}
+    folders: dict[Path, list[tuple[CorpusName, set[bytes]]]] = {}
     found: dict[str, None] = {}
     for path in map(Path, paths):
         if path.parent not in folders:
             manifests = manifests_in(path.parent)
-            folders[path.parent] = [(_of_manifest(m), _content(m)) for m in manifests]
-        for corpus, manifest in folders[path.parent]:
-            if corpus.is_own(path.name) and _quoted(path.name) in manifest:
+            folders[path.parent] = [(_of_manifest(m), _texts_in(m)) for m in manifests]
+        for corpus, texts in folders[path.parent]:
+            if corpus.is_own(path.name) and _quoted(path.name) in texts:
                 found[corpus.pattern] = None
     return list(found)
 
@@ -258,12 +259,15 @@ def _quoted(name: str) -> bytes:
     return json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
 
-def _content(manifest: Path) -> bytes:
-    """Return a manifest; nothing if it cannot be read, which its readers are told."""
+def _texts_in(manifest: Path) -> set[bytes]:
+    """Return the quoted texts of a manifest.
+
+    There are none if the manifest cannot be read, which its readers are told.
+    """
     try:
-        return manifest.read_bytes()
+        return {*_TEXT.findall(manifest.read_bytes())}
     except OSError:
-        return b""
+        return set()
 
 
 def is_folder(filepath: str) -> bool:

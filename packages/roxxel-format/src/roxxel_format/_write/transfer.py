@@ -7,15 +7,15 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_format._read.blocks import damage_of_shard
+from roxxel_format._read.columns import digest_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import DIGEST_SIZE, as_table
+from roxxel_format._spec.tables import as_table
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
 
-_CHUNK_BYTES = 1 << 22
 _COPIED_BYTES = 32 << 20
 _THREADS = 4
 
@@ -252,11 +251,7 @@ def _check_shard(
 
 def _check_column(source: str, expected: str, path: Path) -> None:
     """Raise ShardError unless a file is an undamaged copy of a column's file."""
-    digest = blake2b(digest_size=DIGEST_SIZE)
-    with path.open("rb") as file:
-        while data := file.read(_CHUNK_BYTES):
-            digest.update(data)
-    if digest.hexdigest() != expected:
+    if digest_of(LOCAL.open(str(path))) != expected:
         raise ShardError(
             f"{source}: does not match its digest in the manifest and was not copied; "
             "restore the file, or write the column again"
