@@ -263,18 +263,22 @@ def test_reference_names_the_variables_that_the_code_reads() -> None:
 
 WRITTEN = re.compile(r"""(?:# file: |["'\s(=])([\w./*\[\]-]+)(?=["'\s),#@])""")
 SUFFIXES = (".rox", ".toml", ".py", ".json", ".jsonl", ".txt", ".html", ".png", ".bin")
+CHECKPOINTS = re.compile(r"""Checkpointer\("(\w+)""")
 
 
-def test_two_guides_in_one_folder_do_not_meet_each_others_files() -> None:
+def test_two_pages_in_one_folder_do_not_meet_each_others_files() -> None:
     users: dict[str, set[str]] = {}
-    for page in ROOT.glob("docs/guides/*.md"):
-        shown = re.findall(
+    for page in ROOT.glob("docs/**/*.md"):
+        blocks = re.findall(
             r"```(?:python|sh|toml)\n(.*?)```", page.read_text(), re.DOTALL
         )
-        for name in WRITTEN.findall("\n".join(shown)):
+        shown = "\n".join(blocks)
+        folders = CHECKPOINTS.findall(shown)
+        for name in WRITTEN.findall(shown):
             is_file = "/" in name.strip("/") or name.endswith(SUFFIXES)
-            if is_file and not name.startswith("*."):  # a pattern of inputs
+            # A pattern that begins with a star names inputs.
+            if (is_file or name in folders) and not name.startswith("*."):
                 users.setdefault(name.removeprefix("./"), set()).add(page.name)
 
-    assert len(users) > 60
+    assert len(users) > 90
     assert {name: pages for name, pages in users.items() if len(pages) > 1} == {}
