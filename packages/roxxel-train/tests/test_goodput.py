@@ -100,6 +100,35 @@ def test_steps_up_to_a_checkpoint_between_two_rows_are_not_lost(tmp_path: Path) 
     assert found.saving == pytest.approx(40 - 32)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_warning_of_a_later_restore_is_no_sign_of_the_start_before(
+    tmp_path: Path, is_killed: bool
+) -> None:
+    end = [
+        (12, events.spent(Goodput(steps=10, saving=2))),
+        (12, "complete: 10 of 10 steps are done; step 10 is saved"),
+        (500, "checkpoints: step 10: 68 restored, 6 new"),
+        (500, "already complete: 10 of 10 steps are done"),
+    ]
+    run = write(
+        tmp_path / "run",
+        [
+            (0, "starts: 10 steps in 1 phase"),
+            *([] if is_killed else end),
+            (998, "checkpoints/10: cannot be used because a file is damaged"),
+            (1000, "resumed from step 10 of 20 in 4.00 s"),
+            (1012, "complete: 20 of 20 steps are done; step 20 is saved"),
+        ],
+        [(10, 10, {"step_s": 1.0}), (1010, 20, {"step_s": 1.0})],
+    )
+
+    found = run.goodput()
+
+    saved = 2 if is_killed else 4
+    assert (found.steps, found.saving, found.restoring) == pytest.approx((20, saved, 4))
+    assert found.idle == pytest.approx(1012 - 20 - saved - 4)
+
+
 def test_a_start_that_kept_nothing_is_lost_from_its_first_step(tmp_path: Path) -> None:
     run = write(
         tmp_path / "run",

@@ -27,6 +27,9 @@ _START = re.compile(
     r"starts: \d+ steps|resumed from step (\d+) of \d+(?: in ([\d.]+) s)?"
 )
 _BRANCH = re.compile(r"begins as a branch of step (\d+) of ")
+ENDS = "wall time: "
+"""How the line begins that a start logs at its end."""
+
 _DROPPED = re.compile(r"\d+ rows of metrics after step \d+, the newest at (\S+), ")
 
 
@@ -203,23 +206,39 @@ def time_of(text: str) -> float | None:
 
 
 def _starts(log: Iterable[tuple[str, str]]) -> list[_Start]:
-    """Return the starts that a log records."""
+    """Return the starts that a log records.
+
+    After the wall time, with which a start ends, and during a restore, entries are no
+    sign of the start before: a warning about a checkpoint may come a day later.
+    """
     starts: list[_Start] = []
+    signs: list[float] = []
+    is_over = False
     for text_time, text in log:
         time = time_of(text_time)
         if time is None:
             continue
         if (found := _START.match(text)) is not None:
             began = time - float(found[2] or 0)
+            _end(starts, [sign for sign in signs if sign < began])
             starts.append(_Start(began, time, int(found[1] or 0), time))
+            signs, is_over = [], False
         elif starts and (found := _BRANCH.match(text)) is not None:
             starts[-1].step = int(found[1])
         elif starts and (found := _DROPPED.match(text)) is not None:
             until = time_of(found[1]) or 0.0
             starts[-1].dropped_until = max(starts[-1].dropped_until, until)
-        if starts:
-            starts[-1].ended = max(starts[-1].ended, time)
+        if not is_over:
+            signs.append(time)
+        is_over = is_over or text.startswith(ENDS)
+    _end(starts, signs)
     return starts
+
+
+def _end(starts: Sequence[_Start], signs: Sequence[float]) -> None:
+    """Let the last start end with the last of its signs."""
+    if starts:
+        starts[-1].ended = max([starts[-1].ended, *signs])
 
 
 def _bounds(starts: Sequence[_Start], rows: TimedRows) -> list[int]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
+from roxxel_train.goodput import ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -292,7 +293,7 @@ def rewritten_rows(number: int, step: int, newest: str | None) -> str:
 
 def spent(goodput: Goodput) -> str:
     """Return the line about where most of the wall time of all starts went."""
-    return f"wall time: {goodput.line(2)}"
+    return f"{ENDS}{goodput.line(2)}"
 
 
 def replaced_rows(number: int, step: int) -> str:
