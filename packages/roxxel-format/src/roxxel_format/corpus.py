@@ -12,12 +12,12 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._read.cached import CachedFiles
 from roxxel_format._read.columns import item_text
-from roxxel_format._read.input_totals import input_totals
 from roxxel_format._read.lengths import Lengths
 from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
+from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.tables import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 
     from roxxel_format._read.cached import CacheStatus
     from roxxel_format._read.columns import Column
-    from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.input_totals import InputTotals
     from roxxel_format._write.compact import Compaction
     from roxxel_format._write.options import TokenizerBackend, WriteSummary
     from roxxel_format._write.place import Place
@@ -474,10 +474,17 @@ class Roxxel:
         """Return the documents and tokens that came from each input file.
 
         Only shards that record their inputs count, such as those of
-        `roxxel-prepare write`. Reads the metadata of every shard.
+        `roxxel-prepare write`. Reads the metadata of every shard. A version whose
+        shards were merged has none, because its last shard may hold more than belongs
+        to it.
         """
         reader = self._open()
-        return input_totals(reader.contents, reader.metadata)
+        if reader.contents.earlier is not None:
+            return []
+        return input_totals(
+            (write, reader.metadata(number).get("input_files"))
+            for number, write in enumerate(reader.contents.writes)
+        )
 
     def verify(
         self,

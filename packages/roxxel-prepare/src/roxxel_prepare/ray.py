@@ -11,7 +11,7 @@ import importlib
 import os
 import secrets
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 from roxxel_store import missing_extra
@@ -229,21 +229,8 @@ class RoxxelDatasink(Datasink[TaskShards]):
             columns = [table.column(name) for name in self._fields.names]
             for values in zip(*columns, strict=True):
                 document = _document(self._fields, values, what, row)
-                yield self._fields.row(document, _Origin(what, row))
+                yield self._fields.row(document, what, row)
                 row += 1
-
-
-class _Origin(NamedTuple):
-    """Where a document comes from; the text names it in errors."""
-
-    what: str
-    row: int
-
-    def __str__(self) -> str:
-        return f"{self.what}: document {self.row}"
-
-    def note(self, num_tokens: int) -> None:
-        """Do nothing: the corpus records no inputs."""
 
 
 def _document(fields: Fields, values: Sequence[Any], what: str, row: int) -> object:

@@ -142,6 +142,13 @@ class Contents:
             return [self.fingerprint]
         return self.manifest.fingerprints
 
+    @cached_property
+    def writes(self) -> tuple[int, ...]:
+        """For each shard, the number of the write that added it, from 0."""
+        versions = () if self.manifest is None else self.manifest.versions
+        stops = [version.num_shards for version in versions]
+        return tuple(bisect_right(stops, number) for number in range(len(self.paths)))
+
     def column_digest(self, name: str) -> str:
         """Return the digest of the values of a column that every shard has."""
         table = self.columns[name]

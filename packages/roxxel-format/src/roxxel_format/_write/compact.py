@@ -15,7 +15,6 @@ append that was committed meanwhile stays: its shards follow the merged ones.
 from __future__ import annotations
 
 import secrets
-from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain, islice
@@ -26,9 +25,9 @@ from roxxel_store.files import sync_folder
 
 from roxxel_format._read.columns import ColumnFiles
 from roxxel_format._read.contents import nums_shards_of
-from roxxel_format._read.input_totals import merged_inputs
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
+from roxxel_format._spec.input_totals import merged_inputs
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.tables import (
     FIRST_IS_CONTINUED,
@@ -327,13 +326,12 @@ class _NewFiles:
         found.pop("arguments", None)
         for name in ("input_files", "skipped", "padding", "cut"):
             found.pop(name, None)
-        stops = [version.num_shards for version in self._manifest.versions]
         inputs = merged_inputs(
-            (bisect_right(stops, number), as_table(each.get("input_files")))
+            (self._contents.writes[number], each.get("input_files"))
             for number, each in zip(group, every, strict=True)
         )
-        if inputs["names"]:
-            found["input_files"] = inputs
+        if inputs:
+            found["input_files"] = inputs.record()
         skipped = [as_table(each["skipped"]) for each in every if "skipped" in each]
         if skipped:
             errors = chain.from_iterable(each.get("errors", ()) for each in skipped)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, replace
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    cast,
+)
 
 import numpy as np
 
@@ -40,12 +48,21 @@ class Chat(Protocol):
         ...
 
 
-class Origin(Protocol):
-    """Where a document comes from; its text names the document in errors."""
+class Origin(NamedTuple):
+    """Where a document comes from; its text names the document in errors.
 
-    def note(self, num_tokens: int) -> None:
-        """Count a document that is written, separator included."""
-        ...
+    Attributes:
+        where: The input file, part of a file, or block.
+        number: Number of the document there, from 0.
+        file: Number and name of the input file that counts the document; None for none.
+    """
+
+    where: str
+    number: int
+    file: tuple[int, str] | None
+
+    def __str__(self) -> str:
+        return f"{self.where}: document {self.number}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,12 @@ class Row:
     def parts(self) -> tuple[object, ...]:
         """The parts of the document, in order."""
         return (self.content,) if self.prompt is None else (self.prompt, self.content)
+
+    @property
+    def text_bytes(self) -> int | None:
+        """Size of the texts in UTF-8; None without a text."""
+        sizes = [_utf8_size(part) for part in self.parts if isinstance(part, str)]
+        return sum(sizes) if sizes else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +224,20 @@ class Fields:
             return Row(text, id=number, learned=learned)
         return Row(content, *prompts, id=number)
 
-    def row(self, document: object, origin: Origin, path: str = "") -> Row:
-        """Return a document of a file with its origin, and its path if it is kept."""
-        kept = path if self.path else None
+    def row(
+        self,
+        document: object,
+        where: str,
+        number: int,
+        *,
+        file: tuple[int, str] | None = None,
+        path: str = "",
+    ) -> Row:
+        """Return a document of a file with its origin, and its path if it is kept.
+
+        For the other arguments, see `Origin`.
+        """
+        kept, origin = path if self.path else None, Origin(where, number, file)
         if isinstance(document, Row):
             return replace(document, path=kept, origin=origin)
         return Row(document, None, None, kept, origin)
@@ -237,3 +271,8 @@ def parse_id(value: object) -> str:
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         return str(index(value))
     raise ValueError(f"id {value!r:.100} is neither a text nor an integer; correct it")
+
+
+def _utf8_size(text: str) -> int:
+    # ASCII text, which Python detects at no cost, has one byte per character.
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from roxxel_format._spec.dtypes import stored_dtype
+from roxxel_format._spec.input_totals import InputCounts
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.tables import BinTable
 from roxxel_format._version import __version__
@@ -69,6 +70,7 @@ class ShardSeries:
         self._writer: ShardWriter | None = None
         self._origins: deque[Origin] = deque()
         self._num_noted = self._num_dropped = 0
+        self._inputs = InputCounts()
         self.paths: list[Path] = []
         self.num_documents = 0
         self.sync_s = 0.0
@@ -109,6 +111,8 @@ class ShardSeries:
                 self._add_all(arrays)
             if self._writer is None:
                 raise NoDocumentsError(self._corpus)
+            if self._inputs:
+                self._writer.metadata["input_files"] = self._inputs.record()
             if ending is not None:
                 self._writer.metadata |= ending()
             self._close_shard()
@@ -192,7 +196,7 @@ class ShardSeries:
     def _chosen(
         self, data: Iterable[object], arrange: Arrange | None
     ) -> Iterator[EncodedRow]:
-        """Yield the documents to write; count them for their origins."""
+        """Yield the documents to write; count them by their input files."""
         separator = 0
         rows: Iterable[EncodedRow] = (
             row
@@ -203,8 +207,10 @@ class ShardSeries:
             self._num_dropped += row.num_dropped
             origin = row.row.origin
             if origin is not None:
-                separator = separator or self._separator_length()
-                origin.note(row.tokens.size + separator)
+                if origin.file is not None:
+                    separator = separator or self._separator_length()
+                    length = row.tokens.size + separator
+                    self._inputs.add(origin.file, 1, length, row.row.text_bytes)
                 self._note(origin)
             yield row
 

@@ -16,8 +16,8 @@ from roxxel_store.amounts import short_count, short_size
 from roxxel_store.command import FOUND, Progress, terminal_width
 from roxxel_store.output import Output
 
-from roxxel_format._read.input_totals import num_joined
 from roxxel_format._read.opening import open_corpus
+from roxxel_format._spec.input_totals import num_joined
 from roxxel_format._store.corpus_name import owners_of
 from roxxel_format.corpus import Roxxel
 from roxxel_format.naming import documents_at, named, printable
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.input_totals import InputTotals
 
 _CHUNK = 1 << 20
 _MOST_INPUTS = 10

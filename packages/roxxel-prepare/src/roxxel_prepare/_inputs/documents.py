@@ -4,10 +4,8 @@ The first Roxxel, an older library of this name, did not record where documents 
 a document may be in several shards. So if a separator divides such shards into
 documents, consecutive shards are read together.
 
-Documents, tokens and bytes of text are counted by input file, for a shard's metadata. A
-write is divided into units, which are groups of its inputs. Each unit stores its counts
-in its last shard. Several units may share a large input, so the counts name an input by
-its number among all inputs of the write.
+Several units of a write may share a large input, so an origin has the number of its
+input among all inputs of the write: by it, a shard's metadata count the documents.
 """
 
 from __future__ import annotations
@@ -45,58 +43,6 @@ LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""
 
 _MAX_BAD = 100
-_MAX_NAMED = 256
-"""Maximum number of inputs that a shard names: its metadata has at most 1 MiB."""
-
-
-@dataclass(slots=True)
-class Tally:
-    """The counts of one input; `text_bytes` is None for inputs of tokens, not text.
-
-    `where` names the input, or the part of the input, in errors.
-    """
-
-    number: int
-    name: str
-    where: str = ""
-    num_documents: int = 0
-    num_tokens: int = 0
-    text_bytes: int | None = None
-
-    def add(self, num_tokens: int, text_bytes: int | None) -> None:
-        """Count a document."""
-        self.num_documents += 1
-        self.num_tokens += num_tokens
-        if text_bytes is not None:
-            self.text_bytes = (self.text_bytes or 0) + text_bytes
-
-    def join(self, other: Tally) -> None:
-        """Add the counts of another input."""
-        self.num_documents += other.num_documents
-        self.num_tokens += other.num_tokens
-        if other.text_bytes is not None:
-            self.text_bytes = (self.text_bytes or 0) + other.text_bytes
-
-
-class Origin:
-    """Where a document comes from: its file, and its number in the file, from 0.
-
-    The text names both, for errors.
-    """
-
-    __slots__ = ("_number", "_tally", "_text_bytes")
-
-    def __init__(self, tally: Tally, number: int, text_bytes: int | None) -> None:
-        self._tally = tally
-        self._number = number
-        self._text_bytes = text_bytes
-
-    def __str__(self) -> str:
-        return f"{self._tally.where}: document {self._number}"
-
-    def note(self, num_tokens: int) -> None:
-        """Count a document that is written, separator included."""
-        self._tally.add(num_tokens, self._text_bytes)
 
 
 @dataclass
@@ -120,17 +66,15 @@ class Documents:
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
-    _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
 
     def __iter__(self) -> Iterator[object]:
         return self._in_order()
 
     def metadata(self) -> dict[str, object]:
-        """Return the counts of each input, and what was skipped."""
-        found: dict[str, object] = {"input_files": recorded_inputs(self._tallies)}
-        if self.num_bad:
-            found["skipped"] = {"number": self.num_bad, "errors": self.bad}
-        return found
+        """Return what was skipped."""
+        if not self.num_bad:
+            return {}
+        return {"skipped": {"number": self.num_bad, "errors": self.bad}}
 
     def _in_order(self) -> Iterator[object]:
         for parts in self._groups():
@@ -142,14 +86,12 @@ class Documents:
                 name += " and the shards after it"
             elif span is not None:
                 where += f", part [{span[0]}:{span[1]}]"
-            tally = Tally(parts[0].number, name, where)
-            self._tallies.append(tally)
+            file = parts[0].number, name
             for number, document in enumerate(self._checked(parts)):
                 if isinstance(document, InputError):
                     self._note(document)
                     continue
-                origin = Origin(tally, number, text_bytes(document))
-                yield self.fields.row(document, origin, path)
+                yield self.fields.row(document, where, number, file=file, path=path)
 
     def _checked(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents; raise OSError if their files changed since they were listed.
@@ -263,39 +205,3 @@ def documents_in(
                 if isinstance(document, InputError) and not yields_errors:
                     raise document
                 yield document
-
-
-def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
-    """Return the counts of inputs that hold documents, as one list for each field.
-
-    With more than `_MAX_NAMED` such inputs, the last row sums those without their own
-    row.
-    """
-    rows = [each for each in tallies if each.num_documents]
-    if len(rows) > _MAX_NAMED:
-        more = rows[_MAX_NAMED - 1 :]
-        joined = Tally(more[0].number, f"and {len(more)} more")
-        for each in more:
-            joined.join(each)
-        rows = [*rows[: _MAX_NAMED - 1], joined]
-    return {
-        "numbers": [each.number for each in rows],
-        "names": [each.name for each in rows],
-        "documents": [each.num_documents for each in rows],
-        "tokens": [each.num_tokens for each in rows],
-        "text_bytes": [each.text_bytes for each in rows],
-    }
-
-
-def text_bytes(document: object) -> int | None:
-    """Return the size of the texts of a document; None without a text."""
-    if isinstance(document, str):
-        return _utf8_size(document)
-    parts = getattr(document, "parts", (document,))
-    sizes = [_utf8_size(part) for part in parts if isinstance(part, str)]
-    return sum(sizes) if sizes else None
-
-
-def _utf8_size(text: str) -> int:
-    # ASCII text, which Python detects at no cost, has one byte per character.
-    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
