@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
+from roxxel.replaying._receipt import RECEIPT
+from roxxel_train import local
 
 from .buckets import running_bucket
 from .conftest import SEVERAL_PROCESSES, environment
@@ -160,3 +163,28 @@ def test_a_replay_of_a_run_in_a_bucket_is_exact(
         numbers = project.write("s3://data")
 
         check_exact(project, project.replay("s3://data/run", numbers, "--out", "out"))
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_alone_does_not_keep_the_others_waiting(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], failing: int
+) -> None:
+    program = tmp_path / "check.py"
+    program.write_text(
+        "import os, sys\n"
+        "from roxxel.cli import main\n"
+        f"fails = os.environ['JAX_PROCESS_ID'] == '{failing}'\n"
+        "receipt = 'gone.json' if fails else sys.argv[1]\n"
+        "sys.exit(main(['replay', '--check', receipt]))\n"
+    )
+    receipt = tmp_path / "replay.json"
+    parts: dict[str, Any] = {name: {} for name in RECEIPT.needs}
+    receipt.write_bytes(RECEIPT.pack({**parts, "start": 0, "each": False}))
+    began_s = time.monotonic()
+
+    assert local.main([str(program), str(receipt)]) == 1
+
+    out, err = capfd.readouterr()
+    assert "gone.json: there is no such file" in out + err
+    assert f"process {failing} failed: its program ended while other" in out + err
+    assert time.monotonic() - began_s < 60  # the barrier itself waits for 300 s

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from roxxel_ckpt.coordination import Channel, coordination_service
 
 from roxxel_train._together.texts import named
+from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.errors import SettingsDifferError
 
 if TYPE_CHECKING:
@@ -21,9 +22,11 @@ _passed: Counter[str] = Counter()
 _settings = Channel("train/settings")
 
 
+@needs_all_processes
 def barrier(name: str, timeout_s: float = 300.0) -> None:
     """Wait until every process has called `barrier` with the same name.
 
+    If the program of a process ends instead, the waiting processes end too, and say so.
     The barrier uses no device. A name may be used again if all processes use the name
     the same number of times. A single process does not wait.
 

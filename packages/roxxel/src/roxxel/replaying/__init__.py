@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -366,10 +366,15 @@ def check_replay(
 @contextmanager
 def _scratch() -> Generator[Path]:
     """Yield a temporary folder, which is the same in all processes of a host."""
-    is_first = process_index() == 0
-    own = TemporaryDirectory(prefix="roxxel-replay-") if is_first else nullcontext()
-    with own as name:
-        yield Path(_scratches.agree("scratch", lambda: name, lambda all_: all_[0], 300))
+    barrier("replay: every process has read the receipt")
+    with ExitStack() as held:
+
+        def make() -> str:
+            if process_index() != 0:
+                return ""
+            return held.enter_context(TemporaryDirectory(prefix="roxxel-replay-"))
+
+        yield Path(_scratches.agree("scratch", make, lambda names: names[0], 300))
         barrier("replay: every process has read the scratch folder")
 
 
