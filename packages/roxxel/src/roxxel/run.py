@@ -128,6 +128,7 @@ class Run:
         self,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
+        corpora: Mapping[str, TokenReader] | None = None,
     ) -> Sampler:
         """Return the sampler of the run, for its trained and its planned batches.
 
@@ -138,6 +139,8 @@ class Run:
         Args:
             fields: As for `Curriculum.sampler`.
             check: As for `Curriculum.sampler`.
+            corpora: What `corpora` returned, if you need both: then the sampler reads
+                these, and opens nothing again.
 
         Raises:
             RunFolderError: A corpus cannot be opened or is not the corpus of the run,
@@ -148,7 +151,7 @@ class Run:
         """
         data = self.files.data()
         try:
-            readers = self._readers(data)
+            readers = self._readers(data) if corpora is None else corpora
             sampler = recorded_sampler(
                 data.state, readers, fields, check, primary=data.primary
             )

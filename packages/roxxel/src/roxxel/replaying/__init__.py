@@ -37,7 +37,13 @@ from roxxel.replaying._branches import (
     branch_config,
     changed_config,
 )
-from roxxel.replaying._choice import Start, find_start, listed, one_by_one
+from roxxel.replaying._choice import (
+    Start,
+    find_start,
+    first_learned,
+    listed,
+    one_by_one,
+)
 from roxxel.replaying._receipt import (
     Comparison,
     changed_environment,
@@ -264,13 +270,14 @@ def replay(
             f"{original.path}: nothing is left out; name a document, such as web:3"
         )
     folder = _folder(original, out)
-    begun = begun_step(folder)
-    start = find_start(original, chosen, step, begun)
+    corpora = original.corpora()
+    sampler = original.sampler(corpora=corpora)
+    first = first_learned(sampler, corpora, chosen)
+    start = find_start(original, first, step, begun_step(folder))
     say(str(start))
     notes = [*changed_config(original, start.step), *_notes(config)]
     for note in notes:
         say(note)
-    sampler = original.sampler()
     where = original.path
     place = Place(
         folder,
@@ -278,13 +285,14 @@ def replay(
         start.step,
         sampler.total_steps,
     )
-    corpora = original.corpora()
     text = WithdrawnText.of(folder, corpora, chosen, config.schedule)
     base = base_config(config, place, text)
     left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
+    declared = config.schedule.without
+    before = listed(config, declared) if declared else {}
     # A loss that ignores the mask is refused before the control is trained.
     configs = {
-        name: branch_config(base, place, name, out)
+        name: branch_config(base, place, name, out, before)
         for name, out in {**left_out, CONTROL: {}}.items()
     }
     complete = {n for n, x in configs.items() if is_complete(x, place.total_steps)}

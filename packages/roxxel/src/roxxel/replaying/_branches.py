@@ -28,7 +28,7 @@ from roxxel.config import (
     load_config,
     newest_config,
 )
-from roxxel.replaying._choice import listed, token_ranges, tokens_of
+from roxxel.replaying._choice import token_ranges, tokens_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -174,15 +174,18 @@ class WithdrawnText:
         return {name: EvalConfig({"self": (str(self.path),)}, schedule)}
 
 
-def branch_config(base: RunConfig, place: Place, name: str, out: Listed) -> RunConfig:
+def branch_config(
+    base: RunConfig, place: Place, name: str, out: Listed, before: Listed
+) -> RunConfig:
     """Return the config of one branch, which `write_configs` writes.
+
+    The branch leaves `out` out beside what the run leaves out, which is `before`.
 
     Raises:
         RunFolderError: Its file holds the config of another replay.
     """
     schedule = base.schedule
     if out:
-        before = listed(base, schedule.without) if schedule.without else {}
         merged = {
             source: [*before.get(source, ()), *out.get(source, ())]
             for source in [*before, *(x for x in out if x not in before)]

@@ -129,16 +129,17 @@ def tokens_of(
             yield corpus.read([start], stop - start)[0].astype(corpus.dtype)
 
 
-def find_start(run: Run, chosen: Listed, step: int | None, begun: int | None) -> Start:
+def find_start(
+    run: Run, first: int | None, step: int | None, begun: int | None
+) -> Start:
     """Return where the branches begin: at `step`, or as late as is exact.
 
+    `first` is the first step that learns what is left out; None if no step does.
     Branches that have begun at `begun` continue, whatever the run has kept since.
 
     Raises:
         RunFolderError: The run does not learn it, or has no such checkpoint.
     """
-    sampler, corpora = run.sampler(), run.corpora()
-    first = _first_learned(sampler, corpora, chosen)
     kept = [each.step for each in run.checkpoints]
     if begun is not None and step in {None, begun}:
         return Start(begun, first)
@@ -191,7 +192,7 @@ def _check_step(run: Run, step: int, first: int | None, kept: Sequence[int]) -> 
         )
 
 
-def _first_learned(
+def first_learned(
     sampler: Sampler, corpora: Mapping[str, TokenReader], chosen: Listed
 ) -> int | None:
     """Return the first step that reads some of the tokens and learns them."""
