@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from roxxel_ckpt import CheckpointError
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import ModelState, Preempted
@@ -226,6 +227,22 @@ def test_error_that_ends_a_run_is_a_line_with_what_is_saved(tmp_path: Path) -> N
     assert log(tmp_path)[-1] == "RuntimeError ended the run; step 7 is saved"
     text = (tmp_path / "run" / "system.log").read_text()
     assert " ERROR the run ended with an error\nTraceback" in text
+
+
+def test_error_of_ours_is_one_line_of_the_log(tmp_path: Path) -> None:
+    one = trainer(tmp_path, [Phase(2, 4, 9)])
+    one.run()
+    for array in (tmp_path / "run" / "checkpoints" / "2").rglob("*"):
+        if array.is_file() and array.parent.name != "2":
+            array.write_bytes(b"damaged")
+
+    with pytest.raises(CheckpointError) as ended:
+        one.run()
+
+    text = (tmp_path / "run" / "system.log").read_text()
+    assert "Traceback" not in text
+    line = f"the run ended with an error: {type(ended.value).__name__}: "
+    assert f" ERROR {line}" in text
 
 
 def test_save_that_fails_is_a_line_and_is_not_said_to_be_there(

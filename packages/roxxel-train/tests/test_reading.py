@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
+import platform
 from typing import TYPE_CHECKING
 
 import pytest
-from roxxel_train import RunFolder, RunFolderError
+from roxxel_curriculum import Phase
+from roxxel_train import ModelState, RunFolder, RunFolderError
+
+from .helpers import trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +76,16 @@ def test_a_run_that_trains_is_seen_and_cannot_be_claimed(tmp_path: Path) -> None
         with pytest.raises(RunFolderError, match="another process is training"):
             folder.claimed().__enter__()
     assert not folder.is_running
+
+
+def test_a_run_that_trains_names_its_process_and_host(tmp_path: Path) -> None:
+    def claim(_: ModelState) -> None:
+        with pytest.raises(RunFolderError) as refused:
+            RunFolder(tmp_path / "run").claimed().__enter__()
+        said.append(str(refused.value))
+
+    said: list[str] = []
+    trainer(tmp_path, [Phase(1, 4, 9)], eval_fn=claim, eval_every=1).run()
+
+    assert f"(process {os.getpid()} on {platform.node()}) is training" in said[0]
+    assert not (tmp_path / "run" / "run.lock").read_text()

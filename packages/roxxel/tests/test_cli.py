@@ -249,7 +249,7 @@ def test_a_preempted_run_ends_with_75(
     from roxxel_train import Preempted
 
     assert ending(Preempted(7, "SIGTERM")) == 75
-    assert "SIGTERM ended the run after step 7" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""  # the log of the run has said why
 
 
 def test_a_plain_exit_passes(ending: Ending) -> None:

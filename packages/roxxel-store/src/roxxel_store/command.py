@@ -70,6 +70,19 @@ class Found(SystemExit):
         self.code = FOUND
 
 
+class Ended(SystemExit):
+    """Ends a command that has already said why.
+
+    Example:
+        >>> Ended(75).code
+        75
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__("")
+        self.code = code
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser whose help ends with exit codes, and that takes whole option names.
 
@@ -388,7 +401,7 @@ def _is_unread() -> bool:
 
 def _say(prog: str, sentence: str, code: int) -> int:
     try:
-        sys.stderr.write(f"{prog}: {sentence}\n")
+        sys.stderr.write(f"{prog}: {sentence}\n" if sentence else "")
         sys.stderr.flush()
     except OSError:
         # The terminal is closed. Discard what Python flushes at exit, which would

@@ -20,7 +20,7 @@ from roxxel_store.records import find_object
 
 from roxxel_train._files.data import data_state, run_data
 from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
-from roxxel_train._files.mirror import local_run
+from roxxel_train._files.mirror import holder, local_run
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
@@ -378,7 +378,7 @@ class RunFolder:
         with self._lock() as is_free:
             if not is_free:
                 raise RunFolderError(
-                    f"{self.path}: another process is training in this folder; "
+                    f"{self.path}: {holder(self.path)} is training in this folder; "
                     "wait for it or give another save_path"
                 )
             yield

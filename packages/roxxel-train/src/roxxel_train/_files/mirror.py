@@ -21,10 +21,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 import zlib
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
@@ -48,8 +49,7 @@ from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Iterator
 
     from roxxel_ckpt.contents import Files, Piece
 
@@ -301,9 +301,35 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
     return mirror.folder
 
 
-def locked(folder: Path) -> AbstractContextManager[bool]:
-    """Lock `run.lock` of a folder; yield False if another process holds the lock."""
-    return tried(folder / LOCK)
+@contextmanager
+def locked(folder: Path) -> Generator[bool]:
+    """Lock `run.lock` of a folder; yield False if another process holds the lock.
+
+    While the lock is held, the file says by whom, for `holder`.
+    """
+    path = folder / LOCK
+    with tried(path) as is_free:
+        if is_free:
+            _write(path, f"process {os.getpid()} on {platform.node()}\n")
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                _write(path, "")
+
+
+def holder(folder: Path) -> str:
+    """Return who holds the lock of a folder: another process, with its id and host."""
+    with suppress(OSError):
+        who = (folder / LOCK).read_bytes()[:200].decode(errors="replace").strip()
+        if who.isprintable() and who:
+            return f"another process ({who})"
+    return "another process"
+
+
+def _write(lock: Path, text: str) -> None:
+    with suppress(OSError):  # Another user may have made the file.
+        lock.write_text(text)
 
 
 def _digest(files: Files) -> str:

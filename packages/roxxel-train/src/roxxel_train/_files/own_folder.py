@@ -18,7 +18,7 @@ from roxxel_store.output import replace_file
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered
 from roxxel_train._files.log import METRICS
-from roxxel_train._files.mirror import Mirror, locked
+from roxxel_train._files.mirror import Mirror, holder, locked
 from roxxel_train._files.paths import check_writable, shown
 from roxxel_train._files.records import (
     CHECKPOINTS,
@@ -98,7 +98,7 @@ class OwnFolder:
         with locked(self.path) as is_free:
             if not is_free:
                 raise RunMismatchError(
-                    f"{self}: another process is running in this folder; "
+                    f"{self}: {holder(self.path)} is running in this folder; "
                     "wait until it ends, or give another save_path"
                 )
             if self._mirror is not None:

@@ -39,7 +39,8 @@ class Logger:
     """Writes the text and the metrics of a run without delaying its loop.
 
     A logger is a context manager. Leaving the block writes all queued lines and rows.
-    An exception that leaves the block is written to `system.log` with its traceback.
+    An exception that leaves the block is written to `system.log`, with its traceback
+    unless it is an error of Roxxel, whose sentence says all.
 
     Args:
         log_dir: Folder for `system.log` and `metrics.jsonl`, created if missing. None
@@ -127,7 +128,12 @@ class Logger:
         try:
             # SystemExit is not a fault. Python itself prints tracebacks.
             if error is not None and not isinstance(error, SystemExit):
-                self._say("ERROR", "the run ended with an error", error, terminal=False)
+                line = "the run ended with an error"
+                is_ours = type(error).__module__.partition(".")[0].startswith("roxxel")
+                if is_ours:
+                    sentence = " ".join(str(error).split())
+                    line = f"{line}: {type(error).__name__}: {sentence}"
+                self._say("ERROR", line, None if is_ours else error, terminal=False)
         finally:
             self._depth -= 1
             if self._depth <= 0:

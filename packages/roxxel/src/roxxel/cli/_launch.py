@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_store.command import Ended
+
 from roxxel.cli._words import at_least_1
 
 if TYPE_CHECKING:
@@ -88,15 +90,17 @@ def connect(options: argparse.Namespace) -> bool:
 
 @contextmanager
 def ended_once() -> Generator[None]:
-    """Let the first process alone say how all of them end, inside the block."""
+    """Let how the block ends be said once: by the run's log, or the first process."""
     import jax
+    from roxxel_train import Preempted
 
     try:
         yield
     except SystemExit as end:
-        if jax.process_index() == 0:
-            raise
-        raise SystemExit(end.code) from None
+        is_said = isinstance(end, Preempted) or jax.process_index() != 0
+        if is_said and isinstance(end.code, int):
+            raise Ended(end.code) from None
+        raise
 
 
 def from_first(show: Callable[[str], None]) -> Callable[[str], None]:

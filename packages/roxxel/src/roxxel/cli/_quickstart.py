@@ -57,20 +57,22 @@ def seed(text: str) -> int:
 
 def run(options: argparse.Namespace) -> None:
     """Train the quickstart's model, or continue its run."""
+    from roxxel.cli._launch import ended_once
     from roxxel.cli._words import shown_command, tell
     from roxxel.quickstart.run import Options, quickstart
 
     out: Path = options.out
     extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
-    quickstart(
-        Options(
-            out=out,
-            steps=options.steps,
-            seed=options.seed,
-            fresh=options.fresh,
-            command=shown_command("quickstart", *extra),
-            report=shown_command("report", str(out)),
-            describe=shown_command("format", "info", str(out / LIBRARY)),
-        ),
-        say=tell,
-    )
+    with ended_once():
+        quickstart(
+            Options(
+                out=out,
+                steps=options.steps,
+                seed=options.seed,
+                fresh=options.fresh,
+                command=shown_command("quickstart", *extra),
+                report=shown_command("report", str(out)),
+                describe=shown_command("format", "info", str(out / LIBRARY)),
+            ),
+            say=tell,
+        )
