@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import bucket_requests
+
 
 def test_reading_from_a_bucket() -> None:
     program = Path(__file__).with_name("bucket_read.py")
@@ -29,3 +31,10 @@ def test_reading_from_a_bucket() -> None:
         "4x257 disk from step 0",
         "4x257 disk from step 1836",
     ]
+
+
+def test_requests_to_a_bucket() -> None:
+    found = bucket_requests.main(["--rows", "64", "--ahead", "32", "--latency-ms", "1"])
+
+    assert set(found) == set(bucket_requests.READERS)
+    assert all(figures["threads"] > 0 for [figures] in found.values())

@@ -244,7 +244,8 @@ class Bucket:
 
         def read(client: ModuleType, store: ObjectStore) -> Answer:
             found = client.get(store, self._root + name, options=options)
-            size: int = found.meta["size"]
+            meta = found.meta  # a new dict at each look
+            size: int = meta["size"]
             expected = size
             if options and span is not None:
                 expected = min(span[1], size) - span[0]
@@ -259,7 +260,7 @@ class Bucket:
                     f"{what}: the answer has {len(data)} bytes, not {expected}; "
                     "the object was replaced by a shorter one, or the server is faulty"
                 )
-            return Answer(data, size, _tag_of(found.meta), _version(found.meta))
+            return Answer(data, size, _tag_of(meta), _version(meta))
 
         return self._call(name, read, what)
 

@@ -5,6 +5,10 @@ and a read returns the bytes that have arrived. Worker threads send the requests
 requests of a waiting reader first. All corpora of a process share the workers, which
 end when idle.
 
+A worker waits for one answer: 32 of them deliver 1 000 ranges a second at a latency of
+30 ms. One thread with `obstore.get_async` needs more CPU, and obstore then starts as
+many threads for the answers; `benchmarks/bucket_requests.py` prints both.
+
 A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
 requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
 seconds are evicted. If there are no such ranges, the request ahead (the hint) is
