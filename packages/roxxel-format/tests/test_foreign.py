@@ -564,6 +564,8 @@ def test_a_corpus_of_another_format_is_opened_by_plain_values(tmp_path: Path) ->
     ]
     for each in found:
         assert [one.tolist() for one in each.documents] == [[5, 6], [7]]
+        again = pickle.loads(pickle.dumps(each))  # noqa: S301 - our own
+        assert again.separator == (0,)
     assert foreign_format(tmp_path / "r.rox") is None
     assert foreign_format("s3://bucket/wiki_*.rox") is None
     with pytest.raises(ValueError, match=r"^s3://bucket/a\.bin: .*on a disk"):

@@ -12,12 +12,14 @@ from roxxel import open_run
 from roxxel.cli import main
 from roxxel.config import (
     ConfigError,
+    check_model_data,
     config_text,
     load_config,
     open_curriculum,
     open_eval_curriculum,
     open_foreign_source,
     parse_config,
+    separator_of,
 )
 from roxxel_curriculum import Curriculum
 from roxxel_format.foreign import DatatroveTokens, FlatTokens, MegatronTokens
@@ -89,6 +91,27 @@ def test_tokens_of_another_format_are_a_source(
     assert set(found.tolist()) <= set(IDS.tolist())
     assert curriculum.primary_streamer.num_tokens == 600
     assert parse_config(config_text(config), config.file) == config
+
+
+@pytest.mark.parametrize("proxy", ["", "[proxy]\nscale = 0.5\n"])
+def test_a_separator_in_a_config_must_be_the_one_that_ends_texts_of_the_model(
+    tmp_path: Path, proxy: str
+) -> None:
+    write_megatron(tmp_path)
+    source = '{ path = "text.bin", separator = 0 }'
+    recipe = (
+        'model = "roxxel.models:llama"\n'
+        'model_args = { preset = "tiny", vocab_size = 500, eos_token_id = 7 }\n'
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(recipe + TEXT.format(source=source) + proxy)
+    config = load_config(path)
+
+    curriculum = open_curriculum(config)
+
+    assert separator_of(curriculum.primary_streamer) == [0]
+    with pytest.raises(ConfigError, match="token 0 ends the documents of source 'sel"):
+        check_model_data(config, curriculum)
 
 
 def test_a_source_of_another_format_that_moved_is_opened_as_that_format(

@@ -243,6 +243,11 @@ class Roxxel:
         return self._open().tokenizer
 
     @property
+    def separator(self) -> tuple[int, ...]:
+        """The tokens that end each document; empty if none do, or none are recorded."""
+        return tuple(self.metadata.get("separator") or ())
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """Metadata of the first shard: tokenizer, separator, source, user fields."""
         return self._open().metadata(0)

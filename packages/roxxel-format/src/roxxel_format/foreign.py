@@ -89,6 +89,7 @@ class MappedTokens:
         documents: Returns the documents; called at their first use.
         key: Bytes that identify the ends of the documents, for the fingerprint.
         tokenizer: Name and hash of the tokenizer, if known.
+        separator: The token that ends each document, if known.
         name: What `repr` shows in front of the number of tokens, such as the path.
 
     Example:
@@ -103,6 +104,7 @@ class MappedTokens:
         documents: Callable[[], DocumentEnds],
         key: bytes | memoryview,
         tokenizer: str | None,
+        separator: int | None = None,
         *,
         name: str = "",
     ) -> None:
@@ -110,6 +112,7 @@ class MappedTokens:
         self._find_documents = documents
         self._key = key
         self._tokenizer = tokenizer
+        self._separator = separator
         self._name = name
 
     def __repr__(self) -> str:
@@ -140,6 +143,11 @@ class MappedTokens:
     def tokenizer(self) -> str | None:
         """Name and hash of the tokenizer, as passed to the constructor."""
         return self._tokenizer
+
+    @property
+    def separator(self) -> tuple[int, ...]:
+        """The token that ends each document; empty if none is known."""
+        return () if self._separator is None else (int(self._separator),)
 
     @property
     def fingerprint(self) -> str:
@@ -299,15 +307,16 @@ class FlatTokens(MappedTokens):
         if fault is not None:
             warnings.warn(f"{paths[0]}: {fault}", stacklevel=2)
         key, documents = _flat_documents(line, separator)
-        super().__init__(line, documents, key, tokenizer, name=_shown(filepath))
-        self._arguments = absolute(filepath), dtype, offset, separator
+        name = _shown(filepath)
+        super().__init__(line, documents, key, tokenizer, separator, name=name)
+        self._arguments = absolute(filepath), dtype, offset
 
     def __reduce__(self) -> tuple[object, ...]:
-        filepath, dtype, offset, separator = self._arguments
+        filepath, dtype, offset = self._arguments
         keywords = {
             "dtype": dtype,
             "offset": offset,
-            "separator": separator,
+            "separator": self._separator,
             "tokenizer": self._tokenizer,
         }
         return _opened_again, (type(self), filepath, keywords, self.fingerprint)
@@ -367,13 +376,13 @@ class MegatronTokens(MappedTokens):
             )
         line = line_of([items])
         key, documents = _known_documents(line, ends, separator)
-        super().__init__(line, documents, key, tokenizer, name=repr(str(stem)))
-        self._arguments = str(stem), separator
+        name = repr(str(stem))
+        super().__init__(line, documents, key, tokenizer, separator, name=name)
+        self._path = str(stem)
 
     def __reduce__(self) -> tuple[object, ...]:
-        path, separator = self._arguments
-        keywords = {"separator": separator, "tokenizer": self._tokenizer}
-        return _opened_again, (type(self), path, keywords, self.fingerprint)
+        keywords = {"separator": self._separator, "tokenizer": self._tokenizer}
+        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
 
 class DatatroveTokens(MappedTokens):
@@ -417,13 +426,13 @@ class DatatroveTokens(MappedTokens):
             at += items[-1].num_items
         line = line_of(items)
         key, documents = _known_documents(line, np.concatenate(stops), separator)
-        super().__init__(line, documents, key, tokenizer, name=_shown(filepath))
-        self._arguments = absolute(filepath), separator
+        name = _shown(filepath)
+        super().__init__(line, documents, key, tokenizer, separator, name=name)
+        self._path = absolute(filepath)
 
     def __reduce__(self) -> tuple[object, ...]:
-        filepath, separator = self._arguments
-        keywords = {"separator": separator, "tokenizer": self._tokenizer}
-        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
+        keywords = {"separator": self._separator, "tokenizer": self._tokenizer}
+        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
 
 def foreign_format(filepath: Filepath) -> str | None:

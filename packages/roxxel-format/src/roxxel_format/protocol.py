@@ -21,6 +21,10 @@ class defines them:
 - `window_spans(starts, length)`: the documents of many windows, as three arrays; see
   `Roxxel.window_spans`. A curriculum calls it once a batch and source, and
   `document_spans` of other readers once a row.
+- `separator -> Sequence[int]`: the tokens that end each document; empty if none is
+  known. The umbrella finds with it which token ends a text.
+- `whole -> TokenReader`: the corpus, if the reader is a part of one, as in the proxy of
+  a run. Texts are decoded as those of the whole corpus.
 - `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
   damaged block that a `ChecksumError` reports. A sampler's error about the block then
   has the option that leaves these tokens out.

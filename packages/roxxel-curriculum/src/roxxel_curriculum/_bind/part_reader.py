@@ -63,6 +63,11 @@ class PartReader:
         return optional(self._source, "token_range_seen")
 
     @property
+    def separator(self) -> Sequence[int]:
+        """The tokens that end each document of the source."""
+        return optional(self._source, "separator") or ()
+
+    @property
     def unit(self) -> int | None:
         """Number of tokens in a bin of the source."""
         return optional(self._source, "unit")

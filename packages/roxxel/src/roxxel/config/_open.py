@@ -195,10 +195,8 @@ def open_foreign_source(config: RunConfig, name: str) -> TokenReader | None:
 
 
 def separator_of(corpus: TokenReader) -> list[int]:
-    """Return the tokens between the documents of a corpus; empty without a record."""
-    corpus = whole_of(corpus)
-    recorded = corpus.metadata.get("separator") if isinstance(corpus, Roxxel) else None
-    return list(recorded or ())
+    """Return the tokens that end each document of a corpus; empty if none is known."""
+    return list(getattr(corpus, "separator", ()))
 
 
 def whole_of(corpus: TokenReader) -> TokenReader:
