@@ -16,7 +16,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, data_state, fetch_run, open_run
+from roxxel import Roxxel, data_state, open_run
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer
 from roxxel_train import RunFolder, RunFolderError
@@ -163,7 +163,7 @@ def test_a_run_in_a_bucket_equals_one_on_a_disk(
     set_faults(runs.port)
 
     assert f"In {url}:" in said
-    folder = fetch_run(url)
+    folder = RunFolder(url).path
     assert losses(folder) == losses(runs.folder / "runs/whole")
     log = (folder / "system.log").read_text()
     assert f"writes to {runs.local('a', 'whole')} and uploads to {url}" in log
@@ -276,7 +276,7 @@ def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
                 program.kill()
         assert [program.returncode for program in programs] == [0, 0], said
 
-    folder = fetch_run(url)
+    folder = RunFolder(url).path
     assert [step for step, _ in losses(folder)] == list(range(1, 21))
     assert "resumed from step 10 of 20" in (folder / "system.log").read_text()
     runs.train(runs.config("alone", "runs/alone"), "a")
@@ -422,7 +422,7 @@ def test_a_log_that_is_uploaded_while_the_next_program_begins_is_kept(
 
     assert train_here(runs, runs.config("moment", url), monkeypatch) == 0
 
-    rows = losses(fetch_run(url))
+    rows = losses(RunFolder(url).path)
     assert [step for step, _ in rows] == list(range(1, 41))
 
 
@@ -525,7 +525,7 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
     # The earlier program has neither changed nor added an object.
     assert objects(runs, "both") == whole
 
-    folder = fetch_run("s3://data/both")
+    folder = RunFolder("s3://data/both").path
     assert [step for step, _ in losses(folder)] == list(range(1, 41))
     assert "complete" in (folder / "system.log").read_text().splitlines()[-1]
 
@@ -538,7 +538,7 @@ def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
         program.send_signal(signal.SIGTERM)
         program.communicate(timeout=100)
     assert program.returncode == 75
-    folder = fetch_run("s3://data/stop")
+    folder = RunFolder("s3://data/stop").path
     last = (folder / "system.log").read_text().splitlines()[-1]
     assert "SIGTERM ended the run after step" in last
     with runs.start("stop.toml", "a") as program:

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING, Self
 from unittest import mock
 
 import numpy as np
-from roxxel import Roxxel, fetch_run
+from roxxel import Roxxel, RunFolder
 from roxxel_ckpt.cli import main as ckpt
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -137,7 +137,7 @@ class Campaign:
         """Compare rows and checkpoints of the two runs."""
         with mock.patch.dict(os.environ, XDG_CACHE_HOME=str(self.home / "reader")):
             ours, right = (
-                rows(fetch_run(f"s3://data/{name}")) for name in (KILLED, UNBROKEN)
+                rows(RunFolder(f"s3://data/{name}").path) for name in (KILLED, UNBROKEN)
             )
         assert [row["step"] for row in ours] == [row["step"] for row in right]
         for row, expected in zip(ours, right, strict=True):

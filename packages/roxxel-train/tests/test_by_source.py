@@ -14,7 +14,7 @@ import optax
 import pytest
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_train import Logger, run_data
+from roxxel_train import Logger, RunFolder
 
 from .helpers import (
     VOCABULARY,
@@ -209,9 +209,9 @@ def test_rows_and_lines_show_the_name_of_the_primary(tmp_path: Path) -> None:
     assert "web 70%, code 30%" in lines
     assert "self" not in lines
     assert one.sampler.state(18) == other.sampler.state(18)
-    data = run_data(tmp_path / "web" / "run")
+    data = RunFolder(tmp_path / "web" / "run").data()
     assert (data.primary, [*data.sources]) == ("web", ["self", "code"])
-    assert run_data(tmp_path / "self" / "run").primary == "self"
+    assert RunFolder(tmp_path / "self" / "run").data().primary == "self"
 
 
 @pytest.mark.parametrize(("before", "after"), [("self", "web"), ("a", "self")])

@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import ChecksumError, Roxxel
-from roxxel_train import run_data
+from roxxel_train import RunFolder
 from roxxel_train.audit import audit
 
 from .helpers import VOCABULARY, by_mask, masked_loss, pair, rows, trainer
@@ -148,7 +148,7 @@ def test_a_run_that_stopped_at_a_damaged_block_continues_without_it(
         kept = (at < start) | (at >= stop) | (step < summary.start_step)
         assert np.array_equal(batch["loss_mask"], kept)
         assert np.array_equal(batch["tokens"], before[step]["tokens"] * kept)
-    state = run_data(tmp_path / "run").state
+    state = RunFolder(tmp_path / "run").data().state
     assert [entry["step"] for entry in state["without"]] == [summary.start_step]
     log = (tmp_path / "run" / "system.log").read_text()
     assert f"step {summary.start_step}: {stop - start} tokens of self withdrawn" in log

@@ -10,7 +10,7 @@ import pytest
 from roxxel_curriculum import Curriculum, Phase, recorded_sampler
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import Roxxel
-from roxxel_train import RunMismatchError, run_data
+from roxxel_train import RunFolder, RunFolderError, RunMismatchError
 
 from .helpers import corpus, trainer
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def sampler_of(folder: Path) -> Sampler:
     """Return the sampler of a run, from its folder alone."""
-    data = run_data(folder)
+    data = RunFolder(folder).data()
     readers = {name: Roxxel(str(path)) for name, path in data.sources.items()}
     return recorded_sampler(data.state, readers)
 
@@ -46,7 +46,7 @@ def test_the_data_of_a_run_are_those_that_its_trainer_read(tmp_path: Path) -> No
     one = trainer(tmp_path)
     one.run()
 
-    data = run_data(tmp_path / "run")
+    data = RunFolder(tmp_path / "run").data()
 
     assert data.sources == {"self": str(tmp_path / "data_*.rox")}
     assert data.trained == data.state == one.sampler.state(10)
@@ -78,8 +78,8 @@ def test_the_next_start_writes_a_record_that_is_missing(tmp_path: Path) -> None:
     content = record.read_bytes()
     record.unlink()
 
-    with pytest.raises(FileNotFoundError, match=r"no data\.json.*start the run again"):
-        run_data(tmp_path / "run")
+    with pytest.raises(RunFolderError, match=r"no data\.json.*start the run again"):
+        RunFolder(tmp_path / "run").data()
 
     trainer(tmp_path).run()
     assert record.read_bytes() == content
@@ -92,7 +92,7 @@ def test_a_reader_without_a_path_is_recorded_as_none(tmp_path: Path) -> None:
     one = trainer(tmp_path, curriculum=curriculum, loss_fn=constant)
     one.run()
 
-    assert run_data(tmp_path / "run").sources == {"self": None}
+    assert RunFolder(tmp_path / "run").data().sources == {"self": None}
 
 
 def constant(model: Any, batch: Any) -> Any:
@@ -114,7 +114,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "run" / "data.json").write_text(content)
 
     with pytest.raises(RunMismatchError, match=r"data\.json: .*; restore the file"):
-        run_data(tmp_path / "run")
+        RunFolder(tmp_path / "run").data()
 
 
 def test_another_version_of_the_record_is_named(tmp_path: Path) -> None:
@@ -123,4 +123,4 @@ def test_another_version_of_the_record_is_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
 
     with pytest.raises(RunMismatchError, match=r"data\.json: .* version 2\b"):
-        run_data(tmp_path / "run")
+        RunFolder(tmp_path / "run").data()

@@ -10,7 +10,7 @@ import pytest
 from flax import nnx
 from roxxel_curriculum import Curriculum, CurriculumError, Phase
 from roxxel_format import Roxxel
-from roxxel_train import run_data
+from roxxel_train import RunFolder
 
 from .helpers import VOCABULARY, by_mask, masked_loss, mesh_of, pair, rows, trainer
 
@@ -118,7 +118,7 @@ def test_documents_withdrawn_in_the_middle_are_learned_before_and_not_after(
     assert_close(rows(folder), rows(tmp_path / "hand"))
     log = (folder / "run" / "system.log").read_text()
     assert "step 4: 60 documents of self withdrawn: loss_mask is 0" in log
-    state = run_data(folder / "run").state
+    state = RunFolder(folder / "run").data().state
     assert [entry["step"] for entry in state["without"]] == [4]
     # A start with the same curriculum has the same past, and nothing to train.
     assert started(folder, after).run().complete

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from roxxel_ckpt._place.description import (
         BestRule,
         LeafSpec,
-        best_rule,
         read_description,
     )
-    from roxxel_ckpt._place.opening import fetch_descriptions
     from roxxel_ckpt._restore.compare import RestoreReport
     from roxxel_ckpt._save.save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
@@ -60,8 +58,6 @@ __all__ = [
     "LeafSpec",
     "RestoreReport",
     "SaveRecord",
-    "best_rule",
-    "fetch_descriptions",
     "import_safetensors",
     "read_description",
 ]
@@ -72,8 +68,6 @@ _HOMES = {
     "LeafSpec": "_place.description",
     "RestoreReport": "_restore.compare",
     "SaveRecord": "_save.save",
-    "best_rule": "_place.description",
-    "fetch_descriptions": "_place.opening",
     "import_safetensors": "_arrays.safetensors",
     "read_description": "_place.description",
 }

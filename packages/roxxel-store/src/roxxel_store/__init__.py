@@ -1,22 +1,20 @@
 """What every package of Roxxel shares, without a dependency.
 
 `missing_extra` names the command that installs a library which an extra needs.
-`find_google_problem` says at once why a bucket of Google cannot be used. `published`
-writes a file that is complete or absent, and `check_output` refuses what is no file.
+`published` writes a file that is complete or absent, and `check_output` refuses what
+is no file.
 
 Buckets are in modules of their own: `client` (objects), `swap` (compare and swap).
 """
 
 from roxxel_store.errors import BucketError
 from roxxel_store.extras import MissingExtraError, missing_extra
-from roxxel_store.google import find_google_problem
 from roxxel_store.output import check_output, published
 
 __all__ = [
     "BucketError",
     "MissingExtraError",
     "check_output",
-    "find_google_problem",
     "missing_extra",
     "published",
 ]

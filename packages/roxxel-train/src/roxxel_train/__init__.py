@@ -15,8 +15,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_train._files.data import RunData, data_state, run_data
-    from roxxel_train._files.mirror import fetch_run
+    from roxxel_train._files.data import RunData, data_state
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
     from roxxel_train._step.loss import TIMING_FIELDS
@@ -53,8 +52,6 @@ __all__ = [
     "SettingsDifferError",
     "Trainer",
     "data_state",
-    "fetch_run",
-    "run_data",
 ]
 
 _HOMES = {
@@ -66,8 +63,6 @@ _HOMES = {
     "RunSummary": "_run.events",
     "Trainer": "trainer",
     "data_state": "_files.data",
-    "fetch_run": "_files.mirror",
-    "run_data": "_files.data",
 }
 
 

@@ -265,7 +265,10 @@ class RunFolder:
             return None
 
     def data(self) -> RunData:
-        """Return `run_data` of the run: its sources, and what it read and will read.
+        """Return the sources of the run, and what it has read and will read.
+
+        From the result, `roxxel_curriculum.recorded_sampler` computes every past and
+        planned batch, without the program or the config that trains the run.
 
         Raises:
             RunFolderError: The folder holds neither `run.json` nor a checkpoint, or

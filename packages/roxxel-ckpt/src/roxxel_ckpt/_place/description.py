@@ -181,6 +181,31 @@ class BestRule:
         if self.mode not in {"min", "max"}:
             raise ValueError(f'mode must be "min" or "max", got {self.mode!r}')
 
+    @classmethod
+    def of_folder(
+        cls,
+        recorded: Mapping[int, BestRule | None],
+        metric: str | None = None,
+        mode: Literal["min", "max"] | None = None,
+    ) -> BestRule:
+        """Return the rule that ranks the checkpoints of a folder.
+
+        Args:
+            recorded: `Description.best` of every checkpoint, by step.
+            metric: Replaces the recorded metric.
+            mode: Replaces the recorded mode.
+
+        Returns:
+            The rule of the newest checkpoint that records one, or `BestRule()` if none
+            does. `metric` and `mode` replace its fields. A recorded mode applies only
+            to the recorded metric, so a different `metric` without `mode` uses `"min"`.
+        """
+        rules = {step: rule for step, rule in recorded.items() if rule is not None}
+        rule = rules[max(rules)] if rules else cls()
+        if metric is not None and metric != rule.metric:
+            rule = cls(metric)
+        return rule if mode is None else cls(rule.metric, mode)
+
     def metric_of(self, metrics: Iterable[Mapping[str, float]]) -> str:
         """Return the name of the metric that ranks checkpoints with these metrics."""
         if self.metric is not None:
@@ -209,30 +234,6 @@ class BestRule:
             if math.isfinite(of_step.get(name, math.nan))
         }
         return sorted(values, key=lambda step: (values[step], -step))
-
-
-def best_rule(
-    recorded: Mapping[int, BestRule | None],
-    metric: str | None = None,
-    mode: Literal["min", "max"] | None = None,
-) -> BestRule:
-    """Return the rule that ranks the checkpoints of a folder.
-
-    Args:
-        recorded: `Description.best` of every checkpoint, by step.
-        metric: Replaces the recorded metric.
-        mode: Replaces the recorded mode.
-
-    Returns:
-        The rule of the newest checkpoint that records one, or `BestRule()` if none
-        does. `metric` and `mode` replace its fields. A recorded mode applies only to
-        the recorded metric, so a different `metric` without `mode` uses `"min"`.
-    """
-    rules = {step: rule for step, rule in recorded.items() if rule is not None}
-    rule = rules[max(rules)] if rules else BestRule()
-    if metric is not None and metric != rule.metric:
-        rule = BestRule(metric)
-    return rule if mode is None else BestRule(rule.metric, mode)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,7 +310,7 @@ class Retention:
     def best_rule(self, found: Mapping[int, Description]) -> BestRule:
         """Return the rule that ranks the finished steps."""
         recorded = {step: description.best for step, description in found.items()}
-        return best_rule(recorded, self.best_metric, self.best_mode)
+        return BestRule.of_folder(recorded, self.best_metric, self.best_mode)
 
     def ranked(self, found: Mapping[int, Description]) -> list[int]:
         """Return the steps that have a finite value of the metric, best first."""

@@ -133,9 +133,6 @@ class RunData:
 def run_data(path: str | os.PathLike[str]) -> RunData:
     """Return the sources and the data state of a run, from the files in its folder.
 
-    From the result, `roxxel_curriculum.recorded_sampler` computes every past and
-    planned batch of the run, without the program or the config that trains the run.
-
     Args:
         path: As for `data_state`, but not the folder of checkpoints.
 

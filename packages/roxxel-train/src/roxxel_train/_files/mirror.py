@@ -30,13 +30,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote
 
-from roxxel_ckpt import (
-    CheckpointBucketError,
-    CheckpointWriteError,
-    fetch_descriptions,
-)
+from roxxel_ckpt import CheckpointBucketError, CheckpointWriteError
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
+from roxxel_ckpt.descriptions import fetch_descriptions
 from roxxel_ckpt.locations import folder_url
 from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.locks import tried
@@ -297,7 +294,8 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
     with locked(mirror.folder) as is_free:
         if is_free:
             mirror.fetch()
-        fetch_descriptions(f"{mirror.url}/{CHECKPOINTS}", mirror.folder / CHECKPOINTS)
+        checkpoints = f"{mirror.url}/{CHECKPOINTS}"
+        fetch_descriptions(checkpoints, mirror.folder / CHECKPOINTS, timeout_s)
     return mirror.folder
 
 

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_ckpt import best_rule
+from roxxel_ckpt import BestRule
 from roxxel_train import RunFolder
 from roxxel_train.run_folder import is_count
 
@@ -339,7 +339,7 @@ def _best(
     metric = None
     if config is not None and not any(recorded.values()):
         metric = config.trainer.get("best_metric")
-    rule = best_rule(recorded, metric)
+    rule = BestRule.of_folder(recorded, metric)
     return rule.metric_of(metrics.values()), next(iter(rule.ranked(metrics)), None)
 
 
