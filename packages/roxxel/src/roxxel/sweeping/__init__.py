@@ -75,6 +75,7 @@ def sweep(
         Preempted: A signal stopped a run, whose state is saved.
 
     Example:
+        >>> from roxxel.config import ConfigError
         >>> try:
         ...     sweep("nowhere.toml")
         ... except ConfigError as error:
