@@ -44,6 +44,32 @@ def test_text_files_are_documents(
 
 
 @pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        ([], True),
+        (["--split", "valid=0.5"], True),
+        (["--separator", "none"], False),
+        (["--separator", "0"], False),
+        (["--tokenizer", "bytes"], False),
+    ],
+)
+def test_a_write_says_if_nothing_ends_a_document(
+    given: list[str],
+    is_said: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = tmp_path / "a.jsonl"
+    lines.write_text("".join(f'{{"text": "{number}"}}\n' for number in range(40)))
+
+    assert run("write", tmp_path / "c_*.rox", lines, *given) == 0
+
+    said = capsys.readouterr().err
+    assert said.count("--tokenizer bytes") == is_said
+    assert said.count("ends") >= is_said
+
+
+@pytest.mark.parametrize(
     ("spelling", "separator"),
     [
         (r"\n\n", b"\n\n"),
@@ -451,7 +477,7 @@ def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
     inputs = [str(path) for path in folder.iterdir()]
 
     for module, *arguments in (
-        ["roxxel_prepare", "write", str(name), *inputs],
+        ["roxxel_prepare", "write", str(name), *inputs, "--separator", "none"],
         ["roxxel_format", "info", str(name)],
     ):
         done = subprocess.run(

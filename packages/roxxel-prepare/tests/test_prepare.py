@@ -621,7 +621,8 @@ def test_the_line_of_a_narrow_terminal_drops_counts_and_keeps_the_rest() -> None
 def test_without_a_terminal_a_short_job_shows_no_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 3)) == 0
+    inputs = texts(tmp_path, 3)
+    assert run("write", tmp_path / "c_*.rox", *inputs, "--separator", "none") == 0
 
     assert capsys.readouterr().err == ""
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
-from roxxel_format.writing import Fields
+from roxxel_format.writing import Fields, Separator
 from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
@@ -81,7 +82,8 @@ def _write(options: argparse.Namespace) -> int:
     )
     outputs = outputs_of(options.corpus, options.split, options.bucket_by_length)
     corpora = [each.path for each in outputs]
-    _print_summaries(dict(zip(corpora, written, strict=True)))
+    says_no_end = options.separator is Separator.OF_TOKENIZER
+    _print_summaries(dict(zip(corpora, written, strict=True)), says_no_end=says_no_end)
     if options.part is not None:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
@@ -126,12 +128,28 @@ def _commit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
+_NO_END = (
+    "nothing marks where a document ends, because neither --tokenizer nor --separator "
+    "was passed; write text with --tokenizer bytes, which ends each document with "
+    "token 256, or pass --separator: a token, or none if this is what you want\n"
+)
+
+
+def _print_summaries(
+    written: Mapping[str, WriteSummary | PartSummary], *, says_no_end: bool = True
+) -> None:
     """Print a line for each corpus of a write; name the two corpora of a split.
 
-    A further line names each column that an append left without values.
+    A further line names each column that an append left without values. With
+    `says_no_end`, a line on the standard error says if no token ends a document.
     """
     for corpus, summary in written.items():
+        if says_no_end and isinstance(summary, WriteSummary) and not summary.kept:
+            with Roxxel(corpus) as opened:
+                metadata = opened.metadata
+            if not metadata.get("separator") and not metadata.get("tokenizer"):
+                sys.stderr.write(_NO_END)
+            says_no_end = False
         if isinstance(summary, PartSummary) or not summary.kept:
             print(f"{corpus}: {summary}" if len(written) > 1 else summary)
         if not isinstance(summary, PartSummary):
