@@ -215,15 +215,16 @@ class MapCache(Generic[_T]):
 
     def __getitem__(self, number: int) -> _T:
         """Return file `number`; open it if it is not in the cache."""
-        found = self._maps.get(number)
+        files = self._maps
+        found = files.get(number)
         if found is None:
-            found = self._remote.get(number)
+            files = self._remote
+            found = files.get(number)
         if found is None:
             # If two threads open a file at once, the second replaces the first.
             found = with_room(lambda: self._make(number))
             files = self._maps if self._is_mapped(found) else self._remote
             files[number] = found
-        files = self._maps if self._is_mapped(found) else self._remote
         try:
             files.move_to_end(number)
             if len(files) > _LEAST_MAPS:  # Else the limit need not be computed.

@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
-_P = ParamSpec("_P")
+_Arguments = TypeVarTuple("_Arguments")
 _R = TypeVar("_R")
 
 _NAMES = ("id", "path", "url")
@@ -441,7 +441,7 @@ class CorpusReader:
         return False
 
     def _without_damaged_copies(
-        self, read: Callable[_P, _R], *arguments: _P.args, **keywords: _P.kwargs
+        self, read: Callable[[*_Arguments], _R], *arguments: *_Arguments
     ) -> _R:
         """Return what `read` returns; if a copy is damaged, read in the bucket."""
         files = self.contents.files
@@ -450,11 +450,11 @@ class CorpusReader:
             for number in files.take_moved():
                 self._line.evict(number)
             try:
-                return read(*arguments, **keywords)
+                return read(*arguments)
             except (ChangedShardError, ChecksumError) as error:
                 if not files.discard(error.path):
                     raise
-        return read(*arguments, **keywords)
+        return read(*arguments)
 
     def _request(
         self,
