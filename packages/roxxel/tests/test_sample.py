@@ -9,6 +9,7 @@ from flax import nnx
 from roxxel.cli import main
 from roxxel.models import Llama, LlamaConfig
 from roxxel.sampling import readable, sample_tokens
+from roxxel.scoring import Scorer
 from roxxel_format import Roxxel
 
 from .runs import said
@@ -49,6 +50,19 @@ class Successor(nnx.Module):
         return jnp.log(0.999 * jax.nn.one_hot(tokens + 1, 8) + 1e-4)
 
 
+class Noisy(nnx.Module):
+    """A recurrent model that draws numbers wherever it is called."""
+
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(8, 8, rngs=rngs)
+        self.cell = nnx.RNN(nnx.GRUCell(8, 8, rngs=rngs))
+        self.drop = nnx.Dropout(0.9, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return self.drop(self.cell(self.embed(tokens)))
+
+
 def drawn(**options: float) -> list[int]:
     return sample_tokens(Successor(), [1, 2], 4, **options).tolist()  # pyright: ignore[reportArgumentType]
 
@@ -72,6 +86,43 @@ def test_a_stop_token_ends_the_sample_and_is_left_out() -> None:
     assert drawn(temperature=0, stop=5) == [3, 4]
     either = sample_tokens(Successor(), [1, 2], 4, temperature=0, stop={9, 4})
     assert either.tolist() == [3]
+
+
+def test_a_model_with_random_streams_is_run_in_evaluation_mode() -> None:
+    trained, evaluated = Noisy(), Noisy()
+    evaluated.eval()
+    tokens = [1, 2]
+    for _ in range(3):
+        tokens.append(int(evaluated(jnp.asarray([tokens]))[0, -1].argmax()))
+
+    added = sample_tokens(trained, [1, 2], 3, temperature=0)
+    [score] = Scorer(trained, context=8).scores([(tokens, 3)])
+
+    assert [1, 2, *added.tolist()] == tokens
+    assert score.is_greedy
+    assert not trained.drop.deterministic
+
+
+class Shapeless(nnx.Module):
+    def __call__(self, tokens: jax.Array) -> tuple[jax.Array]:
+        return (tokens,)
+
+
+class Greedy(nnx.Module):
+    def __call__(self, tokens: jax.Array, segment_ids: jax.Array) -> jax.Array:
+        return tokens + segment_ids
+
+
+@pytest.mark.parametrize(
+    ("model", "named"), [(Shapeless(), "Shapeless.*tuple"), (Greedy(), "segment_ids")]
+)
+def test_a_model_that_gives_no_logits_for_tokens_is_refused(
+    model: nnx.Module, named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        sample_tokens(model, [1, 2], 3)
+    with pytest.raises(ValueError, match=named):
+        Scorer(model, context=8).scores([([1, 2, 3], 1)])
 
 
 @pytest.mark.parametrize(

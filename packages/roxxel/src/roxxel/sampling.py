@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+
+from roxxel._forward import Forward
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
+    from flax import nnx
 
 
 def sample_tokens(
@@ -25,7 +27,7 @@ def sample_tokens(
     top_k: int | None = None,
     stop: int | Iterable[int] = (),
 ) -> npt.NDArray[np.int32]:
-    """Continue a sequence of tokens with a causal model.
+    """Continue a sequence of tokens with a causal model, in evaluation mode.
 
     The whole sequence passes through the model for every new token: good for looking
     at a run, too slow for serving. To serve a model, export it.
@@ -47,8 +49,10 @@ def sample_tokens(
         The added tokens, shape (at most `num_tokens`,).
 
     Raises:
-        ValueError: A number is out of range, or the prompt is empty.
+        ValueError: A number is out of range, the prompt is empty, or the model cannot
+            be called with tokens alone or returns no logits.
 
+    >>> from flax import nnx
     >>> model = nnx.Sequential(nnx.Embed(9, 9, rngs=nnx.Rngs(0)))
     >>> sample_tokens(model, [1, 2], 3).shape
     (3,)
@@ -82,6 +86,7 @@ class Continuation:
     Raises:
         ValueError: A number is out of range.
 
+    >>> from flax import nnx
     >>> model = nnx.Sequential(nnx.Embed(9, 9, rngs=nnx.Rngs(0)))
     >>> rows = np.zeros((2, 8), np.int32)
     >>> Continuation(model, temperature=0).added(rows, [3, 1], 4).shape
@@ -100,7 +105,8 @@ class Continuation:
             raise ValueError(f"temperature must be 0 or more, got {temperature}")
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k must be 1 or more, got {top_k}")
-        graphdef, self._state = nnx.split(model)
+        forward = Forward(model)
+        self._arrays = forward.arrays
         self._key = jax.random.key(seed)
 
         def one_drawn(logits: jax.Array, key: jax.Array) -> jax.Array:
@@ -113,20 +119,20 @@ class Continuation:
 
         @jax.jit
         def extended(
-            state: nnx.State[Any, Any],
+            arrays: Any,
             rows: jax.Array,
             starts: jax.Array,
             num_tokens: jax.Array,
             key: jax.Array,
         ) -> jax.Array:
-            decoder: Any = nnx.merge(graphdef, state)
             row = jnp.arange(len(rows))
 
             def add_one(index: jax.Array, rows: jax.Array) -> jax.Array:
                 # The causal mask hides the tokens that the loop has not drawn yet.
                 at = starts + index
                 keys = jax.vmap(jax.random.fold_in, (None, 0))(key, at)
-                drawn = jax.vmap(one_drawn)(decoder(rows)[row, at - 1], keys)
+                logits = forward(arrays, rows)[row, at - 1]
+                drawn = jax.vmap(one_drawn)(logits, keys)
                 return rows.at[row, at].set(drawn)
 
             return jax.lax.fori_loop(0, num_tokens, add_one, rows)
@@ -146,7 +152,7 @@ class Continuation:
         """
         first = np.asarray(starts, np.int32)
         whole = np.asarray(
-            self._extended(self._state, rows, first, num_tokens, self._key)
+            self._extended(self._arrays, rows, first, num_tokens, self._key)
         )
         return np.stack(
             [

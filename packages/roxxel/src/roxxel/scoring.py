@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
+
+from roxxel._forward import Forward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from flax import nnx
 
 _LEAST_WIDTH = 16
 
@@ -34,12 +37,15 @@ class Score(NamedTuple):
 class Scorer:
     """Scores sequences in batches; sequences of similar length share a program.
 
+    The model scores in evaluation mode, and stays in its own.
+
     Args:
         model: A model from tokens, integers, shape (B, T), to logits, shape (B, T,
             vocabulary).
         context: Maximum T.
         batch_size: B. The logits of a batch take B * T * vocabulary * 4 bytes.
 
+    >>> from flax import nnx
     >>> model = nnx.Sequential(nnx.Embed(9, 9, rngs=nnx.Rngs(0)))
     >>> [score] = Scorer(model, context=32).scores([([1, 2, 3], 2)])
     >>> score.log_likelihood < 0
@@ -49,17 +55,17 @@ class Scorer:
     def __init__(self, model: nnx.Module, *, context: int, batch_size: int = 8) -> None:
         self._context = context
         self._batch_size = batch_size
-        graphdef, self._state = nnx.split(model)
+        forward = Forward(model)
+        self._arrays = forward.arrays
 
         @jax.jit
         def scored(
-            state: nnx.State[Any, Any],
+            arrays: Any,
             tokens: jax.Array,
             targets: jax.Array,
             counts: jax.Array,
         ) -> tuple[jax.Array, jax.Array]:
-            decoder: Any = nnx.merge(graphdef, state)
-            logits = decoder(tokens).astype(jnp.float32)
+            logits = forward(arrays, tokens).astype(jnp.float32)
             taken = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
             likelihoods = taken - jax.nn.logsumexp(logits, -1)
             is_likeliest = logits.argmax(-1) == targets
@@ -96,7 +102,7 @@ class Scorer:
                 tokens[row, :end] = sequence[:-1]
                 targets[row, :end] = sequence[1:]
                 counts[row, end - sequences[index][1] : end] = True
-            sums, greedy = self._scored(self._state, tokens, targets, counts)
+            sums, greedy = self._scored(self._arrays, tokens, targets, counts)
             for index, total, is_greedy in zip(
                 chosen, np.asarray(sums), np.asarray(greedy), strict=False
             ):

@@ -1,0 +1,54 @@
+"""The logits of a model as its run evaluates it: for sampling and for scoring."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from flax import nnx
+
+if TYPE_CHECKING:
+    import jax
+
+
+class Forward:
+    """A model in evaluation mode, from tokens to logits, inside a compiled program.
+
+    Pass `arrays` to the program, and call this in it: `forward(arrays, tokens)`. Every
+    call makes its own model, because Flax lets a model advance its random streams only
+    where it was made, and a loop's body is another place than the function around it.
+    What the model changes is discarded: the same tokens give the same logits.
+
+    Args:
+        model: The model; it stays as it is.
+    """
+
+    def __init__(self, model: nnx.Module) -> None:
+        self._graphdef, state = nnx.split(model)
+        self.arrays: Any = nnx.to_pure_dict(state)
+
+    def __call__(self, arrays: Any, tokens: jax.Array) -> jax.Array:
+        """Return the logits of tokens, shape (B, T), as (B, T, vocabulary).
+
+        Raises:
+            ValueError: The model needs other arguments, or returns something else.
+        """
+        model: Any = nnx.merge(self._graphdef, arrays)
+        model.eval()
+        name = type(model).__name__
+        try:
+            inspect.signature(model).bind(tokens)
+        except TypeError as error:
+            raise ValueError(
+                f"{name} cannot be called with tokens alone ({error}); "
+                "give the other arguments of its __call__ a default"
+            ) from error
+        logits = model(tokens)
+        shape = getattr(logits, "shape", None)
+        if shape is None or len(shape) != 3 or shape[:2] != tokens.shape:
+            got = type(logits).__name__ if shape is None else f"shape {shape}"
+            raise ValueError(
+                f"{name} returns {got} for tokens of shape {tokens.shape}; let its "
+                "__call__ return logits of shape (B, T, vocabulary) alone"
+            )
+        return logits
