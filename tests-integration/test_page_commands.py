@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 import shutil
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def write_texts(folder: Path, number: int) -> list[Path]:
 
 
 def write_tokenizer(path: Path) -> None:
-    library = pytest.importorskip("tokenizers")
+    library = import_module("tokenizers")
     pieces = [*map(chr, range(32, 127)), "<|endoftext|>"]
     words = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = library.Tokenizer(library.models.BPE(words, []))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,8 +112,8 @@ def test_any_runner_writes_the_same_ids(tmp_path: Path) -> None:
 
 
 def test_ids_of_parquet_and_arrow_equal_those_of_json_lines(tmp_path: Path) -> None:
-    pyarrow: Any = pytest.importorskip("pyarrow")
-    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    pyarrow: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
     table = pyarrow.Table.from_pylist([{"text": "x", "id": n} for n in range(20)])
     parquet.write_table(table, tmp_path / "d.parquet", row_group_size=7)
     with pyarrow.ipc.new_file(str(tmp_path / "d.arrow"), table.schema) as writer:

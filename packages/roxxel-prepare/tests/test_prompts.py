@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -182,8 +183,8 @@ def test_a_write_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_parquet_and_arrow_equal_json_lines(tmp_path: Path) -> None:
-    pyarrow: Any = pytest.importorskip("pyarrow")
-    parquet: Any = pytest.importorskip("pyarrow.parquet")
+    pyarrow: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
     table = pyarrow.Table.from_pylist(rows_of(PAIRS))
     parquet.write_table(table, tmp_path / "d.parquet", row_group_size=7)
     with pyarrow.ipc.new_file(str(tmp_path / "d.arrow"), table.schema) as writer:
@@ -332,7 +333,7 @@ def test_special_tokens_stand_around_the_pair_and_not_between(tmp_path: Path) ->
 
 
 def test_prompt_and_completion_are_encoded_apart(tmp_path: Path) -> None:
-    tokenizers: Any = pytest.importorskip("tokenizers")
+    tokenizers: Any = import_module("tokenizers")
     model = tokenizers.models.BPE(
         vocab={"a": 0, "b": 1, "ab": 2, "</s>": 3}, merges=[("a", "b")]
     )

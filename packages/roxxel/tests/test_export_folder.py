@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ def test_a_run_is_exported_with_the_average_and_the_tokenizer(
     for name in ("embed_tokens", "norm"):
         one, other = (getattr(x.model, name).weight[...] for x in (ours, theirs))
         np.testing.assert_array_equal(one, other)
-    tokenizers = pytest.importorskip("tokenizers")
+    tokenizers = import_module("tokenizers")
     tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     assert tokenizer.encode("hé\x00 1").ids == list("hé\x00 1".encode())
     named = (folder / "tokenizer_config.json").read_text()
