@@ -77,7 +77,7 @@ def test_an_unknown_argument_names_the_trainer_and_the_closest_one(
     with pytest.raises(
         TypeError,
         match=r"^Trainer: got an unexpected keyword argument 'grad_accum_step'; "
-        r"similar arguments are grad_accum_steps",
+        r"did you mean 'grad_accum_steps'",
     ):
         trainer(tmp_path, grad_accum_step=2)
     make: Any = Trainer

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from roxxel_store.arguments import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
 EXPECTED = (
@@ -226,27 +226,6 @@ class Progress:
 def terminal_width() -> int | None:
     """Return the width of the terminal; None if the output goes elsewhere."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-
-
-def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
-    """Return the rows of a table as lines.
-
-    Args:
-        rows: The cells of each row, the heads first; as many in each row.
-        right: The columns whose cells end at the right, such as numbers.
-
-    Example:
-        >>> aligned([("run", "step"), ("first", "12")], right=[1])
-        ['run    step', 'first    12']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if index in right else cell.ljust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def sentence_of(error: Exception) -> str:

@@ -8,7 +8,6 @@ config file is checked without.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import math
@@ -34,7 +33,7 @@ from typing import (
 import numpy as np
 from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
-from roxxel_store.arguments import as_integer
+from roxxel_store.arguments import as_integer, nearest
 
 from roxxel_train._files.log import plain_row
 from roxxel_train._log.sinks import LogTo, check_log_to
@@ -372,7 +371,7 @@ def configured_by(
     """Return a decorator that gives a constructor the signature of a config class.
 
     The decorator builds a config from the arguments, and calls the constructor with the
-    config. An unknown argument is a TypeError that names similar arguments.
+    config. An unknown argument is a TypeError that names the most similar one.
     """
     signature = inspect.signature(config)
 
@@ -408,16 +407,15 @@ def _as_json(setting: Any) -> Any:
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:
-    """Return where an unknown argument belongs, or known ones of a similar name."""
+    """Return where an unknown argument belongs, or the known one that is most like."""
     names = list(known)
     for name in given:
         if name in names:
             continue
         if name in _OF_PHASES:
             return "give it to a Phase of the curriculum"
-        found = difflib.get_close_matches(name, names, cutoff=0.6)
-        if found:
-            return f"similar arguments are {', '.join(found)}"
+        if hint := nearest(name, names):
+            return hint
     return ""
 
 

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store import check_output
-from roxxel_store.amounts import short_size
+from roxxel_store.amounts import aligned, short_size
 from roxxel_store.command import (
     FOUND,
     REFUSED,
     Progress,
-    aligned,
     prepare_streams,
     run_command,
     terminal_width,

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from roxxel_store.amounts import short_count
+from roxxel_store.amounts import aligned, short_count
 
 from roxxel_curriculum._order.rounds import cut_spans
 
@@ -60,10 +60,11 @@ def render_text(plan: PlanFigures) -> str:
     """Return the tables and notes as plain text; notes wrap at 80 columns."""
     lines = [headline(plan)]
     for table in _tables(plan):
-        widths = table.widths
-        rules = tuple("-" * width for width in widths)
+        rules = tuple("-" * width for width in table.widths)
         rows = (table.columns, rules, *table.rows)
-        lines += ["", *(_line(row, widths) for row in rows)]
+        cells = iter(aligned([row for row in rows if not isinstance(row, str)]))
+        texts = (row if isinstance(row, str) else next(cells) for row in rows)
+        lines += ["", *texts]
     notes = [
         line
         for note in _notes(plan)
@@ -72,13 +73,6 @@ def render_text(plan: PlanFigures) -> str:
     if notes:
         lines += ["", *notes]
     return "\n".join(lines)
-
-
-def _line(row: Row, widths: list[int]) -> str:
-    if isinstance(row, str):
-        return row
-    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-    return "  ".join(cells).rstrip()
 
 
 def render_html(plan: PlanFigures) -> str:

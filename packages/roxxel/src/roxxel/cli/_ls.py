@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import Progress, aligned
+from roxxel_store.amounts import aligned
+from roxxel_store.command import Progress
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 

@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import Channel, process_index
-from roxxel_store.command import aligned
+from roxxel_store.amounts import aligned
 from roxxel_store.urls import absolute, check_on_disk, expanded
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
