@@ -2,13 +2,17 @@
 
 `pip install "roxxel-format[bucket]"` is a dead end for most people: `uv run` makes an
 environment without pip, and the index may know no package of this name. So the command
-follows from how the package was installed, which its metadata records (PEP 610).
+follows from how the package was installed, which its metadata records (PEP 610), and
+from where: `uv sync` changes the workspace's `.venv` alone, and uv installs the members
+of a workspace editable in any other environment too.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 
@@ -58,8 +62,10 @@ def _command(package: str, extra: str) -> str:
     is_by_uv = (distribution.read_text("INSTALLER") or "").strip() == "uv"
     # `uv run` sets this variable in the environment of its child.
     is_uv_run = "UV_RUN_RECURSION_DEPTH" in os.environ
-    if is_by_uv and origin.get("dir_info", {}).get("editable"):
-        # A member of the workspace: uv knows the extras of all members by their names.
+    is_editable = bool(origin.get("dir_info", {}).get("editable"))
+    site = Path(str(distribution.locate_file(""))).resolve()
+    if is_by_uv and is_editable and _is_of_workspace(site, Path(_path(origin))):
+        # uv knows the extras of all members by their names.
         if is_uv_run:
             return f"uv run --extra {extra} ..."
         # The program may run in any folder, `uv sync` alone only in the checkout.
@@ -68,7 +74,25 @@ def _command(package: str, extra: str) -> str:
     wanted = _requirement(package, extra, origin)
     if is_uv_run:
         return f"uv run --with {shlex.quote(wanted)} ..."
-    return f'{"uv " if is_by_uv else ""}pip install "{wanted}"'
+    installer = _uv_for(site) if is_by_uv else "pip install"
+    return f'{installer}{" -e" if is_editable else ""} "{wanted}"'
+
+
+def _uv_for(site: Path) -> str:
+    """Return the command of uv that installs into the environment of `site`."""
+    active = os.environ.get("VIRTUAL_ENV")
+    if active and Path(active).resolve() in site.parents:
+        return "uv pip install"
+    # Without an active environment, uv would look for one in the working folder.
+    return f"uv pip install --python {shlex.quote(sys.executable)}"
+
+
+def _is_of_workspace(site: Path, package: Path) -> bool:
+    """Return whether packages in `site` are in the `.venv` of a package's workspace."""
+    return any(
+        (folder / ".venv").resolve() in site.parents
+        for folder in package.resolve().parents
+    )
 
 
 def _requirement(package: str, extra: str, origin: dict[str, Any]) -> str:
