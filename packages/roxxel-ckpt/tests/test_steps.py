@@ -32,7 +32,16 @@ from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
 
-from .helpers import checkpointer, content, few, flip, make, save_all, train
+from .helpers import (
+    checkpointer,
+    content,
+    few,
+    flip,
+    largest_file,
+    make,
+    save_all,
+    train,
+)
 
 LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
 
@@ -377,6 +386,29 @@ def test_a_step_brought_back_is_exchanged_for_the_newer_ones(tmp_path: Path) -> 
 
     assert second.steps() == [10, 15, 20]
     assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20.1", "30"]
+
+
+def test_a_damaged_step_stays_set_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20, metrics_dict={"loss": 1.0})
+        damaged = largest_file(tmp_path / "20")
+        flip(damaged)
+        assert saving.restore() == 10
+        save_all(saving, 20, metrics_dict={"loss": 2.0})
+    aside = tmp_path / "abandoned" / damaged.relative_to(tmp_path)
+
+    assert main(["bring-back", f"{tmp_path}@20"]) == 1
+
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert str(tmp_path / "abandoned" / "20") in error
+    assert damaged.name in error
+    assert saving.metrics(20) == {"loss": 2.0}
+    flip(aside)  # a repair
+    assert main(["bring-back", f"{tmp_path}@20"]) == 0
+    assert saving.metrics(20) == {"loss": 1.0}
 
 
 @pytest.mark.parametrize("renames", [1, 2, 3])

@@ -456,6 +456,13 @@ def _exported_names(
 
 def _bring_back(options: argparse.Namespace) -> int:
     folder, step = named_aside(options.step)
+    wanted = aside_of(folder).steps().get(step)
+    damage = None if wanted is None else _damage(wanted)
+    if wanted is not None and damage is not None:
+        raise CheckpointDamagedError(
+            f"{wanted.location}: is damaged, {damage}, so it stays there; repair "
+            "it, from a copy for example, or bring back another step"
+        )
     with folder.saving():
         newer = folder.bring_back(step)
     print(f"{folder}/{step}: is back, and a run continues from it")

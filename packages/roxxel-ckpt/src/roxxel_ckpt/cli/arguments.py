@@ -109,10 +109,11 @@ def parser(prog: str) -> CommandParser:
     back = commands.add_parser(
         "bring-back",
         help="bring back a step that was set aside",
-        description="Move a step from `abandoned/` back, so that a run continues from "
-        "it. Newer steps, and another step of this number, move to `abandoned/` in "
-        "exchange. A trainer that continues from the step also brings back its rows of "
-        "metrics. Stop the run first: a run whose own step moves saves no more.",
+        description="Verify a step that was set aside, and move it out of the folder's "
+        "`abandoned/`, so that a run continues from it. Newer steps, and another step "
+        "of this number, move to `abandoned/` in exchange. A trainer that continues "
+        "from the step also brings back its rows of metrics. Stop the run first: a run "
+        "whose own step moves saves no more.",
     )
     back.add_argument("step", metavar="FOLDER@STEP", help="the step to bring back")
 
