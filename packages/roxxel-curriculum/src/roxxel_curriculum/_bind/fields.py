@@ -129,14 +129,16 @@ def _segments(
     num_columns = shape[1]
     spans = reader.spans(source, starts, first_column + num_columns)
     row, begins = spans.row, starts[spans.row]
-    first, stop = spans.start - begins, spans.stop - begins
-    sizes = stop - np.maximum(first, first_column) if first_column else stop - first
-    np.maximum(sizes, 0, out=sizes)  # A document may stop before the first column.
-    is_segment = (spans.document >= 0) & (first < stop)
-    segment = is_segment.cumsum(dtype=np.int32)
+    sizes = spans.stop - spans.start
+    is_segment = (spans.document >= 0) & (sizes > 0)
+    if first_column:  # A document may stop before it.
+        at = np.maximum(spans.start, begins + first_column)
+        sizes = np.maximum(spans.stop - at, 0)
+    segment = np.add.accumulate(is_segment, dtype=np.int32)
     segment -= (segment - is_segment)[row.searchsorted(row)]  # From the row's first.
     segment *= is_segment
     segments = segment.repeat(sizes).reshape(shape)
-    positions = (-first).astype(np.int32).repeat(sizes).reshape(shape)
+    first = (begins - spans.start).astype(np.int32)
+    positions = first.repeat(sizes).reshape(shape)
     positions += np.arange(first_column, first_column + num_columns, dtype=np.int32)
     return segments, positions

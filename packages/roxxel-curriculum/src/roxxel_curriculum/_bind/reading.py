@@ -104,20 +104,25 @@ class BatchReader:
         """Return the documents of the windows, by row."""
         if not (source.size and length):
             return RowSpans(*np.empty((4, 0), np.int64))
-        order, groups = _grouped(source)
-        begins = starts[order]
-        found = [
-            self._spans[index](begins[first:stop], length)
-            for index, first, stop in groups
-        ]
-        counts, document, stop = map(np.concatenate, zip(*found, strict=True))
+        if len(self._spans) == 1:
+            order, begins = np.arange(source.size), starts
+            counts, document, stop = self._spans[0](starts, length)
+            stop = np.array(stop)  # It changes below, and may be a view of a file.
+        else:
+            order, groups = _grouped(source)
+            begins = starts[order]
+            found = [
+                self._spans[index](begins[first:last], length)
+                for index, first, last in groups
+            ]
+            counts, document, stop = map(np.concatenate, zip(*found, strict=True))
         lasts = np.add.accumulate(counts) - 1
         stop[lasts] = begins + length
         start = np.empty_like(stop)
         start[1:] = stop[:-1]
         start[lasts - counts + 1] = begins
         row = order.repeat(counts)
-        if len(groups) > 1:
+        if len(self._spans) > 1:
             by_row = row.argsort(kind="stable")
             row, document = row[by_row], document[by_row]
             start, stop = start[by_row], stop[by_row]

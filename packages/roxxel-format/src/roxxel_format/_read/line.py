@@ -242,12 +242,13 @@ def parse_windows(
     if length < 0:
         raise ValueError(f"length must not be negative, got {length}")
     begins: list[int] = array.tolist()
-    if begins and (min(begins) < 0 or max(begins) > num_tokens - length):
-        wrong = min(begins) if min(begins) < 0 else max(begins)
-        raise IndexError(
-            f"window [{wrong}, {wrong + length}) leaves the corpus of "
-            f"{num_tokens} tokens"
-        )
+    last = num_tokens - length
+    for start in begins:
+        if not 0 <= start <= last:
+            raise IndexError(
+                f"window [{start}, {start + length}) leaves the corpus of "
+                f"{num_tokens} tokens"
+            )
     return begins, length
 
 
