@@ -141,7 +141,7 @@ def test_installed_files_are_compared_with_the_sources(
 
 
 def test_the_drawing_of_a_batch_shows_modules_that_run_for_it() -> None:
-    ran = paths.main()["a batch"]
+    ran = paths.main()["a batch"].modules
 
     drawn = {module for _, module, _ in imports.BATCH}
     # `paths` reads a stream without a trainer.

@@ -6,6 +6,10 @@ functions, such as the constructor of a dataclass, do not count. A document is r
 three times: alone in the middle of a write, with the whole write, which also opens and
 commits the corpus, and with the preparation of a file.
 
+Returns are counted too: pairs of modules of which the first calls the second, and the
+second was entered earlier. There a reader who follows the path goes back up, to a
+module that they have left.
+
     python tests-integration/benchmarks/paths.py
 """
 
@@ -39,8 +43,29 @@ if TYPE_CHECKING:
 PREFETCH = 2
 
 
-def main() -> dict[str, list[str]]:
-    """Print and return the modules of each path, in the order of their first call."""
+class Trace:
+    """The modules of a path in the order of their first call, and its returns."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self._calls: set[tuple[str, str]] = set()
+
+    @property
+    def num_returns(self) -> int:
+        """Pairs of modules of which the second was entered first."""
+        at = {module: number for number, module in enumerate(self.modules)}
+        return sum(at[called] < at[caller] for caller, called in self._calls)
+
+    def note(self, caller: str | None, called: str) -> None:
+        """Note a call of a function, from a module or from outside."""
+        if called not in self.modules:
+            self.modules.append(called)
+        if caller in self.modules:
+            self._calls.add((caller, called))
+
+
+def main() -> dict[str, Trace]:
+    """Print and return the modules and returns of each path."""
     calls = Calls()
     # Threads must start with the profiler: it does not reach those that live already.
     threading.setprofile(calls.note)
@@ -61,9 +86,9 @@ def main() -> dict[str, list[str]]:
         sys.setprofile(None)
         threading.setprofile(None)
     print(f"Python {sys.version.split()[0]}, JAX {jax.__version__}")
-    for name, modules in paths.items():
-        print(f"{name}: {len(modules)} modules")
-        print(*(f"  {module}" for module in modules), sep="\n")
+    for name, trace in paths.items():
+        print(f"{name}: {len(trace.modules)} modules, {trace.num_returns} returns")
+        print(*(f"  {module}" for module in trace.modules), sep="\n")
     return paths
 
 
@@ -71,83 +96,90 @@ class Calls:
     """The modules of Roxxel whose functions are called while they are recorded."""
 
     def __init__(self) -> None:
-        self._found: dict[str, None] | None = None
+        self._trace: Trace | None = None
 
     @contextlib.contextmanager
-    def recorded(self) -> Generator[list[str]]:
-        """Give a list that holds the modules once the context is left."""
-        modules: list[str] = []
-        self._found = found = {}
+    def recorded(self) -> Generator[Trace]:
+        """Give a trace that holds the calls once the context is left."""
+        trace = self._trace = Trace()
         try:
-            yield modules
+            yield trace
         finally:
-            self._found = None
-            modules += found
+            self._trace = None
 
     def note(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Note the module of a call; for `sys.setprofile`."""
+        """Note a call; for `sys.setprofile`."""
         del argument
-        found = self._found
-        if found is None or event != "call" or frame.f_code.co_filename[0] == "<":
+        trace = self._trace
+        if trace is None or event != "call" or frame.f_code.co_filename[0] == "<":
             return
-        module: str = frame.f_globals.get("__name__", "")
-        if module.startswith("roxxel_"):
-            found[module] = None
+        called = _module_of(frame)
+        if called is None:
+            return
+        caller = frame.f_back
+        while caller is not None and _module_of(caller) is None:
+            caller = caller.f_back
+        trace.note(None if caller is None else _module_of(caller), called)
 
 
-def written(calls: Calls, folder: Path) -> dict[str, list[str]]:
-    """Write a corpus; return the modules of some documents and of another write."""
+def _module_of(frame: FrameType) -> str | None:
+    name: str = frame.f_globals.get("__name__", "")
+    return name if name.startswith("roxxel_") else None
+
+
+def written(calls: Calls, folder: Path) -> dict[str, Trace]:
+    """Write a corpus; return the traces of some documents and of another write."""
     documents = [list(range(50_000))] * 40
-    alone: list[str] = []
+    alone: list[Trace] = []
 
     def read() -> Iterator[list[int]]:
         yield from documents[:20]
-        with calls.recorded() as modules:
+        with calls.recorded() as trace:
             yield from documents[20:]
-        alone.extend(modules)
+        alone.append(trace)
 
     Roxxel(folder / "first_*.rox").write(read(), separator=0, dtype="uint16")
     with calls.recorded() as whole:
         Roxxel(folder / "tokens_*.rox").write(documents, separator=0, dtype="uint16")
-    return {"a document written": alone, "a write": whole}
+    return {"a document written": alone[0], "a write": whole}
 
 
-def prepared(calls: Calls, folder: Path) -> list[str]:
-    """Return the modules of the second preparation of a file of JSON lines."""
+def prepared(calls: Calls, folder: Path) -> Trace:
+    """Return the trace of the second preparation of a file of JSON lines."""
     lines = [json.dumps({"text": f"document {number}"}) + "\n" for number in range(99)]
     for name in ("before", "after"):
         source = folder / f"{name}.jsonl"
         source.write_text("".join(lines))
-        with calls.recorded() as modules, contextlib.redirect_stderr(io.StringIO()):
+        with calls.recorded() as trace, contextlib.redirect_stderr(io.StringIO()):
             write_files(folder / f"{name}_*.rox", [source], tokenizer="bytes")
-    return modules
+    return trace
 
 
-def batch(calls: Calls, folder: Path) -> list[str]:
-    """Return the modules of one batch of a stream that is under way.
+def batch(calls: Calls, folder: Path) -> Trace:
+    """Return the trace of one batch of a stream that is under way.
 
     This is the shortest of five recordings: a thread that looks every few milliseconds
     after pages and files is in some of them.
     """
     phases = [Phase(steps=40, batch_size=8, seq_len=129)]
-    recordings: list[list[str]] = []
+    recordings: list[Trace] = []
     sampler = Curriculum(Roxxel(folder / "tokens_*.rox"), phases).sampler(seed=0)
     with device_stream(sampler, 0, 40, prefetch=PREFETCH) as stream:
         for _ in range(5):
             next(stream)
         for _ in range(5):
-            with calls.recorded() as modules:
+            with calls.recorded() as trace:
                 # The first of these requests the batch that the last of them delivers.
                 for _ in range(1 + PREFETCH):
                     next(stream)
-            recordings.append(modules)
-    return min(recordings, key=len)
+            recordings.append(trace)
+    return min(recordings, key=lambda each: len(each.modules))
 
 
 def saved_and_restored(
     calls: Calls, folder: str | Path, where: str
-) -> dict[str, list[str]]:
-    """Return the modules of a second save and of a second restore."""
+) -> dict[str, Trace]:
+    """Return the traces of a second save and of a second restore."""
     model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
     with Checkpointer(folder, model, optimizer) as checkpointer:

@@ -28,7 +28,7 @@ from .helpers import main, names_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from roxxel_prepare._inputs.unit import Part
+    from roxxel_prepare._inputs.input_record import Part
 
 
 def run(*arguments: object) -> int:

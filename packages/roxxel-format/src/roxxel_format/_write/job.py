@@ -170,7 +170,9 @@ def write_shards(
         The shards; none if there are no documents.
     """
     with place.files.stage() as folder:
-        columns = NewColumns(options.fields, place.name, folder.publish)
+        columns = None
+        if options.fields.columns:
+            columns = NewColumns(options.fields, place.name, folder.publish)
         series = ShardSeries(
             place.pattern,
             lambda: new_path(folder.path),
@@ -187,12 +189,12 @@ def write_shards(
         except BaseException:
             series.abort()
             if discards:
-                paths = [*series.paths, *columns.paths]
+                paths = [*series.paths, *(columns.paths if columns else ())]
                 place.discard_unlisted(path.name for path in paths)
             raise
     return NewShards(
         series.table,
-        columns.tables,
+        columns.tables if columns else {},
         intake.dtype,
         intake.kind,
         series.num_dropped,

@@ -55,10 +55,6 @@ class NewColumns:
         }
         self.paths: list[Path] = []
 
-    def __len__(self) -> int:
-        """Return the number of columns."""
-        return len(self._columns)
-
     @property
     def tables(self) -> dict[str, ColumnTable]:
         """The columns of the finished shards, as a manifest lists them."""

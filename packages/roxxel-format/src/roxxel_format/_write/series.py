@@ -64,7 +64,7 @@ class ShardSeries:
         self._options = options
         self._intake = intake
         self._metadata = metadata
-        self._columns = columns or None
+        self._columns = columns
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from roxxel_format.writing import Fields
 
-    from roxxel_prepare._inputs.unit import Part
+    from roxxel_prepare._inputs.input_record import Part
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""

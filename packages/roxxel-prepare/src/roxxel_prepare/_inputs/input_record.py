@@ -21,12 +21,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from roxxel_store.client import ObjectVersion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+Span: TypeAlias = tuple[int, int]
+"""A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of
+Arrow, or documents of `.ds`."""
+
 
 _MAX_NAMES = 100
 _MAX_ROWS = 64
@@ -149,6 +154,21 @@ class Inputs:
             return f"{what} was modified since" if time != old_time else None
         new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
         return None if new == old else _change(what, new, old, sampled)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or with `span` a part of the file; see `documents_in`.
+
+    `version` is the version of an object in a bucket. `number` is the number of the
+    file among all inputs. `recorded` is the row of a file on a disk in `Inputs.facts`.
+    """
+
+    path: str
+    span: Span | None = None
+    version: ObjectVersion | None = None
+    number: int = 0
+    recorded: Sequence[Any] | None = None
 
 
 def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...], sampled: str) -> str:

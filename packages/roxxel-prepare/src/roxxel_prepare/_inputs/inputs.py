@@ -40,12 +40,18 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from roxxel_format.writing import Fields
 
-    from roxxel_prepare._inputs.unit import Span
+    from roxxel_prepare._inputs.input_record import Inputs, Span
 
 
 def is_old_shard(path: str, form: str | None) -> bool:
     """Return whether a file is read as a shard of the first Roxxel."""
     return format_of(path, form) == "roxxel02"
+
+
+def first_old_shard(inputs: Inputs) -> str | None:
+    """Return the first input that is a shard of the first Roxxel; None without one."""
+    shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
+    return next(shards, None)
 
 
 def is_present_shard(path: str) -> bool:

@@ -13,7 +13,7 @@ from roxxel_store.urls import check_on_disk
 
 from roxxel_prepare._inputs.formats import is_compressed
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._inputs.inputs import is_old_shard, is_present_shard
+from roxxel_prepare._inputs.inputs import is_present_shard
 from roxxel_prepare._inputs.old_files import OldLine, is_untyped, items_of
 
 if TYPE_CHECKING:
@@ -22,24 +22,19 @@ if TYPE_CHECKING:
     from roxxel_format.writing import Exist, WriteOptions
 
     from roxxel_prepare._inputs.documents import LineOf
-    from roxxel_prepare._inputs.input_record import Inputs
 
 
 def with_old_separator(
-    filepath: str, options: WriteOptions, exist: Exist, inputs: Inputs
+    filepath: str, options: WriteOptions, exist: Exist, path: str
 ) -> tuple[WriteOptions, LineOf | None]:
     """Return options for the new corpus, and a function that splits the old shards.
 
     The function splits the tokens of such shards at the separator, and returns the
-    documents. The function is None if no input is such a shard. It is also None without
-    a separator: each shard is then one document, and a notice is printed unless the
-    user chose this. A separator of bytes holds items in the dtype of the old shards;
-    the returned options hold the same items in the dtype of the new corpus.
+    documents. The function is None without a separator: each shard is then one
+    document, and a notice is printed unless the user chose this. A separator of bytes
+    holds items in the dtype of the old shards, of which `path` is the first; the
+    returned options hold the same items in the dtype of the new corpus.
     """
-    shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
-    path = next(shards, None)
-    if path is None:
-        return options, None
     is_default = options.separator is Separator.OF_TOKENIZER
     write = CorpusWrite(filepath, options, exist)  # Loads the tokenizer.
     separator = cast("int | bytes | None", write.options.separator_value)

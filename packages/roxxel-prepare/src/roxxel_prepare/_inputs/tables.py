@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_prepare._inputs.unit import Span
+    from roxxel_prepare._inputs.input_record import Span
 
 _RUN_BYTES = 1 << 24
 _ARROW_FILE = b"ARROW1"

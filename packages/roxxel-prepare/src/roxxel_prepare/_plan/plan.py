@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roxxel_prepare._inputs.input_record import Inputs
-    from roxxel_prepare._inputs.unit import Unit
+    from roxxel_prepare._plan.units import Unit
 
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs; `Inputs.first_change` compares the inputs."""

@@ -90,13 +90,21 @@ def outputs_of(
     ]
 
 
-def checked_buckets(lengths: Sequence[int]) -> list[int]:
-    """Return the lengths of `bucket_by_length`; raise unless they ascend from 2."""
+def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int]:
+    """Return the lengths of `bucket_by_length`; raise unless they ascend from 2.
+
+    Raises for `pack` too, which is given for all documents.
+    """
     found = [as_integer("bucket_by_length", each, 2) for each in lengths]
     if not found or found != sorted({*found}):
         raise ValueError(
             f"bucket_by_length={found} must be lengths that ascend, such as "
             "[513, 1025, 4097]"
+        )
+    if pack is not None:
+        raise ValueError(
+            f"pack={pack} and bucket_by_length={found}: each length is packed by "
+            "itself; pass only one"
         )
     return found
 

@@ -7,9 +7,9 @@ sizes alone determine the units, so every process computes the same units.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
@@ -17,18 +17,17 @@ from roxxel_prepare._inputs.formats import (
     format_of_head,
     is_compressed,
 )
+from roxxel_prepare._inputs.input_record import Part
 from roxxel_prepare._inputs.inputs import parquet_table
 from roxxel_prepare._inputs.opening import index_beside, opened
 from roxxel_prepare._inputs.tables import divided_batches, divided_tokens
-from roxxel_prepare._inputs.unit import Part, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from roxxel_store.client import ObjectVersion
 
-    from roxxel_prepare._inputs.input_record import Inputs
-    from roxxel_prepare._inputs.unit import Span
+    from roxxel_prepare._inputs.input_record import Inputs, Span
 
 UNIT_BYTES = 1 << 26
 """Minimum size of a unit, unless the caller chooses."""
@@ -38,6 +37,26 @@ _MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
 """Maximum number of units, so that the manifest of a large corpus opens fast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The inputs that one process writes as whole shards; `num_bytes` is their size."""
+
+    parts: tuple[Part, ...]
+    num_bytes: int
+
+    def __str__(self) -> str:
+        path, span = self.parts[0].path, self.parts[0].span
+        if span is not None:
+            return f"{path} [{span[0]}:{span[1]}]"
+        more = len(self.parts) - 1
+        return f"{path} and {more} more" if more else path
+
+    def row(self) -> list[Any]:
+        """Return the unit for JSON: its text, the number of its files, its span."""
+        start, stop = self.parts[0].span or (None, None)
+        return [str(self), len(self.parts), start, stop]
 
 
 def parts_of(inputs: Inputs) -> list[Part]:

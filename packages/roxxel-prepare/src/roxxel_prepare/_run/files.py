@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from roxxel_format.writing import Fields, WriteOptions
 
+from roxxel_prepare._inputs.inputs import first_old_shard
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._inputs.old_shards import with_old_separator
 from roxxel_prepare._plan.side import checked_buckets, outputs_of
@@ -141,12 +142,7 @@ def write_files(
             "prompt and a completion; pass the names of one kind"
         )
     if bucket_by_length is not None:
-        bucket_by_length = checked_buckets(bucket_by_length)
-        if arguments.get("pack") is not None:
-            raise ValueError(
-                f"pack={arguments.get('pack')} and bucket_by_length="
-                f"{bucket_by_length}: each length is packed by itself; pass only one"
-            )
+        bucket_by_length = checked_buckets(bucket_by_length, arguments.get("pack"))
     outputs = outputs_of(os.fspath(filepath), split, bucket_by_length)
     paths = [each.path for each in outputs]
     fields = Fields(field or "", prompt, completion, document_id, path, chat)
@@ -158,7 +154,9 @@ def write_files(
         fields=fields,
         **arguments,
     )
-    options, line_of = with_old_separator(paths[-1], options, exist, files)
+    old, line_of = first_old_shard(files), None
+    if old is not None:
+        options, line_of = with_old_separator(paths[-1], options, exist, old)
     if len(outputs) > 1:
         what = "a split" if split is not None else "bucket_by_length"
         if files.stream is not None:

@@ -27,7 +27,7 @@ from roxxel_store.output import is_full
 
 from roxxel_prepare._inputs.documents import Documents, LineOf
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._inputs.inputs import is_old_shard
+from roxxel_prepare._inputs.inputs import first_old_shard
 from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
 from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from roxxel_format.writing import Exist, WriteOptions
 
     from roxxel_prepare._inputs.input_record import Inputs
-    from roxxel_prepare._inputs.unit import Unit
     from roxxel_prepare._plan.side import Side
+    from roxxel_prepare._plan.units import Unit
     from roxxel_prepare._run.runners import Runner
 
 
@@ -153,13 +153,12 @@ def prepare(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
-    has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
     documents = Documents(
         parts_of(inputs),
         inputs.form,
         write.options.fields,  # with what renders chats
         line_of,
-        options.dtype_name if has_old else None,
+        options.dtype_name if first_old_shard(inputs) else None,
         skips_bad=choice.skip_bad,
         folder=inputs.folder,
     )

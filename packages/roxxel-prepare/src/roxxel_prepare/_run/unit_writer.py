@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from roxxel_format.writing import WriteJob
 
-    from roxxel_prepare._inputs.unit import Unit
+    from roxxel_prepare._plan.units import Unit
 
 
 @dataclass(frozen=True)
