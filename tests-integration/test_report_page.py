@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.report import write_comparison, write_report
+from roxxel.report._chart import Cloud, Drawn, Scatter
+from roxxel.report._html import document
 
 from .tools.browser import Page, find_browser, opened
 
@@ -275,3 +277,35 @@ def test_runs_are_compared_over_their_own_tokens(
     )
     assert ends == [16 * PHASE_START + 64 * (STEPS - PHASE_START), 16 * 100]
     assert tab.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_points_over_an_axis_of_their_own_are_drawn(
+    tab: Page, tmp_path: Path, scheme: str
+) -> None:
+    clouds = [
+        Cloud(name, [0.25, 0.5, 1.0], [2.5, 2.25, 2.0 + color], ["a", NAME, "c"], color)
+        for color, name in enumerate(("web", NAME))
+    ]
+    page = Drawn(
+        scatters=[
+            Scatter("shares", "Loss", ("share", "target"), clouds, is_share=True),
+            Scatter("laws", "Laws", ("loss", "said"), clouds, has_diagonal=True),
+        ]
+    )
+    (tmp_path / "page.html").write_text(document("Sweep", [page.html], page))
+    tab.errors.clear()
+    media = [{"name": "prefers-color-scheme", "value": scheme}]
+    tab.call("Emulation.setEmulatedMedia", features=media)
+    try:
+        tab.open(tmp_path / "page.html", 1280)
+        tab.wait("document.querySelectorAll('.scatterlayer .points path').length >= 12")
+        legend = tab.run("document.querySelector('.legend').textContent")
+        assert NAME in legend
+        assert drawn(tab, "box.layout.shapes.length") == [0, 1]
+        color = "box.layout.font.color"
+        quiet = "getComputedStyle(document.documentElement).getPropertyValue('--quiet')"
+        assert drawn(tab, color) == [tab.run(quiet).strip()] * 2
+        assert tab.errors == []
+    finally:
+        tab.call("Emulation.setEmulatedMedia", features=[])

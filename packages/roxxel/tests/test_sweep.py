@@ -393,6 +393,10 @@ def test_a_written_config_has_the_recommended_blend(
     assert "recommends" in printed
     page = (swept.parent / "sweep" / "sweep.html").read_text()
     assert "Runs, the best first" in page
+    assert '<figure id="shares">' in page
+    assert '<figure id="laws">' in page
+    assert "tables do not" in page  # without JavaScript
+    assert 'id="axes"' not in page
 
     out.write_text("seed = 1\n")
     assert main(["sweep", str(file), "--write", str(out)]) == 1

@@ -112,12 +112,7 @@ class Chart:
     def html(self) -> str:
         """The figure, in which the page's script draws the chart."""
         scale = " (logarithmic)" if self.axis == "log" else ""
-        title, kind = escape(self.title), " class=wide" if self.is_wide else ""
-        return (
-            f'<figure id="{escape(self.key)}"{kind}><figcaption>{title}{scale}'
-            f'</figcaption><div class="plot" role="img" aria-label="{title}"></div>'
-            "</figure>"
-        )
+        return _figure(self.key, self.title, scale, is_wide=self.is_wide)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -144,26 +139,84 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Cloud:
+    """The points of one colour in a `Scatter`, each with the text that it shows."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    words: Sequence[str]
+    color: int = 0
+
+
+@dataclass(frozen=True)
+class Scatter:
+    """Points over an axis of their own, such as losses over shares.
+
+    Attributes:
+        key: Id of the figure in the page.
+        title: Its heading.
+        axes: What the horizontal and the vertical axis show.
+        clouds: The points.
+        is_share: Whether the horizontal axis is in percent.
+        has_diagonal: Whether the line of equal values is drawn.
+    """
+
+    key: str
+    title: str
+    axes: tuple[str, str]
+    clouds: Sequence[Cloud]
+    is_share: bool = False
+    has_diagonal: bool = False
+
+    @property
+    def html(self) -> str:
+        """The figure, in which the page's script draws the points."""
+        return _figure(self.key, self.title)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The points as JSON values, for the page's script."""
+        return {
+            "axes": self.axes,
+            "share": self.is_share,
+            "diagonal": self.has_diagonal,
+            "clouds": [vars(cloud) for cloud in self.clouds],
+        }
+
+
+@dataclass(frozen=True)
 class Drawn:
     """All charts of a page, and what is marked in each of them.
 
     Attributes:
-        charts: The charts, in order.
+        charts: The charts over the steps, in order.
         clocks: Tokens and time over the steps, of each run on the page.
+        scatters: The other charts, which follow them.
         phases: Where phases begin.
         evaluations: Steps of the evaluations.
     """
 
-    charts: Sequence[Chart]
-    clocks: Sequence[Clock]
+    charts: Sequence[Chart] = ()
+    clocks: Sequence[Clock] = ()
+    scatters: Sequence[Scatter] = ()
     phases: Sequence[Mark] = ()
     evaluations: Sequence[int] = ()
 
     @property
     def html(self) -> str:
-        """The grid of the charts, below a choice of the horizontal axis."""
-        if not self.charts:
+        """The grid of the charts; those over the steps have a choice of their axis."""
+        figures = "\n".join(each.html for each in (*self.charts, *self.scatters))
+        if not figures:
             return ""
+        return (
+            f"{self._axes() if self.charts else ''}"
+            "<noscript><p>The charts need JavaScript; the numbers and tables do not."
+            f'</p></noscript>\n<div class="charts">\n{figures}\n</div>'
+        )
+
+    def _axes(self) -> str:
+        """Return the choice of the horizontal axis."""
         axes = {
             "step": "steps",
             "tokens": "tokens",
@@ -179,12 +232,9 @@ class Drawn:
             f"{' disabled' if missing.get(axis) else ''}> {words}</label>"
             for axis, words in axes.items()
         )
-        figures = "\n".join(chart.html for chart in self.charts)
         return (
             f'<form id="axes"><span>Over</span>{choices}'
             '<button type="button" id="whole" hidden>Show the whole run</button></form>'
-            "<noscript><p>The charts need JavaScript; the numbers and tables do not."
-            f'</p></noscript>\n<div class="charts">\n{figures}\n</div>'
         )
 
     @property
@@ -198,4 +248,13 @@ class Drawn:
             "phases": [[mark.step, mark.labels] for mark in self.phases],
             "evaluations": self.evaluations,
             "charts": {chart.key: chart.data for chart in self.charts},
+            "scatters": {each.key: each.data for each in self.scatters},
         }
+
+
+def _figure(key: str, title: str, scale: str = "", *, is_wide: bool = False) -> str:
+    words, kind = escape(title), " class=wide" if is_wide else ""
+    return (
+        f'<figure id="{escape(key)}"{kind}><figcaption>{words}{scale}</figcaption>'
+        f'<div class="plot" role="img" aria-label="{words}"></div></figure>'
+    )

@@ -24,7 +24,7 @@ _NO_NETWORK = (
 def document(title: str, body: Iterable[str], drawn: Drawn | None = None) -> str:
     """Return a page as one file, with style, scripts and the values of its charts."""
     scripts = ""
-    if drawn is not None and drawn.charts:
+    if drawn is not None and drawn.html:
         # Plotly takes 0.3 s to import, which only who makes a page should wait for.
         from plotly.offline import get_plotlyjs
 

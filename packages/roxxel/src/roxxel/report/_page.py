@@ -29,8 +29,8 @@ def page(facts: RunFacts) -> str:
     drawn = Drawn(
         charts_of(facts),
         [facts.clock],
-        [Mark(p.start, _phase_labels(p)) for p in facts.phases],
-        facts.evaluated_steps,
+        phases=[Mark(p.start, _phase_labels(p)) for p in facts.phases],
+        evaluations=facts.evaluated_steps,
     )
     body = [
         _head(facts),

@@ -165,6 +165,38 @@ function layout(chart, width, color) {
   };
 }
 
+// Points over an axis of their own: each has its text, and they zoom alone.
+function cloud({name, color: index, x, y, words}, color) {
+  return {
+    type: "scatter", mode: "markers", name: plain(name), x, y,
+    text: words.map(plain), hovertemplate: "%{text}<extra></extra>",
+    marker: {color: color(`c${index % 8}`), size: 8, opacity: 0.8},
+  };
+}
+
+function plane({axes, clouds, share, diagonal}, color) {
+  const grid = {gridcolor: color("grid"), linecolor: color("grid"), zeroline: false,
+    automargin: true, nticks: 6};
+  const title = (text) => ({text: plain(text), standoff: 6, font: {size: 12}});
+  const all = clouds.flatMap(({x, y}) => [...x, ...y]);
+  const [low, high] = [Math.min(...all), Math.max(...all)];
+  return {
+    margin: {l: 48, r: 12, t: 46, b: 40}, autosize: true,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: {family: "system-ui, sans-serif", size: 12, color: color("quiet")},
+    xaxis: {...grid, title: title(axes[0]), ...(share ? {tickformat: ".0%"} : {})},
+    yaxis: {...grid, title: title(axes[1])},
+    shapes: diagonal ? [{type: "line", x0: low, y0: low, x1: high, y1: high,
+      line: {color: color("mark"), width: 1, dash: "dash"}}] : [],
+    showlegend: clouds.length > 1,
+    legend: {orientation: "h", x: 0, xanchor: "left", y: -0.24, yanchor: "top"},
+    hovermode: "closest", dragmode: touch.matches ? false : "zoom",
+    hoverlabel: {bgcolor: color("card"), bordercolor: color("grid"),
+      font: {color: color("text")}},
+    modebar: {bgcolor: "rgba(0,0,0,0)", color: color("quiet"), activecolor: color("text")},
+  };
+}
+
 const CONFIG = {
   responsive: true, displaylogo: false, doubleClick: false,
   displayModeBar: touch.matches ? true : "hover",
@@ -175,6 +207,11 @@ function draw(id) {
   const box = figures.get(id).querySelector(".plot"), chart = drawn.charts[id];
   const isNew = !box.data, color = theme();
   stale.delete(id);
+  if (!chart) {
+    const {clouds} = drawn.scatters[id], points = clouds.map((each) => cloud(each, color));
+    Plotly.react(box, points, plane(drawn.scatters[id], color), {...CONFIG, doubleClick: "reset"});
+    return;
+  }
   Plotly.react(box, traces(chart, color), layout(chart, box.clientWidth, color), CONFIG);
   if (isNew) listen(box, id);
 }
@@ -182,7 +219,7 @@ function draw(id) {
 function update(except = null) {
   for (const id of figures.keys()) if (id !== except) stale.add(id);
   for (const id of inView) if (stale.has(id)) draw(id);
-  whole.hidden = shown.range === null;
+  if (whole) whole.hidden = shown.range === null;
 }
 
 function zoom(range, except = null) {
@@ -199,7 +236,7 @@ function listen(box, id) {
     zoom(range.map(Number), "yaxis.range[0]" in change ? id : null);
   });
   box.on("plotly_doubleclick", () => zoom(null));
-  const boxes = () => [...inView].filter((other) => !stale.has(other))
+  const boxes = () => [...inView].filter((other) => !stale.has(other) && drawn.charts[other])
     .map((other) => figures.get(other).querySelector(".plot"));
   const others = () => boxes().filter((other) => other !== box);
   const point = (targets, xval) => {
@@ -234,11 +271,11 @@ function listen(box, id) {
   });
 }
 
-form.addEventListener("change", (event) => {
+form?.addEventListener("change", (event) => {
   shown.axis = event.target.value;
   zoom(null);
 });
-whole.addEventListener("click", () => zoom(null));
+whole?.addEventListener("click", () => zoom(null));
 dark.addEventListener("change", () => update());
 addEventListener("beforeprint", () => [...stale].forEach(draw));
 

@@ -12,6 +12,7 @@ import numpy as np
 from roxxel_store import published
 
 from roxxel.config import ConfigError, changed_text, load_config
+from roxxel.report._chart import Cloud, Drawn, Scatter
 from roxxel.report._html import document
 from roxxel.report._html import table as html_table
 from roxxel.sweeping._runs import shown_blend
@@ -282,20 +283,66 @@ def _without_train_loss(table: Table) -> Iterable[str]:
 
 
 def page(sweep: Sweep) -> str:
-    """Return the page as HTML, with no network and no script."""
+    """Return the page as HTML: one file, which needs no network."""
     title = f"Sweep {sweep.config.file.stem}"
-    return document(
-        title, [f"<header><h1>{escape(title)}</h1></header>", *_body(sweep)]
-    )
+    drawn = Drawn(scatters=[*_scatters(sweep)])
+    head = f"<header><h1>{escape(title)}</h1></header>"
+    return document(title, [head, *_body(sweep, drawn)], drawn)
 
 
-def _body(sweep: Sweep) -> Iterator[str]:
+def _scatters(sweep: Sweep) -> Iterator[Scatter]:
+    """Yield what a reader asks first: who lowers the loss, and whether a law knows."""
+    table = sweep.table
+    target = table.target.tolist()
+    rows = zip(table.rows, target, strict=True)
+    texts = [f"{sweep.shown(row.run)}: {loss:.4f}" for row, loss in rows]
+    if target:
+        yield Scatter(
+            "shares",
+            "Loss of each run, over the share of each source",
+            ("share of the tokens", "target"),
+            [
+                Cloud(
+                    source.name,
+                    [row.tokens[index] / sum(row.tokens) for row in table.rows],
+                    target,
+                    texts,
+                    index,
+                )
+                for index, source in enumerate(table.runs.sources)
+            ],
+            is_share=True,
+        )
+    if sweep.fits:
+        yield Scatter(
+            "laws",
+            "Predicted and measured loss of unseen blends",
+            ("measured target", "predicted target"),
+            [
+                Cloud(
+                    fit.name,
+                    target,
+                    fit.unseen,
+                    [
+                        f"{text}, predicted {loss:.4f}"
+                        for text, loss in zip(texts, fit.unseen, strict=True)
+                    ],
+                    index,
+                )
+                for index, fit in enumerate(sweep.fits)
+            ],
+            has_diagonal=True,
+        )
+
+
+def _body(sweep: Sweep, drawn: Drawn) -> Iterator[str]:
     finished = f"{len(sweep.table.rows)} of {sweep.num_runs} runs are finished."
     yield f"<p>{finished}</p>"
     found = sweep.recommendation
     if found is not None:
         yield "".join(f"<p>{escape(line)}</p>" for line in str(found).splitlines())
     yield "".join(f"<p>note: {escape(each)}</p>" for each in sweep.notes)
+    yield drawn.html
     yield html_table(
         "Laws",
         ("law", "blends", "rank correlation", "error", "spread of the target"),

@@ -9,7 +9,7 @@ of t, because shares sum to 1). `Boosted` is gradient-boosted trees (Liu et al.,
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -141,6 +141,7 @@ class Fit:
         spread: Standard deviation of the target: the error of always saying the mean.
         rank: Spearman's correlation between predicted and measured order,
             cross-validated.
+        unseen: The target of each blend, predicted by a law that has not seen it.
         predict: From shares (a row for each blend) to the held-out losses of each.
 
     >>> shares = np.random.RandomState(0).dirichlet([1, 1], 12)
@@ -155,7 +156,8 @@ class Fit:
     error: float
     spread: float
     rank: float
-    predict: Predict
+    unseen: tuple[float, ...] = field(repr=False)
+    predict: Predict = field(repr=False)
 
     def __str__(self) -> str:
         """Return how good the law is."""
@@ -194,6 +196,7 @@ def fit_law(law: Law, shares: Floats, losses: Floats, target: Floats) -> Fit:
         float(np.sqrt(np.square(unseen - measured).mean())),
         float(measured.std()),
         rank_correlation(unseen, measured),
+        tuple(unseen.tolist()),
         _fitted(law, shares, losses),
     )
 
