@@ -677,7 +677,7 @@ def test_a_step_set_aside_is_brought_back_by_the_command_that_the_log_names(
     with run.checkpointer(2, max_to_keep=9) as saving:
         assert saving.restore(10) == 10
         save(saving, 15, 20, 30)
-    assert f"roxxel-ckpt bring-back {run.url}@STEP" in caplog.text
+    assert f"roxxel ckpt bring-back {run.url}@STEP" in caplog.text
 
     assert main(["bring-back", f"{run.url.removesuffix('/checkpoints')}@20"]) == 0
     assert main(["ls", run.url]) == 0

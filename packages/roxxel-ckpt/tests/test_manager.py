@@ -1,4 +1,4 @@
-"""`roxxel-ckpt import` copies what the documented class wrote with Orbax's manager."""
+"""`roxxel.ckpt import` copies what the documented class wrote with Orbax's manager."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_was_imported_is_not_imported_again(folder: Path) -> None:
 
 
 def test_a_folder_of_a_manager_is_not_restored(folder: Path) -> None:
-    with pytest.raises(CheckpointDamagedError, match=r"300: .*`roxxel-ckpt import`"):
+    with pytest.raises(CheckpointDamagedError, match=r"300: .*`roxxel.ckpt import`"):
         Checkpointer(folder, *make()).restore(300)
     assert main(["ls", str(folder)]) == 1
 

@@ -31,6 +31,7 @@ from roxxel_ckpt._place import disk
 from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
+from roxxel_store import roxxel_command
 
 from .helpers import (
     checkpointer,
@@ -362,7 +363,7 @@ def test_a_step_that_was_set_aside_is_brought_back_by_the_named_command(
     with checkpointer(tmp_path) as second:
         second.restore(10)
         save_all(second, 15)
-    assert "roxxel-ckpt bring-back" in caplog.text
+    assert roxxel_command("ckpt bring-back") in caplog.text
 
     assert main(["bring-back", f"{tmp_path}@20"]) == 0
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.cli import main
+from roxxel_store import roxxel_command
 
 from .helpers import names_in, shard_of
 from .test_commit import fork, kill_self
@@ -70,7 +71,7 @@ def test_a_write_onto_one_old_shard_says_how_to_convert_it(
 
     if exist == "keep":
         assert str(caught.value).startswith(f"{path}: is a shard of the first Roxxel")
-        assert "roxxel-prepare write" in str(caught.value)
+        assert roxxel_command("prepare write") in str(caught.value)
     assert path.read_bytes() == shard_of([TEXT])
 
 

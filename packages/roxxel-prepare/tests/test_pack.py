@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from roxxel_format import Roxxel
 from roxxel_prepare import commit_files, write_files
+from roxxel_store import roxxel_command
 
 from .helpers import main
 
@@ -162,7 +163,7 @@ def test_parts_and_held_out_documents_of_buckets(
     said = capsys.readouterr().out
     for unit in (33, 64):
         path = str(tmp_path / "b" / f"c_{unit}_*.rox")
-        assert f"roxxel-prepare commit '{path}'" in said
+        assert roxxel_command(f"prepare commit '{path}'") in said
         assert main(["commit", path]) == 0
         assert Roxxel(tmp_path / "b" / f"c_{unit}_valid_*.rox").unit == unit
     assert content(tmp_path / "a") == content(tmp_path / "b")

@@ -22,6 +22,7 @@ from roxxel_format import Roxxel, ShardError
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._run.progress import Progress
+from roxxel_store import roxxel_command
 
 from .helpers import main, names_in
 
@@ -236,7 +237,8 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     assert (
         f"{target}: a preparation that is not finished differs from this command "
         f"({inputs[2]} differs in its first or last 4096 bytes); finish it with the "
-        "old inputs and arguments, or abandon it with `roxxel-format clean --abandon "
+        "old inputs and arguments, or abandon it with "
+        f"`{roxxel_command('format clean --abandon ')}"
     ) in error
     assert run("clean", target, "--abandon") == 0
     assert list(target.parent.iterdir()) == []
@@ -636,7 +638,8 @@ def test_a_second_commit_says_that_the_first_was_one(
     assert "has no preparation to commit" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
     assert run(*command, "--part", "0/1") == 0
-    assert f"roxxel-prepare commit '{target}'" in capsys.readouterr().out
+    command = roxxel_command(f"prepare commit '{target}'")
+    assert command in capsys.readouterr().out
     assert run("commit", target) == 0
     before = content(target.parent)
     capsys.readouterr()

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_prepare import write_files
+from roxxel_store import roxxel_command
 
 from .helpers import main, names_in
 
@@ -355,7 +356,8 @@ def test_a_corpus_says_of_old_shards_what_they_are(
     path = tmp_path / "old_0000.rox"
     sentence = (
         f"{path}: is a shard of the first Roxxel (ROXXEL02); convert it with "
-        '`roxxel-prepare write "new_*.rox" FILES --separator SEP`'
+        f"`{roxxel_command('prepare write')} "
+        '"new_*.rox" FILES --separator SEP`'
     )
 
     for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_format import Roxxel
+from roxxel_store import roxxel_command
 
 from .helpers import main
 
@@ -154,8 +155,8 @@ def test_a_split_does_not_lose_columns_without_a_word(
     assert main(["split", *arguments, "--share", "0.3"]) == 1
     assert capsys.readouterr().err == (
         f"roxxel-prepare: {source}: has columns (loss_mask), which a split does not "
-        "copy; hold documents out with `roxxel-prepare write --split`, or add "
-        "--drop-columns\n"
+        f"copy; hold documents out with `{roxxel_command('prepare write --split')}`, "
+        "or add --drop-columns\n"
     )
     assert main(["split", *arguments, "--share", "0.3", "--drop-columns"]) == 0
 

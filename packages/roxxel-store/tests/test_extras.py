@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from roxxel_store import MissingExtraError, missing_extra
+from roxxel_store import MissingExtraError, missing_extra, roxxel_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +103,23 @@ def test_an_environment_that_is_not_active_is_named(
     error = missing_extra("reading t.zip", "zipper", "roxxel-some", "zip")
 
     assert f"uv pip install --python {sys.executable} -e" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        ([], "roxxel-format info"),
+        (["roxxel/__init__.py"], "roxxel-format info"),  # of the public index
+        (["roxxel/__init__.py", "roxxel/cli/_main.py"], "roxxel format info"),
+    ],
+)
+def test_a_command_has_the_form_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], command: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.delitem(sys.modules, "roxxel", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+
+    assert roxxel_command("format info") == command

@@ -74,7 +74,7 @@ def test_run_of_the_documented_trainer_gives_its_weights(tmp_path: Path) -> None
         _, state = nnx.split((model, optimizer))
         manager.save(4, args=ocp.args.StandardSave(state), metrics={"loss": 0.5})
 
-    with pytest.raises(CheckpointDamagedError, match="roxxel-ckpt import"):
+    with pytest.raises(CheckpointDamagedError, match=r"roxxel.ckpt import"):
         trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=old)
     new = tmp_path / "new"
     assert main(["import", str(old / "checkpoints"), str(new / "checkpoints")]) == 0

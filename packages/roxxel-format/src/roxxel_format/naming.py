@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -73,5 +75,5 @@ def documents_at(corpus: Any, text: str) -> list[int]:
         )
     raise ValueError(
         f"{corpus.filepath}: no document has the name {name!r}; print the names with "
-        "`roxxel format cat --names`"
+        f"`{roxxel_command('format cat --names')}`"
     )

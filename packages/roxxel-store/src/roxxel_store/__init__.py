@@ -1,14 +1,14 @@
 """What every package of Roxxel shares, without a dependency.
 
-`missing_extra` names the command that installs a library which an extra needs.
-`published` writes a file that is complete or absent, and `check_output` refuses what
-is no file.
+`missing_extra` names the command that installs a library which an extra needs, and
+`roxxel_command` spells a command of Roxxel as the user types it. `published` writes a
+file that is complete or absent, and `check_output` refuses what is no file.
 
 Buckets are in modules of their own: `client` (objects), `swap` (compare and swap).
 """
 
 from roxxel_store.errors import BucketError
-from roxxel_store.extras import MissingExtraError, missing_extra
+from roxxel_store.extras import MissingExtraError, missing_extra, roxxel_command
 from roxxel_store.output import check_output, published
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "check_output",
     "missing_extra",
     "published",
+    "roxxel_command",
 ]

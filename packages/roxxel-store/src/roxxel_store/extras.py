@@ -1,4 +1,4 @@
-"""Names the command that installs a missing extra, in the environment that runs.
+"""Names commands as the user types them in the environment that runs.
 
 `pip install "roxxel-format[bucket]"` is a dead end for most people: `uv run` makes an
 environment without pip, and the index may know no package of this name. So the command
@@ -9,6 +9,7 @@ of a workspace editable in any other environment too.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import sys
@@ -46,6 +47,32 @@ def missing_extra(
     return MissingExtraError(
         f"{what} needs {library}; install it: {command}", name=library
     )
+
+
+def _has_umbrella() -> bool:
+    """Return whether the command `roxxel` is installed, by its package alone.
+
+    The public index has another project of this name.
+    """
+    found = importlib.util.find_spec("roxxel")
+    folders = () if found is None else found.submodule_search_locations or ()
+    return any((Path(folder) / "cli" / "_main.py").is_file() for folder in folders)
+
+
+def roxxel_command(line: str) -> str:
+    """Return a command of a package as the user of this environment types it.
+
+    `roxxel format` is `roxxel-format` where only this package is installed, and the
+    form of all pages where everything is.
+
+    Args:
+        line: The command after `roxxel`, such as `format adopt "wiki_*.rox"`.
+
+    Example:
+        >>> roxxel_command("format info").replace("-", " ")
+        'roxxel format info'
+    """
+    return f"roxxel{' ' if _has_umbrella() else '-'}{line}"
 
 
 def _command(package: str, extra: str) -> str:

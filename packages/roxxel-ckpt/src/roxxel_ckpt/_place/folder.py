@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from roxxel_store import roxxel_command
+
 from roxxel_ckpt._names import ABANDONED, listed
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
@@ -197,4 +199,5 @@ def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
 
 def how_to_bring_back(folder: Folder) -> str:
     """Return the command that brings back a step of this folder."""
-    return f"`roxxel-ckpt bring-back {folder}@STEP` brings one of them back"
+    command = roxxel_command(f"ckpt bring-back {folder}@STEP")
+    return f"`{command}` brings one of them back"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_store import roxxel_command
+
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt.errors import CheckpointMismatchError
 
@@ -145,7 +147,8 @@ def _live_names(
     if unused:
         raise CheckpointMismatchError(
             f"rename has {sorted(_bare(name) for name in unused)}, which the model in "
-            "the checkpoint lacks; use paths that `roxxel-ckpt show` prints"
+            f"the checkpoint lacks; use paths that `{roxxel_command('ckpt show')}` "
+            "prints"
         )
     for name in saved:
         if name.startswith("optimizer/") and endings:

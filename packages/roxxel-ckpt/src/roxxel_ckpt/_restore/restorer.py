@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import jax
+from roxxel_store import roxxel_command
 
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
@@ -288,8 +289,9 @@ class Restorer:
         location = step.location
         if step.state == "foreign":
             raise CheckpointDamagedError(
-                f"{location}: it is not a checkpoint of roxxel-ckpt (`roxxel-ckpt "
-                "import` reads those of an Orbax CheckpointManager)"
+                f"{location}: it is not a checkpoint of roxxel-ckpt "
+                f"(`{roxxel_command('ckpt import')}` reads those of an Orbax "
+                "CheckpointManager)"
             )
         description, saved = described(step), leaves_of(step)
         specs = {} if live is None else live.specs

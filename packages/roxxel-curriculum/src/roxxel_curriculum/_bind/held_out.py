@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store import roxxel_command
+
 from roxxel_curriculum._bind.sources import shard_digests, version_fingerprints
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def notes_on_held_out(
                 yield (
                     f"{label} {source.name!r} {shared} source {trained.name!r}, so its "
                     "loss says nothing about text that the model has not seen; hold "
-                    "documents out with roxxel-prepare split"
+                    f"documents out with `{roxxel_command('prepare split')}`"
                 )
     for row in plan.sources:
         if row.epochs > 1:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import ChecksumError
+from roxxel_store import roxxel_command
 
 from roxxel_curriculum._bind.reading import by_source
 from roxxel_curriculum._bind.sources import damaged_tokens, mask_column
@@ -208,9 +209,10 @@ class Masking:
         )
         beside = " beside what is withdrawn already" if has_more else ""
         return (
-            f"put back the bytes of a copy with roxxel-format repair {error.path} "
-            f"--from COPY, or train on without these tokens{beside}: give the "
-            f"curriculum without={{{option}}}, or under [without] of a config {lines}"
+            "put back the bytes of a copy with "
+            f"`{roxxel_command(f'format repair {error.path} --from COPY')}`, or "
+            f"train on without these tokens{beside}: give the curriculum "
+            f"without={{{option}}}, or under [without] of a config {lines}"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_store import roxxel_command
 from roxxel_store.files import read_file
 from roxxel_store.patterns import is_pattern
 
@@ -61,9 +62,10 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
         )
     more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
+    command = roxxel_command(f'format adopt "{where}"')
     return ShardError(
         f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
-        f'all of it; run `roxxel-format adopt "{where}"`, which verifies them and '
+        f"all of it; run `{command}`, which verifies them and "
         "writes one, or pass a list of the files to read"
     )
 

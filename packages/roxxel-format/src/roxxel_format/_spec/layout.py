@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_store import roxxel_command
+
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
@@ -297,9 +299,10 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     file, each is the whole file.
     """
     if foot[-8:] in ROXXEL02_MAGICS:
+        command = roxxel_command('prepare write "new_*.rox" FILES --separator SEP')
         raise OldShardError(
             f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); convert "
-            'it with `roxxel-prepare write "new_*.rox" FILES --separator SEP`'
+            f"it with `{command}`"
         )
     if not _HEAD_MAGIC.startswith(head[: len(_HEAD_MAGIC)]) or not head:
         raise NotAShardError(

@@ -5,6 +5,7 @@ It is sealed as the manifest is; docs/format.md, section 10.5, names its file.
 
 from __future__ import annotations
 
+from roxxel_store import roxxel_command
 from roxxel_store.records import RecordKind
 
 from roxxel_format.errors import ManifestError
@@ -24,7 +25,7 @@ PLAN = RecordKind(
     error=DamagedRecordError,
     other_remedy=(
         "finish the preparation with the release that began it, or give it up with "
-        "`roxxel-format clean --abandon`"
+        f"`{roxxel_command('format clean --abandon')}`"
     ),
     other_error=ManifestError,
     mark="roxxel plan",

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_store import urls
+from roxxel_store import roxxel_command, urls
 from roxxel_store.files import drafted_name, matches_in, names_in
 from roxxel_store.patterns import is_pattern, matches_of, visible
 from roxxel_store.urls import check_on_disk
@@ -218,7 +218,7 @@ def name_to_write(
     check_on_disk(
         filepath,
         "this cannot be done in a bucket; do it on a disk, then copy the corpus "
-        "(`Roxxel.copy_to`, or `roxxel-format copy`)",
+        f"(`Roxxel.copy_to`, or `{roxxel_command('format copy')}`)",
     )
     name = corpus_name(meant(filepath, sharded=sharded))
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
 from roxxel_store.files import matches_in, names_in, read_file
 from roxxel_store.patterns import visible
 
@@ -53,8 +54,8 @@ def adopt(
     if name.manifest.exists():
         raise FileExistsError(
             f"{name.manifest}: the corpus has a manifest; open it, remove what "
-            "interrupted writes left with `roxxel-format clean`, or write the corpus "
-            "again"
+            f"interrupted writes left with `{roxxel_command('format clean')}`, or "
+            "write the corpus again"
         )
     if not name.folder.is_dir():
         raise FileNotFoundError(f"{name.folder}: no such folder; check the path")

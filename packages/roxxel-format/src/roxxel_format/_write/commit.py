@@ -17,6 +17,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
 from roxxel_store.files import (
     draft_path,
     drafted_name,
@@ -318,9 +319,10 @@ def _check_no_shards(name: CorpusName) -> None:
             raise  # Convert it: `adopt` cannot help.
         except ShardError:
             pass  # `adopt` says what is wrong with it.
+        command = roxxel_command(f'format adopt "{name.pattern}"')
         raise ShardError(
             f"{path}: has the name of a shard of {name.pattern}, but no manifest lists "
-            f'it; run `roxxel-format adopt "{name.pattern}"` if it belongs to this '
+            f"it; run `{command}` if it belongs to this "
             "corpus, else move it, or write under another name"
         )
 

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from itertools import count
 from typing import TYPE_CHECKING
 
+from roxxel_store import roxxel_command
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
 from roxxel_store.files import claim_name
@@ -429,8 +430,8 @@ class BucketPlace(Place):
                 raise
             raise BucketError(
                 f"{error}; this commit may have taken effect: compare the corpus with "
-                "`roxxel-format info` before you write again, because an append would "
-                "add the documents twice"
+                f"`{roxxel_command('format info')}` before you write again, because "
+                "an append would add the documents twice"
             ) from None
         return new is not None
 

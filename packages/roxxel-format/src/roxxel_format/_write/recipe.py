@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
+
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import BinTable, ColumnTable, unit_text
 from roxxel_format._write.intake import separator_items
@@ -180,9 +182,9 @@ class Recipe:
                 # Names cannot tell any more whose documents were merged.
                 raise FileExistsError(
                     f"{place.manifest}: was compacted during this commit, which may "
-                    "have taken effect; compare the corpus with `roxxel-format info` "
-                    "before you write again, because an append would add the "
-                    "documents twice"
+                    "have taken effect; compare the corpus with "
+                    f"`{roxxel_command('format info')}` before you write again, "
+                    "because an append would add the documents twice"
                 )
             if not self.appends:
                 raise FileExistsError(

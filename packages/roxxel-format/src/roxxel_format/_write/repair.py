@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from roxxel_store import roxxel_command
 from roxxel_store.output import Output
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
@@ -77,7 +78,7 @@ def repair_shard(
     check_on_disk(
         filepath,
         "a repair writes to a local disk, and this is a URL; copy the corpus with "
-        "`roxxel-format copy`",
+        f"`{roxxel_command('format copy')}`",
         ShardError,
     )
     path = Path(filepath).resolve()  # A rename would replace a link.

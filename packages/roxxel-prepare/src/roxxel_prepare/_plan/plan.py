@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import NewShards, Place, Recipe
+from roxxel_store import roxxel_command
 from roxxel_store.records import RecordError
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def check_same(
         raise FileExistsError(
             f"{corpus}: a preparation that is not finished differs from this command "
             f"({change}); finish it with the old inputs and arguments, or abandon it "
-            f"with `roxxel-format clean --abandon {corpus}`"
+            f"with `{roxxel_command(f'format clean --abandon {corpus}')}`"
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_format import WriteSummary
 from roxxel_format.writing import NewShards, Place
+from roxxel_store import roxxel_command
 
 from roxxel_prepare._plan.plan import parse_plan, parse_unit
 from roxxel_prepare._plan.side import held_out_path
@@ -147,9 +148,10 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
 
 
 def _lost(place: Place) -> str:
+    command = roxxel_command(f"format clean --abandon '{place.pattern}'")
     return (
-        "so this one cannot be committed; remove its files with `roxxel-format clean "
-        f"--abandon '{place.pattern}'`, then write again with exist=\"append\", or "
+        f"so this one cannot be committed; remove its files with `{command}`, then "
+        'write again with exist="append", or '
         'elsewhere, or with exist="replace", which deletes the other corpus'
     )
 

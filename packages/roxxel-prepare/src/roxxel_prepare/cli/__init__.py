@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Separator
+from roxxel_store import roxxel_command
 from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
@@ -88,7 +89,8 @@ def _write(options: argparse.Namespace) -> int:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
             if each.side is None or not each.side.is_held_out:
-                print(f"  roxxel-prepare commit {shlex.quote(each.path)}")
+                line = f"prepare commit {shlex.quote(each.path)}"
+                print(f"  {roxxel_command(line)}")
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, WriteOptions
+from roxxel_store import roxxel_command
 
 from roxxel_prepare._plan.side import Side
 
@@ -90,8 +91,8 @@ def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
     if columns and not options.drop_columns:
         raise ValueError(
             f"{options.corpus}: has columns ({', '.join(columns)}), which a split "
-            "does not copy; hold documents out with `roxxel-prepare write --split`, or "
-            "add --drop-columns"
+            "does not copy; hold documents out with "
+            f"`{roxxel_command('prepare write --split')}`, or add --drop-columns"
         )
 
 
@@ -101,7 +102,7 @@ def _check_dense(corpus: Roxxel, options: argparse.Namespace) -> None:
         raise ValueError(
             f"{options.corpus}: is packed in bins of {corpus.unit} tokens, and a split "
             "would hold out parts of documents; hold documents out with "
-            "`roxxel-prepare write --split` beside --pack"
+            f"`{roxxel_command('prepare write --split')}` beside --pack"
         )
 
 

@@ -17,6 +17,8 @@ from math import isclose
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
+
 from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
 from roxxel_train.goodput import ENDS
@@ -275,8 +277,8 @@ def kept_rows(number: int, step: int, newest: str | None) -> str:
     return (
         f"{number} rows of metrics after step {step}, the newest at {newest}, moved to "
         "metrics.aside.jsonl, because the run does not use a newer checkpoint; if "
-        "`roxxel-ckpt bring-back` brings that one back, the next start brings back its "
-        "rows"
+        f"`{roxxel_command('ckpt bring-back')}` brings that one back, the next start "
+        "brings back its rows"
     )
 
 

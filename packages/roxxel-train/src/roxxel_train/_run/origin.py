@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 from roxxel_ckpt.locations import folder_url
+from roxxel_store import roxxel_command
 
 from roxxel_train._files.identity import known_ids
 from roxxel_train._files.own_folder import run_record
@@ -129,7 +130,7 @@ class Origin:
         if self._skipped is not None:
             self.warnings.append(
                 f"{self}: starts from step {self.step}, because step {self._skipped} "
-                "is damaged; `roxxel ckpt verify` says how"
+                f"is damaged; `{roxxel_command('ckpt verify')}` says how"
             )
 
 
