@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -74,3 +75,26 @@ def test_a_compaction_whose_answer_is_lost_is_done(bucket: Bucket) -> None:
     assert (done.num_merged, done.num_shards) == (3, 2)
     assert [each[0] for each in Roxxel(URL).documents] == [1, 2, 3, 4]
     assert len([*bucket.folder.iterdir()]) == 3  # the manifest and two shards
+
+
+def test_clean_deletes_nothing_that_was_committed_since_it_looked(
+    bucket: Bucket,
+) -> None:
+    manifest = bucket.folder / "c_manifest.json"
+    before = manifest.read_bytes()
+    append(4)
+    after = manifest.read_bytes()
+    manifest.write_bytes(before)
+    for path in bucket.folder.iterdir():
+        os.utime(path, (0, 0))
+    names = client.Bucket.names
+
+    def commit(self: client.Bucket, prefix: str = "") -> client.Listing:
+        found = names(self, prefix)
+        manifest.write_bytes(after)
+        return found
+
+    with mock.patch.object(client.Bucket, "names", commit):
+        Roxxel(URL).remove_leftovers()
+
+    assert Roxxel(URL).verify().ok

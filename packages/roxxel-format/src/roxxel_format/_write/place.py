@@ -472,7 +472,8 @@ class BucketPlace(Place):
     def clean(self, *, abandon: bool) -> list[str]:
         """Remove and return the leftovers."""
         found = self.leftovers(abandon=abandon)
-        self.discard(url.removeprefix(self.folder) for url in found)
+        # A command that is repeated may have committed them since they were listed.
+        self.discard_unlisted(url.removeprefix(self.folder) for url in found)
         return found
 
     def remove_leftovers(self) -> None:
