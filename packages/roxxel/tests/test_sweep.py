@@ -12,6 +12,7 @@ from roxxel import sweep
 from roxxel.cli import main
 from roxxel.config import ConfigError, SweepConfig, blends_of, load_config
 from roxxel.sweeping import fit_law, load_sweep, runs_of
+from roxxel.sweeping._result import forewarnings
 from roxxel.sweeping.laws import Boosted, LogLinear, best_blend, rank_correlation
 from roxxel_format import Roxxel
 
@@ -418,10 +419,36 @@ def test_too_few_blends_fit_no_law(swept: Path) -> None:
     file = swept.with_name("few.toml")
     file.write_text(f'save_path = "few"\n{SWEEP}[grid]\nparts = 1\n')
 
-    found = sweep(file)
+    lines: list[str] = []
+    found = sweep(file, say=lines.append)
 
     assert found.fits == ()
     assert "a law needs 5 blends" in found.notes[-1]
+    training = next(n for n, line in enumerate(lines) if line.startswith("run 1"))
+    assert "a law needs 5 blends" in "".join(lines[:training])
+
+
+@pytest.mark.parametrize(
+    ("weights", "blends", "is_said"),
+    [
+        ("{ self = 1, code = 1 }", "[grid]\nparts = 6", True),
+        ("{ self = 2, code = 2 }", "[drawn]\nnumber = 6\neach_phase = true", False),
+        ("{ self = 3, code = 1 }", "[grid]\nparts = 6", False),
+    ],
+)
+def test_one_blend_in_place_of_several_is_said_before_a_run(
+    tmp_path: Path, weights: str, blends: str, *, is_said: bool
+) -> None:
+    first = "weights = { self = 0.5, code = 0.5 }"
+    text = CONFIG.replace(first, "weights = { self = 0.75, code = 0.25 }")
+    write_project(
+        tmp_path, text.replace("seq_len = 16", f"seq_len = 16\nweights = {weights}")
+    )
+    config = load_sweep(sweep_file(tmp_path, f"{SWEEP}{blends}\n"))
+
+    notes = [*forewarnings(config, runs_of(config))]
+
+    assert ["each_phase" in note for note in notes] == [True] * is_said
 
 
 def test_parts_train_every_run_once(

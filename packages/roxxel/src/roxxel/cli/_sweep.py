@@ -36,6 +36,7 @@ an example of SWEEP; its paths are relative to the file:
 
   [drawn]                 # around the natural shares; or [grid], or [[blends]]
   number = 24
+  each_phase = true       # or all phases of the run get one blend
 all keys: python -c "import roxxel.sweeping as s; help(s.load_sweep)"
 
 """

@@ -22,6 +22,7 @@ from roxxel.sweeping._result import (
     Recommendation,
     Sweep,
     concluded,
+    forewarnings,
     page,
     write,
 )
@@ -89,7 +90,7 @@ def sweep(
     say(f"{len(chosen)} runs, of which {len(chosen) - len(to_train)} are finished")
     # Of a source that cannot match, the figures differ from blend to blend.
     notes = {note.partition(":")[0]: note for run in chosen for note in run.notes}
-    for note in notes.values():
+    for note in (*forewarnings(config, runs), *notes.values()):
         say(f"note: {note}")
     barrier("sweep: every process has read what was there")
     new = [run.config for run in to_train if begun(run.config) is run.config]

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+    from roxxel_curriculum import Schedule
 
     from roxxel.config import SweepConfig
-    from roxxel.sweeping._runs import SweepRun
+    from roxxel.sweeping._runs import SweepRun, SweepRuns
     from roxxel.sweeping._table import Row, Table
 
 TABLE = "sweep.csv"
@@ -153,18 +154,47 @@ class Sweep:
         return shown_blend(names, run.blend)
 
 
+def forewarnings(config: SweepConfig, runs: SweepRuns) -> Iterator[str]:
+    """Yield what the blends cannot tell, whatever their runs will measure."""
+    shares, phases = _shares(runs.runs)
+    needed = least_blends(shares)
+    if len(runs.runs) < needed:
+        yield (
+            f"no blend will be recommended: {_too_few(needed, len(runs.runs))}; the "
+            "runs of this call will count then too"
+        )
+    if phases == 1 and not _is_one_blend(config.base.schedule):
+        yield (
+            f"the phases of {config.base.file} have different weights, and each blend "
+            "here replaces all of them; to try a blend for each phase, write [drawn] "
+            "with each_phase = true, or [[blends]] with a list of weights"
+        )
+
+
+def _is_one_blend(schedule: Schedule) -> bool:
+    """Return whether all phases have the same weights."""
+    shown = {"self": schedule.primary}
+    blends = [phase.integer_weights for phase in schedule.phases]
+    named = [{shown.get(n, n): x for n, x in blend.items()} for blend in blends]
+    return all(blend == named[0] for blend in named)
+
+
+def _too_few(needed: int, found: int) -> str:
+    return (
+        f"a law needs {needed} blends here, and there are {found}; give more, such as "
+        f"[drawn] with number = {3 * needed}"
+    )
+
+
 def concluded(config: SweepConfig, table: Table) -> Sweep:
     """Fit the laws, and take the best one that may recommend a blend."""
     num_runs = len(table.runs.runs)
-    shares, phases = _shares(table)
+    shares, phases = _shares([row.run for row in table.rows])
     notes = [*_ran_out(table), *_without_train_loss(table)]
     needed = least_blends(shares)
     if len(table.rows) < needed:
-        notes.append(
-            f"no blend is recommended: a law needs {needed} blends here, and "
-            f"{len(table.rows)} are finished; give more, such as [drawn] with number = "
-            f"{3 * needed}"
-        )
+        why = _too_few(needed, len(table.rows))
+        notes.append(f"no blend is recommended: {why}")
         return Sweep(config, table, num_runs, (), None, tuple(notes))
     target = np.array(table.runs.target)
     laws: list[Law] = [LogLinear()]
@@ -198,14 +228,14 @@ def _inline(shares: dict[str, float]) -> str:
     return f"{{ {', '.join(pairs)} }}"
 
 
-def _shares(table: Table) -> tuple[npt.NDArray[np.float64], int]:
+def _shares(runs: Sequence[SweepRun]) -> tuple[npt.NDArray[np.float64], int]:
     """Return the shares of each run in a row, and the phases whose blends differ.
 
     If every run has one blend for all phases, this is one phase.
     """
-    blends = np.array([row.run.blend for row in table.rows])
+    blends = np.array([run.blend for run in runs])
     if not len(blends):
-        return np.empty((0, len(table.runs.sources))), 1
+        return np.empty((0, 0)), 1
     is_same = (blends == blends[:, :1]).all()
     kept = blends[:, :1] if is_same else blends
     return kept.reshape(len(blends), -1), kept.shape[1]
