@@ -144,7 +144,7 @@ def test_documents_come_from_the_standard_input(
             "a.jsonl:1: has no field 'text', only x; pass the field",
         ),
         ("a.jsonl", b"[1]\n{", "a.jsonl:2: not JSON"),
-        ("a.jsonl", b"3", "a.jsonl:1: int found; a document is a text"),
+        ("a.jsonl", b"3", "a.jsonl:1: is a number; a document is a text"),
         ("a.txt", b"\xff", "a.txt: not UTF-8 text .invalid start byte at byte 0"),
         ("a.npy", b"x", "a.npy: not a .npy file"),
     ],

@@ -227,7 +227,7 @@ def test_inputs_without_ids_are_errors(
         "as --id",
         '{"text": "a", "id": [1]}': ":1: id [1] is neither a text nor an integer; "
         "correct it",
-        '"a"': ":1: str found; a row is an object with the fields 'text' and 'id'",
+        '"a"': ":1: is a text; a row is an object with the fields 'text' and 'id'",
     }
     for line, message in cases.items():
         source.write_text(line)

@@ -222,6 +222,35 @@ def test_json_lines_that_end_inside_a_value_name_the_line(
     assert error.endswith("); correct the line")
 
 
+def test_a_string_of_json_that_does_not_end_is_called_so(
+    error_of: Callable[..., str],
+) -> None:
+    error = error_of("a.jsonl", b'{"text": "abc\n{"text": "whole"}\n')
+
+    assert error == (
+        ":1: not JSON (Unterminated string starting at character 9); correct the line"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"text": null}', ":1: field 'text' is null"),
+        (b'{"text": true}', ":1: field 'text' is a boolean"),
+        (b'{"text": 1.5}', ":1: field 'text' is a number"),
+        (b'{"text": {}}', ":1: field 'text' is an object"),
+        (b"7", ":1: is a number"),
+    ],
+)
+def test_a_value_that_is_no_document_is_named_in_the_words_of_json(
+    line: bytes, problem: str, error_of: Callable[..., str]
+) -> None:
+    error = error_of("a.jsonl", line)
+
+    assert error.startswith(f"{problem}; a document is a text or a list of tokens")
+    assert "--skip-bad" in error
+
+
 def test_text_that_ends_inside_a_character_names_the_line(
     error_of: Callable[..., str],
 ) -> None:

@@ -423,10 +423,11 @@ def test_inputs_without_pairs_are_errors(error_of: Callable[..., str]) -> None:
         "as --completion\n"
     )
     assert error_of("a.jsonl", '{"prompt": "a", "completion": 7}\n') == (
-        ":1: int found; a completion is a text or a list of tokens\n"
+        ":1: field 'completion' is a number; a completion is a text or a list of "
+        "tokens, so correct it, or pass --skip-bad to leave it out\n"
     )
     assert error_of("a.jsonl", '"text"\n') == (
-        ":1: str found; a row is an object with the fields 'prompt' and 'completion'\n"
+        ":1: is a text; a row is an object with the fields 'prompt' and 'completion'\n"
     )
     error = error_of("a.txt", "text")
     assert "has no fields for --prompt prompt and --completion completion" in error

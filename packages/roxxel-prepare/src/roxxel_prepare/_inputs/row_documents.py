@@ -109,7 +109,8 @@ def column_document(path: str, row: int, value: Any) -> object:
             return text
         what = str(value.type)
     raise InputError(
-        f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
+        f"{path}: row {row} holds {what}; a document is a text or a list of tokens, so "
+        "correct the row or leave it out"
     )
 
 
@@ -121,6 +122,15 @@ def _python_value(path: str, row: int, value: Any) -> object:
             f"{path}: row {row} is not UTF-8 text ({error.reason} at byte "
             f"{error.start}); convert it first"
         ) from error
+
+
+def _json_kind(value: object) -> str:
+    """Return what a value of JSON is, in words of JSON and not of Python."""
+    if value is None:
+        return "null"
+    kinds: dict[type, str] = {bool: "a boolean", str: "a text", list: "a list"}
+    kinds[dict] = "an object"
+    return kinds.get(type(value), "a number")
 
 
 def json_document(where: str, line: bytes, fields: Fields) -> object:
@@ -143,16 +153,18 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
                 )
     elif fields.needs_rows:
         raise InputError(
-            f"{where}: {type(value).__name__} found; a row is an object with the "
-            f"fields {' and '.join(map(repr, fields.names))}"
+            f"{where}: is {_json_kind(value)}; a row is an object with the fields "
+            f"{' and '.join(map(repr, fields.names))}"
         )
     else:
         table = {fields.text: value}
     for field in () if fields.chat else fields.contents:
         if not isinstance(table[field], (str, list)):
+            has_fields = isinstance(value, dict)
             raise InputError(
-                f"{where}: {type(table[field]).__name__} found; "
-                f"a {fields.part(field)} is a text or a list of tokens"
+                f"{where}: {f'field {field!r} ' if has_fields else ''}is "
+                f"{_json_kind(table[field])}; a {fields.part(field)} is a text or a "
+                "list of tokens, so correct it, or pass --skip-bad to leave it out"
             )
     return row_document(where, fields, table)
 
@@ -164,12 +176,16 @@ def _json_value(where: str, line: bytes) -> Any:
         with suppress(Exception):
             return decode(line)
     try:
-        # Given bytes, `json` would guess UTF-16, and accept surrogates.
-        return json.loads(line.decode())
+        # Given bytes, `json` would guess UTF-16, and accept surrogates. A line's end
+        # in a string that does not end would be named as the fault.
+        return json.loads(line.rstrip(b"\r\n").decode())
     except UnicodeDecodeError as error:
         raise _not_utf8(where, error) from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
+        why = str(error)
+        if isinstance(error, json.JSONDecodeError):  # Its line is always the first.
+            why = f"{error.msg.removesuffix(' at')} at character {error.pos}"
+        raise InputError(f"{where}: not JSON ({why}); correct the line") from error
 
 
 @cache
