@@ -1,10 +1,10 @@
 """Measures time and memory of reading long logs, against the aims 10 s and 500 MB.
 
-    report_rows.py [--rows 10000 100000 1000000]
+    report_rows.py [--rows 10000 100000 1000000] [--checkpoints 100] [--rounds 1]
 
 For each number of rows, the program writes a log like that of a run of three sources,
-then makes a report, lists the run, and cuts the log as a resumed run does, each in a
-program of its own. Memory is the peak of the whole program.
+then makes a report, lists the run and its checkpoints, and cuts the log as a resumed
+run does, each in a program of its own. Memory is the peak of the whole program.
 """
 
 from __future__ import annotations
@@ -27,6 +27,13 @@ peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 scale = 2**10 if sys.platform == "darwin" else 1
 print(f"{{time.process_time() - began:.2f}} {{peak / scale / 2**10:.0f}}")
 """
+SAVE = """
+import numpy as np
+from roxxel_ckpt import Checkpointer
+with Checkpointer({folder!r}, max_to_keep={count} + 1) as checkpointer:
+    for step in range(1, {count} + 1):
+        checkpointer.save(step, {{"loss": 2 + 8 / step}}, state={{"w": np.zeros(4)}})
+"""
 JOBS = {
     "report": "from roxxel.report import page, read_facts\npage(read_facts({run!r}))",
     "ls": (
@@ -34,6 +41,7 @@ JOBS = {
         "from roxxel.run_status import read_status\n"
         "read_status(RunFolder({run!r}))"
     ),
+    "ckpt ls": "from roxxel_ckpt.cli import main\nmain(['ls', {run!r}])",
     "resume": (
         "from roxxel_train import Logger\n"
         "with Logger({run!r}, terminal=False) as log:\n"
@@ -101,6 +109,8 @@ def main(
     """Print and return CPU seconds and peak mebibytes by number of rows and job."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**5, 10**6])
+    parser.add_argument("--checkpoints", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args(arguments)
     found: dict[tuple[int, str], tuple[float, int]] = {}
     print(
@@ -110,9 +120,11 @@ def main(
         with tempfile.TemporaryDirectory() as scratch:
             run = Path(scratch) / "run"
             write(run, num_rows)
+            folder = str(run / "checkpoints")
+            measure(SAVE.format(folder=folder, count=options.checkpoints))
             size = (run / "metrics.jsonl").stat().st_size / 2**20
             print(f"{num_rows:,} rows, {size:,.0f} MiB")
-            for job, code in JOBS.items():
+            for job, code in [*JOBS.items()] * options.rounds:
                 filled = code.format(run=str(run), step=num_rows - num_rows // 100)
                 found[num_rows, job] = seconds, peak = measure(filled)
                 print(f"  {job:7} {seconds:6.2f} s of CPU  {peak:5,} MiB")
