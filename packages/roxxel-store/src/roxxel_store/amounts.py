@@ -70,3 +70,13 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         ).rstrip()
         for row in rows
     ]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things that are named by a noun with a regular plural.
+
+    Example:
+        >>> counted(1, "row"), counted(2, "row")
+        ('1 row', '2 rows')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

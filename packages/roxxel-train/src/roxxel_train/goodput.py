@@ -7,9 +7,7 @@ run's folder; what comes before (a queue, a new machine, imports) is idle.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, fields
-from datetime import datetime
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +19,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from roxxel_train.starts import Start
+
     Floats = npt.NDArray[np.float64]
-
-_START = re.compile(
-    r"starts: \d+ steps|resumed from step (\d+) of \d+(?: in ([\d.]+) s)?"
-)
-_BRANCH = re.compile(r"begins as a branch of step (\d+) of ")
-ENDS = "wall time: "
-"""How the line begins that a start logs at its end."""
-
-_DROPPED = re.compile(r"\d+ rows of metrics after step \d+, the newest at (\S+), ")
 
 
 @dataclass(frozen=True)
@@ -146,40 +137,26 @@ _LEAST = 0.0005
 """A smaller share would be shown as 0.0 %."""
 
 
-@dataclass
-class _Start:
-    """One start: when it began and last gave a sign, and from which step it went on."""
-
-    began: float
-    ready: float
-    step: int
-    ended: float
-    dropped_until: float = 0.0
-    """Time of the newest row of the start before, which this one dropped."""
-
-
 def goodput(
-    log: Iterable[tuple[str, str]], rows: TimedRows, until: float | None = None
+    starts: Iterable[Start], rows: TimedRows, until: float | None = None
 ) -> Goodput:
     """Return where the wall time of a run went.
 
     Args:
-        log: Time (ISO 8601) and text of each entry of `system.log`, in order.
+        starts: The starts of the run, in order, as from `RunFolder.starts`. Those that
+            found the run complete do not count.
         rows: The rows of `metrics.jsonl`, in order.
         until: When the last start ended; None stands for its newest entry or row.
 
     Example:
-        >>> log = [
-        ...     ("2026-01-01T00:00:00Z", "starts: 4 steps in 1 phase"),
-        ...     ("2026-01-01T00:00:10Z", "complete: 4 of 4 steps are done"),
-        ... ]
-        >>> first = datetime.fromisoformat(log[0][0]).timestamp()
-        >>> row = [first + 9, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
-        >>> print(goodput(log, TimedRows(*np.array([row]).T)))
+        >>> from roxxel_train.starts import Start
+        >>> start = Start(began=0.0, ready=0.0, step=0, ended=10.0, total_steps=4)
+        >>> row = [9.0, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
+        >>> print(goodput([start], TimedRows(*np.array([row]).T)))
         70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
 other 10.0 %
     """
-    starts = _starts(log)
+    starts = [replace(start) for start in starts if not start.is_idle]
     if not starts:
         return Goodput()
     if until is not None:
@@ -197,51 +174,7 @@ other 10.0 %
     return Goodput(**sums)
 
 
-def time_of(text: str) -> float | None:
-    """Return a time in ISO 8601 as seconds since the epoch; None for another text."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return None
-
-
-def _starts(log: Iterable[tuple[str, str]]) -> list[_Start]:
-    """Return the starts that a log records.
-
-    After the wall time, with which a start ends, and during a restore, entries are no
-    sign of the start before: a warning about a checkpoint may come a day later.
-    """
-    starts: list[_Start] = []
-    signs: list[float] = []
-    is_over = False
-    for text_time, text in log:
-        time = time_of(text_time)
-        if time is None:
-            continue
-        if (found := _START.match(text)) is not None:
-            began = time - float(found[2] or 0)
-            _end(starts, [sign for sign in signs if sign < began])
-            starts.append(_Start(began, time, int(found[1] or 0), time))
-            signs, is_over = [], False
-        elif starts and (found := _BRANCH.match(text)) is not None:
-            starts[-1].step = int(found[1])
-        elif starts and (found := _DROPPED.match(text)) is not None:
-            until = time_of(found[1]) or 0.0
-            starts[-1].dropped_until = max(starts[-1].dropped_until, until)
-        if not is_over:
-            signs.append(time)
-        is_over = is_over or text.startswith(ENDS)
-    _end(starts, signs)
-    return starts
-
-
-def _end(starts: Sequence[_Start], signs: Sequence[float]) -> None:
-    """Let the last start end with the last of its signs."""
-    if starts:
-        starts[-1].ended = max([starts[-1].ended, *signs])
-
-
-def _bounds(starts: Sequence[_Start], rows: TimedRows) -> list[int]:
+def _bounds(starts: Sequence[Start], rows: TimedRows) -> list[int]:
     """Return the first row of each start, and the number of rows."""
     began = np.array([start.began for start in starts])
     index = np.maximum(began.searchsorted(rows.time, "right") - 1, 0)
@@ -251,7 +184,7 @@ def _bounds(starts: Sequence[_Start], rows: TimedRows) -> list[int]:
 
 
 def _of_start(
-    start: _Start, rows: TimedRows, then: _Start | None
+    start: Start, rows: TimedRows, then: Start | None
 ) -> Iterator[tuple[str, float]]:
     """Yield what the time of one start was spent on.
 

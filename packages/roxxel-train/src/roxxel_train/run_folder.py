@@ -33,7 +33,8 @@ from roxxel_train._files.records import (
 from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError
-from roxxel_train.goodput import Goodput, goodput
+from roxxel_train.goodput import Goodput, TimedRows, goodput
+from roxxel_train.starts import Start, starts_in
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -352,18 +353,30 @@ class RunFolder:
                 entries[-1] = replace(last, text=f"{last.text}\n{line}")
         return entries
 
-    def goodput(self, until: float | None = None) -> Goodput:
+    def starts(self) -> list[Start]:
+        """Return the starts of the run, resumes included, as `system.log` records them.
+
+        Raises:
+            RunFolderError: `system.log` is not a regular file.
+        """
+        return starts_in((entry.time, entry.text) for entry in self.log())
+
+    def goodput(
+        self, until: float | None = None, rows: TimedRows | None = None
+    ) -> Goodput:
         """Return where the wall time of the run went, from both logs.
 
         Args:
             until: Seconds since the epoch at which the last start ended; None stands
                 for its newest row or entry.
+            rows: The times of the rows of `metrics.jsonl`, if you have read them.
 
         Raises:
             RunFolderError: `system.log` is not a regular file.
         """
-        entries = ((entry.time, entry.text) for entry in self.log())
-        return goodput(entries, timed_rows(self.path / METRICS), until)
+        if rows is None:
+            rows = timed_rows(self.path / METRICS)
+        return goodput(self.starts(), rows, until)
 
     @property
     def is_running(self) -> bool:

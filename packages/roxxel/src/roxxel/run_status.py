@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,7 @@ if TYPE_CHECKING:
 
     from roxxel_train import RunFolder
     from roxxel_train.run_folder import LogEntry
-
-_START = re.compile(
-    r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
-)
-
-_SPENT = re.compile(r"wall time: (\d+(?:\.\d+)?) % of ")
+    from roxxel_train.starts import Start
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,7 @@ def read_status(run: RunFolder) -> RunStatus:
     newest = run.newest_rows()
     train, evaluation = newest.get("train", {}), newest.get("eval", {})
     entries = run.log()
-    starts = starts_of(entries)
+    starts = run.starts()
     total_steps = total_steps_of(starts)
     step = max((row["step"] for row in newest.values()), default=0)
     times = [str(row["time"]) for row in newest.values() if "time" in row]
@@ -85,29 +79,19 @@ def read_status(run: RunFolder) -> RunStatus:
         eval_loss=number(evaluation.get("eval_loss")),
         tokens_per_s=number(train.get("tokens_per_s")),
         time=max(times, default=None),
-        goodput=goodput_of(entries),
+        goodput=_kept(starts),
     )
 
 
-def starts_of(entries: Sequence[LogEntry]) -> list[re.Match[str]]:
-    """Return the starts of a run, resumes included, in the order of the log."""
-    return [found for entry in entries if (found := _START.match(entry.text))]
+def total_steps_of(starts: Sequence[Start]) -> int | None:
+    """Return the steps of the whole run, as its newest start says."""
+    return starts[-1].total_steps if starts else None
 
 
-def goodput_of(entries: Sequence[LogEntry]) -> float | None:
+def _kept(starts: Sequence[Start]) -> float | None:
     """Return the share in kept steps that the newest start logged; None without one."""
-    for entry in reversed(entries):
-        if (spent := _SPENT.match(entry.text)) is not None:
-            return float(spent[1]) / 100
-        start = _START.match(entry.text)
-        if start is not None and start[3] is None:  # It has done something.
-            return None
-    return None
-
-
-def total_steps_of(starts: Sequence[re.Match[str]]) -> int | None:
-    """Return the steps of the whole run, from the newest start in the log."""
-    return int(starts[-1][starts[-1].lastindex or 0]) if starts else None
+    worked = [start for start in starts if not start.is_idle]
+    return worked[-1].kept if worked else None
 
 
 def status_of(

@@ -7,7 +7,7 @@ from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from roxxel_store.amounts import aligned, short_count
+from roxxel_store.amounts import aligned, counted, short_count
 
 from roxxel_curriculum._order.rounds import cut_spans
 
@@ -201,8 +201,8 @@ def headline(plan: PlanFigures) -> str:
     """Return one line: steps, tokens, phases, sources and seed."""
     return (
         f"{plan.total_steps:,} steps, {short_count(plan.total_tokens)} tokens, "
-        f"{_counted(len(plan.phases), 'phase')}, "
-        f"{_counted(len(plan.sources), 'source')}, seed {plan.seed}"
+        f"{counted(len(plan.phases), 'phase')}, "
+        f"{counted(len(plan.sources), 'source')}, seed {plan.seed}"
     )
 
 
@@ -215,7 +215,7 @@ def render_brief(plan: PlanFigures) -> str:
     left = len(plan.sources) - len(parts)
     more = f" and {left} more sources" if left else ""
     num_notes = sum(1 for _ in _notes(plan))
-    notes = f"; {_counted(num_notes, 'note')}" if num_notes else ""
+    notes = f"; {counted(num_notes, 'note')}" if num_notes else ""
     return f"{headline(plan)}\ntokens: {', '.join(parts)}{more}{notes}"
 
 
@@ -326,7 +326,3 @@ def _note_on_longest(plan: PlanFigures, phase: PhasePlan) -> str:
         f"longest={length}), and a change of length leaves the rest of a round unread; "
         f"declare longest={length} at the start of a run that may get such a phase"
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

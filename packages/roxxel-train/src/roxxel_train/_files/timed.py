@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from roxxel_train.goodput import TimedRows, time_of
+from roxxel_train.goodput import TimedRows
+from roxxel_train.starts import time_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,10 +18,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
+from roxxel_store.amounts import counted
 
+from roxxel_train import starts
 from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
-from roxxel_train.goodput import ENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -116,27 +117,28 @@ def opening(
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `seconds` is how long the start took so far, most of it to restore a checkpoint;
-    `goodput` reads the number in the line. `origin` has the path and the step of the
+    `seconds` is how long the start took so far, most of it to restore a checkpoint.
+    `origin` has the path and the step of the
     checkpoint of another run from which this run starts. `first` is the step of this
     checkpoint if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:
-        yield f"already complete: {_all_done(plan)}"
+        yield starts.is_complete(total, _because(plan))
         return
     if step > first:
-        yield f"resumed from step {step} of {total} in {seconds:.2f} s"
+        yield starts.resumes(step, total, seconds)
     else:
-        phases = len({phase.index for phase in plan.phases})
-        yield f"starts: {total} steps in {phases} phase{'' if phases == 1 else 's'}"
+        yield starts.begins(total, len({phase.index for phase in plan.phases}))
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
     if step == first and origin is not None:
-        what = "as a branch" if first else "with the weights"
-        step_of = "" if origin["step"] is None else f"step {origin['step']} of "
-        yield f"begins {what} of {step_of}{origin['path']}"
+        if first:
+            yield starts.branches(origin["step"], origin["path"])
+        else:
+            step_of = "" if origin["step"] is None else f"step {origin['step']} of "
+            yield f"begins with the weights of {step_of}{origin['path']}"
 
 
 UNSAVED = (
@@ -272,36 +274,37 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
 def kept_rows(number: int, step: int, newest: str | None) -> str:
     """Return the line about rows of newer checkpoints than `step`, which stay.
 
-    `newest` is the time of the newest row; `goodput` reads it in the line.
+    `newest` is the time of the newest row.
     """
-    return (
-        f"{number} rows of metrics after step {step}, the newest at {newest}, moved to "
-        "metrics.aside.jsonl, because the run does not use a newer checkpoint; if "
-        f"`{roxxel_command('ckpt bring-back')}` brings that one back, the next start "
-        "brings back its rows"
+    command = roxxel_command("ckpt bring-back")
+    return starts.drops(
+        number,
+        step,
+        newest,
+        "moved to metrics.aside.jsonl, because the run does not use a newer "
+        f"checkpoint; if `{command}` brings that one back, the next start brings back "
+        "its rows",
     )
 
 
 def rewritten_rows(number: int, step: int, newest: str | None) -> str:
     """Return the line about rows after `step` that no checkpoint needs.
 
-    `newest` is the time of the newest row; `goodput` reads it in the line.
+    `newest` is the time of the newest row.
     """
-    return (
-        f"{number} rows of metrics after step {step}, the newest at {newest}, were "
-        "dropped; the run writes them again"
-    )
+    what = f"{'was' if number == 1 else 'were'} dropped; the run writes them again"
+    return starts.drops(number, step, newest, what)
 
 
 def spent(goodput: Goodput) -> str:
     """Return the line about where most of the wall time of all starts went."""
-    return f"{ENDS}{goodput.line(2)}"
+    return starts.spent(goodput.line(2))
 
 
 def replaced_rows(number: int, step: int) -> str:
     """Return the line about rows of a branch that the checkpoint of `step` replaces."""
     return (
-        f"{number} rows of metrics that are not from the branch of step {step} moved "
+        f"{counted(number, 'row')} of metrics not from the branch of step {step} moved "
         "to metrics.aside.jsonl; bring back a checkpoint of that branch to see them "
         "again"
     )
@@ -310,8 +313,8 @@ def replaced_rows(number: int, step: int) -> str:
 def added_rows(number: int, step: int) -> str:
     """Return the line about rows that were kept in the checkpoint of `step`."""
     return (
-        f"{number} rows of metrics up to step {step} that the log lacked, because they "
-        "could not be written or were set aside, are back"
+        f"{counted(number, 'row')} of metrics up to step {step} are back: the log "
+        "lacked them, because it could not be written or they were set aside"
     )
 
 
@@ -358,12 +361,12 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
     )
     if error is not None:
         return f"{type(error).__name__} ended the run; {saved}"
-    return f"complete: {_all_done(plan)}; {saved}"
+    total = plan.total_steps
+    return f"complete: {total} of {total} steps are done{_because(plan)}; {saved}"
 
 
-def _all_done(plan: Plan) -> str:
-    done = f"{plan.total_steps} of {plan.total_steps} steps are done"
-    return done if plan.ended is None else f"{done}, because {plan.ended}"
+def _because(plan: Plan) -> str:
+    return "" if plan.ended is None else f", because {plan.ended}"
 
 
 def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:

@@ -18,7 +18,7 @@ from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import Clock, Series, indices_to_draw
 from roxxel.report._spikes import Spike, find_spikes
 from roxxel.report._table import Table, read_rows, thinned
-from roxxel.run_status import starts_of, status_of, total_steps_of
+from roxxel.run_status import status_of, total_steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -189,7 +189,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     run.check()
     folder = run.path
     entries = run.log()
-    rows = read_rows(run, entries)
+    rows = read_rows(run)
     train = rows.train
     record = run.record
     began = record or {}
@@ -202,7 +202,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     config = _config(folder)
     best_metric, best_step = _best(checkpoints, config)
     step = max([rows.step, *(c.step for c in checkpoints)])
-    starts = starts_of(entries)
+    starts = run.starts()
     total_steps = total_steps_of(starts)
     parent = run.parent
     first_step = _first_step(parent)

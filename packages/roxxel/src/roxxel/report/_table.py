@@ -15,17 +15,17 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_train.goodput import Goodput, TimedRows, goodput, time_of
+from roxxel_train.goodput import Goodput, TimedRows
 from roxxel_train.run_folder import GREATEST_NUMBER, is_count, number
+from roxxel_train.starts import time_of
 
 from roxxel.report._series import Series, indices_to_draw
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     from roxxel_train import RunFolder
-    from roxxel_train.run_folder import LogEntry
 
     Floats = npt.NDArray[np.float64]
 
@@ -272,12 +272,11 @@ class RunRows:
     goodput: Goodput = field(default_factory=Goodput)
 
 
-def read_rows(run: RunFolder, entries: Iterable[LogEntry]) -> RunRows:
+def read_rows(run: RunFolder) -> RunRows:
     """Read the log of a run in one pass.
 
     Args:
         run: The run.
-        entries: The entries of its `system.log`.
 
     Raises:
         RunFolderError: `metrics.jsonl` is not a regular file.
@@ -311,8 +310,7 @@ def read_rows(run: RunFolder, entries: Iterable[LogEntry]) -> RunRows:
     found.train.close()
     found.evaluations.close()
     found.ends = [*filter(None, [first]), *of_phases.values()]
-    times = ((entry.time, entry.text) for entry in entries)
-    found.goodput = goodput(times, _timed(found, np.frombuffer(order, np.bool_)))
+    found.goodput = run.goodput(rows=_timed(found, np.frombuffer(order, np.bool_)))
     return found
 
 
