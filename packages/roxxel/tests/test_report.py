@@ -219,7 +219,13 @@ def branch(finished: Path) -> Path:
     record = json.loads((run / "run.json").read_text())
     tokens = {"self": 60, "code <x>": 20}
     record["data"] = {"step": 5, "phases": phases}
-    record["branch_from"] = {"path": "runs/a", "step": 5, "tokens_by_source": tokens}
+    record["branch_from"] = {
+        "path": "runs/a",
+        "run_id": "7f3a",
+        "step": 5,
+        "digest": "00ab",
+        "tokens_by_source": tokens,
+    }
     (run / "run.json").write_text(json.dumps(record))
     write_checkpoint(run, 8, 4.0)
     return run
@@ -237,20 +243,6 @@ def test_a_branch_counts_what_it_has_read_itself(branch: Path) -> None:
         "y": [60, 72, 84, 96],
     }
     assert "128 (128), 48 of them in this branch" in html
-
-
-def test_a_branch_without_a_record_of_its_tokens_counts_from_its_first_row(
-    branch: Path,
-) -> None:
-    record = json.loads((branch / "run.json").read_text())
-    del record["branch_from"]["tokens_by_source"]
-    (branch / "run.json").write_text(json.dumps(record))
-
-    facts, _ = facts_and_page(branch)
-
-    (phase,) = facts.phases
-    assert phase.tokens == {"self": 24, "code <x>": 8}
-    assert facts.shares["self"].steps == [7, 8]
 
 
 def test_charts_of_a_branch_begin_at_its_first_step(branch: Path) -> None:

@@ -96,11 +96,11 @@ class Parent:
         step: Step of the checkpoint.
         is_branch: Whether the run continues the other run from `step` on. If not, the
             run took only the weights, and began at step 0.
-        run_id: The `id` in `run.json` of the other run; None if not recorded.
-        digest: Digest of the checkpoint; None if not recorded.
+        run_id: The `id` in `run.json` of the other run; None if the checkpoint was not
+            in a run's folder.
+        digest: Digest of the checkpoint.
         tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
-        tokens_by_source: The same tokens by source. Empty if `is_branch` is false, or
-            if `run.json` does not record these tokens.
+        tokens_by_source: The same tokens by source. Empty unless `is_branch`.
 
     Example:
         >>> str(Parent("runs/a", 100, is_branch=True))
@@ -111,7 +111,7 @@ class Parent:
     step: int
     is_branch: bool
     run_id: str | None = None
-    digest: str | None = None
+    digest: str = ""
     tokens: int = 0
     tokens_by_source: Mapping[str, int] = field(default_factory=dict, hash=False)
 
@@ -221,15 +221,15 @@ class RunFolder:
                     str(found["path"]),
                     int(found["step"]),
                     is_branch,
-                    found.get("run_id"),
-                    found.get("digest"),
+                    found["run_id"],
+                    found["digest"],
                     _tokens(record["data"]) if is_branch else 0,
                     {
                         shown_name(name, self.primary): count
-                        for name, count in _counts(
-                            found.get("tokens_by_source")
-                        ).items()
-                    },
+                        for name, count in _counts(found["tokens_by_source"]).items()
+                    }
+                    if is_branch
+                    else {},
                 )
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue

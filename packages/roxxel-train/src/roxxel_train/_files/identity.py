@@ -42,7 +42,7 @@ def registered(
 
     A copy gets a new id. Its checkpoints up to `newest_step` are those of the original.
     """
-    was = record.get("place", place)
+    was = record["place"]
     moved = was["path"] != place["path"]
     if not moved or was["inode"] == place["inode"] is not None:
         return {**record, "place": dict(place)}
@@ -55,8 +55,7 @@ def known_ids(record: Mapping[str, Any] | None) -> set[str]:
     """Return the id of a run, and the ids of the runs that its folder is a copy of."""
     if record is None:
         return set()
-    own: list[str] = [record["id"]] if "id" in record else []
-    return {*own, *(each["id"] for each in record.get("copied_from", []))}
+    return {record["id"], *(each["id"] for each in record.get("copied_from", []))}
 
 
 def check_owner(
@@ -66,7 +65,7 @@ def check_owner(
 
     `owner` is the id that the checkpoint of `step` records.
     """
-    if record is None or owner in {None, record.get("id")}:
+    if record is None or owner in {None, record["id"]}:
         return
     copies = record.get("copied_from", [])
     if any(each["id"] == owner and step <= each["step"] for each in copies):

@@ -25,7 +25,7 @@ RECORD_OF_RUN = RecordKind(
     remedy="restore the file, or give another save_path",
     error=RunMismatchError,
     other_remedy="resume with the version of roxxel-train that began the run",
-    needs=("data", "model"),
+    needs=("id", "place", "data", "model"),
     is_sealed=False,
 )
 

@@ -276,7 +276,7 @@ def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
     """Return whether `found` may name the run from which a branch began.
 
     `begun` is what the branch recorded about this run. The result is True for the same
-    path, for the same run id, and for a run without an id.
+    path, for the same run id, and for checkpoints outside of a run's folder.
     """
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:

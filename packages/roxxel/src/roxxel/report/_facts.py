@@ -206,7 +206,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     total_steps = total_steps_of(starts)
     parent = run.parent
     first_step = _first_step(parent)
-    before = _tokens_before(parent)
+    before = {} if parent is None else parent.tokens_by_source
     clock = clock_of(train, first_step, 0 if parent is None else parent.tokens)
     seconds = clock.seconds[-1] if clock.seconds else 0.0
     waited = train.total("wait_s")
@@ -259,13 +259,6 @@ def _first_step(parent: Parent | None) -> int:
     return parent.step if parent is not None and parent.is_branch else 0
 
 
-def _tokens_before(parent: Parent | None) -> Mapping[str, int] | None:
-    """Return the tokens by source before the first step; None if not recorded."""
-    if parent is None or not parent.is_branch:
-        return {}
-    return parent.tokens_by_source or None
-
-
 def _apart(train: Table) -> dict[str, float]:
     names = {"compile_s": "compiling", "eval_s": "evaluating", "save_s": "saving"}
     sums = {words: train.total(field) for field, words in names.items()}
@@ -273,12 +266,12 @@ def _apart(train: Table) -> dict[str, float]:
 
 
 def _tokens_columns(
-    train: Table, first_step: int, before: Mapping[str, int] | None
+    train: Table, first_step: int, before: Mapping[str, int]
 ) -> dict[str, Series]:
     """Return the cumulative tokens by source; all series have the same steps.
 
     The series begin with 0 tokens at step 0, and in a branch with the tokens of its
-    parent, if these are recorded.
+    parent.
     """
     field = "tokens_by_source"
     steps = train.steps
@@ -286,13 +279,12 @@ def _tokens_columns(
         name: np.nan_to_num(train.full_counts(field, name))
         for name in train.sources(field)
     }
-    if len(train) and (before or not first_step):
+    if len(train):
         steps = np.append(first_step, steps)
-        given = before or {}
         columns = {
-            name: np.append(float(given.get(name, 0)), columns.get(name, empty))
+            name: np.append(float(before.get(name, 0)), columns.get(name, empty))
             for empty in [np.zeros(len(train))]
-            for name in {**dict.fromkeys(given), **columns}
+            for name in {**dict.fromkeys(before), **columns}
         }
     kept = indices_to_draw(sum(columns.values(), start=np.zeros(len(steps))))
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_train.run_folder import PRIMARY, is_count, shown_name
+from roxxel_train.run_folder import is_count, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,9 +28,9 @@ class PhaseFacts:
 def trained_phases(
     train: Sequence[Mapping[str, Any]],
     checkpoints: Sequence[Checkpoint],
-    first_step: int = 0,
-    tokens_before: Mapping[str, int] | None = None,
-    primary: str = PRIMARY,
+    first_step: int,
+    tokens_before: Mapping[str, int],
+    primary: str,
 ) -> Iterable[PhaseFacts]:
     """Yield the trained part of each phase that rows or the newest checkpoint mention.
 
@@ -39,17 +39,14 @@ def trained_phases(
         checkpoints: Checkpoints of the run, oldest first.
         first_step: The first step of the run, above 0 in a branch. Phases that end
             before this step are phases of the parent, and are left out.
-        tokens_before: Tokens before `first_step`, by source. If None, a branch counts
-            its tokens from its first row on.
+        tokens_before: Tokens before `first_step`, by source.
         primary: Name of the primary source.
     """
     recorded = _recorded_phases(checkpoints)
     for index in sorted(recorded)[:-1]:
         if recorded[index + 1]["start"] <= first_step:
             del recorded[index]
-    before: Mapping[str, int] = tokens_before or {}
-    if tokens_before is None and train:
-        before = train[0].get("tokens_by_source", {})
+    before = tokens_before
     last_step = first_step
     found = {row["phase"]: row for row in train if "phase" in row}
     for index in sorted({*found, *recorded}):
