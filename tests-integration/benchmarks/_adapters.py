@@ -53,6 +53,7 @@ OURS = "roxxel"
 GATHER = "gather"
 ADAPTERS = (
     Adapter(OURS, "ours", "ours", blends=True),
+    Adapter("roxxel, hints", "ours", "ours", "hints", to=("numpy",)),
     Adapter("memcpy", "limits", "limit", "memcpy"),
     Adapter("cast copy", "limits", "limit", "cast"),
     Adapter(GATHER, "limits", "limit", "gather"),

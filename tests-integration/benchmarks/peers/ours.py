@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 NAME = "corpus.rox"
 BLEND_STEPS = 1 << 20
+AHEAD = 4
 
 
 def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
@@ -59,7 +60,18 @@ def batches(job: Job) -> Iterator[Any]:
         first = job.process_index * job.process_batch_size
         rows = slice(first, first + job.process_batch_size)
         return (sampler.rows(step, rows) for step in steps)
+    if job.variant == "hints":
+        return hinted(sampler, steps)
     return map(sampler.batch, steps)
+
+
+def hinted(sampler: Sampler, steps: range) -> Iterator[Any]:
+    """Yield batches, and tell the sampler of four to eight steps ahead."""
+    sampler.will_need(steps.start, AHEAD)
+    for step in steps:
+        if (step - steps.start) % AHEAD == 0:
+            sampler.will_need(step + AHEAD, AHEAD)
+        yield sampler.batch(step)
 
 
 serve(batches, write, packages=("roxxel-format",), gives="both")

@@ -63,11 +63,11 @@ begin inside a page."""
 
 
 _LARGE_READ = 1 << 13
-"""Number of tokens of a read that first looks whether its first token is in memory.
+"""Number of tokens of a read that first looks whether two of them are in memory.
 
-If not, the disk reads all windows side by side. Without hints, page after page would
-block the read (`tests-integration/benchmarks/format_cold.py`). The look costs 1.5 us, a
-third of the copy of so many tokens."""
+If one is not, the disk reads all windows side by side. Without hints, page after page
+would block the read (`tests-integration/benchmarks/format_cold.py`). Both looks cost
+2.5 us, half of the copy of so many tokens."""
 
 _WINDOWS_AT_ONCE = 128
 
@@ -250,7 +250,9 @@ class CorpusReader:
         length = out.shape[1]
         if self.contents.files.is_remote:
             self._request(starts, length, is_urgent=True)
-        elif len(starts) * length >= _LARGE_READ and self._is_cold(starts[:1]):
+        elif len(starts) * length >= _LARGE_READ and self._is_cold(
+            [starts[0], starts[-1] + length - 1]
+        ):
             self._advise(starts, length)
         self._line.fill(starts, out, rows, check)
 
