@@ -7,7 +7,7 @@ from . import paths
 MOST = {
     "a document written": 4,
     "a write": 28,
-    "a prepared file": 46,
+    "a prepared file": 45,
     "a batch": 12,
     "a save": 12,
     "a restore": 13,

@@ -112,20 +112,24 @@ def is_url(text: str) -> bool:
 
 
 def check_on_disk(
-    path: str, remedy: str, error: Callable[[str], Exception] = ValueError
+    path: str,
+    remedy: str | Callable[[], str],
+    error: Callable[[str], Exception] = ValueError,
 ) -> None:
     """Raise an error for a URL, where only a file or folder on a disk can be used.
 
     Args:
         path: A path or a URL.
-        remedy: What the message says after the URL: why, and what to do instead.
+        remedy: What the message says after the URL: why, and what to do instead; or
+            returns it.
         error: Class of the error.
 
     Example:
         >>> check_on_disk("/data/a.bin", "copy it to a disk first")
     """
     if is_url(path):
-        raise error(f"{path}: {remedy}")
+        said = remedy if isinstance(remedy, str) else remedy()
+        raise error(f"{path}: {said}")
 
 
 def check_writable(url: str) -> None:

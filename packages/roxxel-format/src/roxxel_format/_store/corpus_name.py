@@ -217,8 +217,10 @@ def name_to_write(
         )
     check_on_disk(
         filepath,
-        "this cannot be done in a bucket; do it on a disk, then copy the corpus "
-        f"(`Roxxel.copy_to`, or `{roxxel_command('format copy')}`)",
+        lambda: (
+            "this cannot be done in a bucket; do it on a disk, then copy the corpus "
+            f"(`Roxxel.copy_to`, or `{roxxel_command('format copy')}`)"
+        ),
     )
     name = corpus_name(meant(filepath, sharded=sharded))
     try:

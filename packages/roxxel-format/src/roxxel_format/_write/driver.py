@@ -202,9 +202,9 @@ class CorpusWrite:
             self._intake.tokenizer,
         )
 
-    def commit(self, new: NewShards, **lost: str) -> WriteSummary:
+    def commit(self, new: NewShards) -> WriteSummary:
         """Commit shards, which are complete; see `Recipe.commit`."""
-        summary = self.recipe.commit(self.place, new, self._started, **lost)
+        summary = self.recipe.commit(self.place, new, self._started)
         self._is_committed = True
         return summary
 

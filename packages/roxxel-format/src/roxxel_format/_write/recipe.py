@@ -18,11 +18,19 @@ from roxxel_format._write.intake import separator_items
 from roxxel_format._write.series import NoDocumentsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from roxxel_format._spec.tables import NewShards
     from roxxel_format._write.options import Exist, WriteSummary
     from roxxel_format._write.place import Place
+
+
+def _write_again(place: Place) -> str:
+    del place
+    return (
+        "so this write was discarded; to replace the other, write again with "
+        'exist="replace"'
+    )
 
 
 @dataclass(frozen=True)
@@ -142,8 +150,7 @@ class Recipe:
         place: Place,
         new: NewShards,
         started: float,
-        lost: str = "so this write was discarded; to replace the other, write again "
-        'with exist="replace"',
+        lost: Callable[[Place], str] = _write_again,
     ) -> WriteSummary:
         """Commit shards and columns, which are complete at the place.
 
@@ -154,7 +161,8 @@ class Recipe:
             place: Where the corpus is.
             new: The shards.
             started: When the write began, by `time.perf_counter`.
-            lost: What another write that was committed first means, and what to do.
+            lost: Returns what another write that was committed first means, and what
+                to do.
 
         Raises:
             FileExistsError: Another write was committed first, and this write does not
@@ -188,7 +196,8 @@ class Recipe:
                 )
             if not self.appends:
                 raise FileExistsError(
-                    f"{place.manifest}: another write was committed first, {lost}"
+                    f"{place.manifest}: another write was committed first, "
+                    f"{lost(place)}"
                 )
         place.is_uncertain = False
         if not self.appends:

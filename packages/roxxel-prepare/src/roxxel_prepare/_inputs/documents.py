@@ -21,7 +21,7 @@ from roxxel_prepare._inputs.formats import (
     format_of,
     format_of_head,
 )
-from roxxel_prepare._inputs.input_file import InputError, with_head
+from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._inputs.input_record import check_unchanged, file_name
 from roxxel_prepare._inputs.inputs import (
     READ_BY_PARTS,
@@ -29,7 +29,7 @@ from roxxel_prepare._inputs.inputs import (
     is_old_shard,
     old_items,
 )
-from roxxel_prepare._inputs.opening import index_beside, opened
+from roxxel_prepare._inputs.opening import index_beside, opened, with_head
 from roxxel_prepare._inputs.tables import token_documents
 
 if TYPE_CHECKING:

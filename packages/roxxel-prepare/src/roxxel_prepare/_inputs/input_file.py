@@ -17,11 +17,9 @@ import contextlib
 import importlib
 import io
 import lzma
-import os
 import re
 import zlib
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from roxxel_format.naming import printable
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 # Compressed bytes per read; 8 KiB of Zstandard decompress to 256 MiB at most.
 _PIECE = 1 << 13
-_BUFFER = 1 << 20
+BUFFER = 1 << 20
 _ZSTANDARD_WINDOW = 1 << 31
 """The largest window that Zstandard has: that of `zstd --long=31`. A decoder refuses
 windows over 128 MiB unless it is told to accept them."""
@@ -125,8 +123,8 @@ def _zlib() -> Any:
         return zlib
 
 
-def compression_of(path: str) -> Compression | None:
-    """Return the compressed format that a name implies; None if the file is plain."""
+def compression_of(path: str) -> Compression:
+    """Return the compressed format that the name of a compressed file implies."""
     name = path.lower()
     if name.endswith(".gz"):
         # 16 added to the window size makes zlib require a gzip header.
@@ -157,9 +155,8 @@ def compression_of(path: str) -> Compression | None:
             _XZ_PADDING,
             magic=b"\xfd7zXZ\0",
         )
-    if name.endswith(".bz2"):
-        return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
-    return None
+    assert name.endswith(".bz2")  # noqa: S101 - the last of `formats.COMPRESSED`
+    return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
 
 
 def decompressed(path: str, file: BinaryIO, compression: Compression) -> BinaryIO:
@@ -168,7 +165,7 @@ def decompressed(path: str, file: BinaryIO, compression: Compression) -> BinaryI
     Its reads raise InputError if the file is truncated or damaged.
     """
     pieces = _decompressed(path, file, compression)
-    return io.BufferedReader(_Pieces(pieces), _BUFFER)
+    return io.BufferedReader(Pieces(pieces), BUFFER)
 
 
 def _decompressed(
@@ -278,7 +275,7 @@ _DICTIONARY = ("Dictionary mismatch", "Dictionary is corrupted")
 _NUMBERED = re.compile(r"^Error -?\d+ ")
 
 
-class _Pieces(io.RawIOBase):
+class Pieces(io.RawIOBase):
     """A file whose content is the concatenated pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -296,17 +293,6 @@ class _Pieces(io.RawIOBase):
         target[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
-
-
-def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:
-    """Return the next bytes of a file, and a file that still has them to be read."""
-    head = file.read(num_bytes)
-    if file.seekable():
-        file.seek(-len(head), os.SEEK_CUR)
-        return head, file
-    buffered = cast("io.BufferedReader", file)
-    pieces = chain((head,), iter(lambda: buffered.read1(_BUFFER), b""))
-    return head, io.BufferedReader(_Pieces(pieces), _BUFFER)
 
 
 def as_seekable(file: BinaryIO) -> BinaryIO:

@@ -1,17 +1,23 @@
-"""Open one input: a file, the standard input, or an object in a bucket."""
+"""Open one input and look at its head: a file, the standard input, or an object."""
 
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from roxxel_store.client import bucket_of
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
+from roxxel_prepare._inputs.formats import is_compressed
 from roxxel_prepare._inputs.input_file import (
+    BUFFER,
     InputError,
+    Pieces,
     compression_of,
     decompressed,
     reason,
@@ -50,14 +56,13 @@ def opened(
         if path == "-":
             yield _standard_input()
             return
-        compression = compression_of(path)
-        if compression is not None:
-            ahead_to = None
-        with _plain_file(path, version, ahead_to) as file:
-            if compression is None:
+        if not is_compressed(path):
+            with _plain_file(path, version, ahead_to) as file:
                 yield file
-            else:
-                yield decompressed(path, file, compression)
+            return
+        compression = compression_of(path)
+        with _plain_file(path, version, None) as file:
+            yield decompressed(path, file, compression)
 
 
 def _plain_file(
@@ -84,6 +89,17 @@ def _opened_object(
     bucket, name = bucket_of(url, DEFAULT_TIMEOUT_S)
     with ObjectRanges(bucket, name, version or bucket.version(name)) as ranges:
         yield buffered_object(ranges, ahead_to)
+
+
+def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:
+    """Return the next bytes of a file, and a file that still has them to be read."""
+    head = file.read(num_bytes)
+    if file.seekable():
+        file.seek(-len(head), os.SEEK_CUR)
+        return head, file
+    buffered = cast("io.BufferedReader", file)
+    pieces = chain((head,), iter(lambda: buffered.read1(BUFFER), b""))
+    return head, io.BufferedReader(Pieces(pieces), BUFFER)
 
 
 def index_beside(path: str) -> bytes:

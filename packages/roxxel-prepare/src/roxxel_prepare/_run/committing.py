@@ -139,7 +139,7 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
             raise FileExistsError(
                 f"{place.manifest}: another write was committed first, {_lost(place)}"
             )
-        recipe.commit(place, new, started, _lost(place))
+        recipe.commit(place, new, started, _lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
     place.discard(records)
