@@ -189,9 +189,15 @@ def test_the_page_runs_as_it_is_shown(tmp_path: Path) -> None:
     runner = root / "tests-integration" / "programs" / "page.py"
     page = root / "docs" / "guides" / "pytorch.md"
 
-    command = [sys.executable, str(runner), str(page)]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, str(runner), str(page)],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
