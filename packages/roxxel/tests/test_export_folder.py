@@ -50,6 +50,9 @@ def test_a_run_is_exported_with_the_average_and_the_tokenizer(
     shown = said(capsys, "export", f"{project / 'run'}@2", folder)
 
     assert "parameters in float32, with the tokenizer" in shown
+    arguments = (f"{project / 'run'}@2", tmp_path / "hf2", "--json")
+    facts = json.loads(said(capsys, "export", *arguments))
+    assert facts["has_tokenizer"]
     ours, theirs = open_run(project / "run").model(2), load(folder)
     for name in ("embed_tokens", "norm"):
         one, other = (getattr(x.model, name).weight[...] for x in (ours, theirs))

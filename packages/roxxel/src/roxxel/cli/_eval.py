@@ -36,7 +36,7 @@ newest one. The results are printed, written to RUN/evals/STEP.json, and shown b
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    add_run_arguments(parser, has_step=True)
     parser.add_argument(
         "--tasks",
         required=True,

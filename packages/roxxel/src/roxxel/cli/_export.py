@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ writes the weights alone.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    add_run_arguments(parser, has_step=True)
     parser.add_argument("folder", metavar="FOLDER", help="a folder, new or empty")
     parser.add_argument(
         "--dtype",
@@ -66,8 +67,13 @@ def run(options: argparse.Namespace) -> None:
         export_model(model, options.folder, dtype=options.dtype, tokenizer=files)
     except (ValueError, ModuleNotFoundError) as error:
         raise RunFolderError(f"{options.run}: {error}") from error
-    count = f"{model.config.num_parameters:,}"
-    say(f"{options.folder}: {count} parameters in {options.dtype}, {note}")
+    count = model.config.num_parameters
+    if options.json:
+        facts = {"folder": options.folder, "parameters": count}
+        facts |= {"dtype": options.dtype, "has_tokenizer": bool(files)}
+        say(json.dumps(facts))
+        return
+    say(f"{options.folder}: {count:,} parameters in {options.dtype}, {note}")
 
 
 def _tokenizer(

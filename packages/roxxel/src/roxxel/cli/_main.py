@@ -21,15 +21,16 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Pre-train language models in JAX.
 
-Begin with `roxxel quickstart`. A run of your own is one TOML file:
-`roxxel plan` shows what the run will read, `roxxel train` starts or continues
-the run, and `roxxel report` draws its losses and rates.
+Begin with `roxxel quickstart`. For a run of your own, `roxxel write` turns your
+files into a corpus, and one TOML file declares the run: `roxxel plan` shows what
+it will read, `roxxel train` starts or continues it, and `roxxel report` draws
+its losses and rates.
 """
 
 COMMANDS = {
     "quickstart": "train a small model on Python's own sources, in two minutes",
-    "plan": "show what a run will read, from its config file",
     "write": "turn files of text or tokens into a corpus",
+    "plan": "show what a run will read, from its config file",
     "train": "start or continue the run of a config file",
     "ls": "list runs: how each stands, its losses and its age",
     "show": "show what is in a batch of a run",
@@ -49,7 +50,7 @@ Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
 
 PASSED_ON = {
-    "prepare": "write a corpus from files, in parts too; hold documents out",
+    "prepare": "write a corpus on several machines, or split one for evaluation",
     "format": "inspect, verify, copy, repair and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }

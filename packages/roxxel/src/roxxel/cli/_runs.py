@@ -30,12 +30,14 @@ def add_run_arguments(
     *,
     reads_text: bool = True,
     needs_run: bool = True,
+    has_step: bool = False,
 ) -> None:
+    what = "folder of a run, or its URL: the save_path"
     parser.add_argument(
         "run",
         nargs=None if needs_run else "?",
-        metavar="RUN",
-        help="folder of a run, or its URL: the save_path",
+        metavar="RUN[@STEP]" if has_step else "RUN",
+        help=f"{what}; @STEP takes an older checkpoint" if has_step else what,
     )
     parser.add_argument(
         "--source",

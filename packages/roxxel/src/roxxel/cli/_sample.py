@@ -32,7 +32,7 @@ text.
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser)
+    add_run_arguments(parser, has_step=True)
     parser.add_argument(
         "--prompt",
         required=True,
