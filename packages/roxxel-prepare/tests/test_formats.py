@@ -279,6 +279,63 @@ def test_first_bytes_that_contradict_the_name_are_an_error(
     assert begins in refused(name, content)
 
 
+COMPRESSED = {
+    ".gz": gzip.compress(lines_of(TEXTS), mtime=0),
+    ".xz": lzma.compress(lines_of(TEXTS)),
+    ".bz2": bz2.compress(lines_of(TEXTS)),
+    ".zst": b"\x28\xb5\x2f\xfd\x20\x05",
+}
+
+
+@pytest.mark.parametrize("options", [[], ["--format", "jsonl"]])
+@pytest.mark.parametrize("ending", COMPRESSED)
+def test_a_compressed_file_without_its_ending_is_to_be_renamed(
+    ending: str, options: list[str], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    error = refused("a.jsonl", COMPRESSED[ending], *options)
+
+    assert error.endswith(f"; rename it to {tmp_path / 'a.jsonl'}{ending}\n")
+    error = refused("a.parquet", COMPRESSED[ending])
+    assert error.endswith(f"; rename it to {tmp_path / 'a.parquet'}{ending}\n")
+    assert f"such as .jsonl{ending}" in refused("a.dat", COMPRESSED[ending])
+
+
+@pytest.mark.parametrize("options", [[], ["--format", "jsonl"]])
+@pytest.mark.parametrize("ending", [".gz", ".xz", ".bz2", ".zst"])
+def test_a_plain_file_with_the_ending_of_a_compressed_one_is_to_be_renamed(
+    ending: str, options: list[str], tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    pytest.importorskip("zstandard")
+
+    error = refused(f"a.jsonl{ending}", lines_of(TEXTS), *options)
+
+    assert error.endswith(f"; rename it to {tmp_path / 'a.jsonl'}\n")
+    other = ".xz" if ending == ".gz" else ".gz"
+    error = refused(f"b.jsonl{ending}", COMPRESSED[other], *options)
+    assert error.endswith(f"; rename it to {tmp_path / 'b.jsonl'}{other}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [
+        ("a.jsonl", b"PAR1\0\0\xff\0", "parquet"),
+        ("a.txt", b"ARROW1\0\0\xff", "arrow"),
+        ("a.npy", b"PAR1\0\0\xff\0", "parquet"),
+        ("a.parquet", lines_of(TEXTS), "jsonl"),
+        ("a.arrow", b"PAR1\0\0\xff\0", "parquet"),
+        ("a.csv", lines_of(TEXTS), "jsonl"),
+    ],
+)
+def test_bytes_of_another_format_name_the_format_to_pass(
+    name: str, content: bytes, form: str, refused: Callable[..., str]
+) -> None:
+    assert f"pass --format {form}" in refused(name, content)
+    if not content.isascii():
+        given = "jsonl" if form == "parquet" else "text"
+        error = refused("b.dat", content, "--format", given)
+        assert f"pass --format {form}" in error
+
+
 def test_a_given_format_decides_alone(tmp_path: Path) -> None:
     assert documents(tmp_path, "a.html", b"<p>", "--format", "text") == ["<p>"]
     assert documents(tmp_path, "a.txt", b"<html>", "--format", "text") == ["<html>"]

@@ -176,10 +176,6 @@ def test_a_damaged_gzip_file_says_between_which_bytes(
     assert error.endswith("); copy the file again or make it again")
 
 
-def test_a_text_that_is_called_gz_is_an_error(error_of: Callable[..., str]) -> None:
-    assert "are not a complete gzip member (" in error_of("a.txt.gz", b"plain text")
-
-
 def test_a_last_line_needs_no_newline(tmp_path: Path) -> None:
     found = documents(tmp_path, "a.jsonl", b'"one"\n"two"')
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
+from roxxel_store.urls import is_url
+
 from roxxel_prepare._inputs.formats import (
-    FORMATS,
     HEAD_BYTES,
     format_of,
     format_of_head,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
 """Returns the documents of consecutive shards of the first Roxxel, from their paths."""
 
+_HEADLESS = ("ds", "roxxel02")
+"""Formats whose files begin with tokens, so their first bytes say nothing."""
 _MAX_BAD = 100
 
 
@@ -191,7 +194,9 @@ def documents_in(
     ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
-        if FORMATS[name].is_text and not (span and span[0]):
+        # In a bucket, the head of a file that is read by parts is one more request.
+        has_head = name not in READ_BY_PARTS or not is_url(path)
+        if has_head and name not in _HEADLESS and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
             name = format_of_head(path, name, head, is_given=form is not None)
         if name == "roxxel02":

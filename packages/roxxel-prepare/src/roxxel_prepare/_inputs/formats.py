@@ -8,6 +8,7 @@ otherwise become text without a word.
 
 from __future__ import annotations
 
+import codecs
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -130,23 +131,28 @@ _WAYS = {
 _WAY_OF = {ending: way for endings, way in _WAYS.items() for ending in endings}
 
 _MAGICS = {
-    b"\x1f\x8b": "a gzip file",
-    b"\x28\xb5\x2f\xfd": "a Zstandard file",
-    b"\xfd7zXZ\0": "an xz file",
-    b"BZh": "a bzip2 file",
-    b"PK\x03\x04": "a zip archive",
-    b"PAR1": "a Parquet file",
-    b"ARROW1\0\0": "an Arrow file",
-    b"\x93NUMPY": "a .npy file",
-    b"SQLite format 3\0": "an SQLite database",
-    b"%PDF-": "a PDF document",
-    b"\x89HDF\r\n": "an HDF5 file",
-    b"\x89PNG\r\n": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"\x7fELF": "a program",
-    b"Obj\x01": "an Avro file",
-    b"MMIDIDX\0": "an index of Megatron",
+    b"\x1f\x8b": ("a gzip file", ".gz"),
+    b"\x28\xb5\x2f\xfd": ("a Zstandard file", ".zst"),
+    b"\xfd7zXZ\0": ("an xz file", ".xz"),
+    b"BZh": ("a bzip2 file", ".bz2"),
+    b"PK\x03\x04": ("a zip archive", ".zip"),
+    b"PAR1": ("a Parquet file", ".parquet"),
+    b"ARROW1\0\0": ("an Arrow file", ".arrow"),
+    b"\x93NUMPY": ("a .npy file", ".npy"),
+    b"SQLite format 3\0": ("an SQLite database", ".sqlite"),
+    b"%PDF-": ("a PDF document", ".pdf"),
+    b"\x89HDF\r\n": ("an HDF5 file", ".h5"),
+    b"\x89PNG\r\n": ("a picture", ""),
+    b"\xff\xd8\xff": ("a picture", ""),
+    b"\x7fELF": ("a program", ""),
+    b"Obj\x01": ("an Avro file", ".avro"),
+    b"MMIDIDX\0": ("an index of Megatron", ".idx"),
 }
+"""The first bytes of binary files: what they show, and the ending of such files."""
+
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+"""The first bytes of a frame that a reader of Zstandard skips."""
+
 _WIDE_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -205,8 +211,17 @@ def _way_out(path: str) -> str:
     way = _WAY_OF.get(ending)
     if way is not None:
         return way
-    begins = _beginning(path)
+    found = _beginning(path)
+    begins = f", and it begins like {found}" if found else ""
     what = f"names that end with {ending} have" if ending else "a name like this has"
+    content = _ENDING_OF.get(found, "") if found else ""
+    if content in COMPRESSED and not is_compressed(path):
+        return (
+            f"{what} no known format{begins}; rename it to an ending such as "
+            f".jsonl{content}"
+        )
+    if found and content in _WAY_OF and found not in _TEXTS:
+        return f"{what} no known format{begins}; {_way_of_content(path, 'text', found)}"
     rows = " ".join(
         ending
         for name, form in FORMATS.items()
@@ -219,18 +234,17 @@ def _way_out(path: str) -> str:
     )
 
 
-def _beginning(path: str) -> str:
-    """Say what a file on a disk begins like, as a hint; empty if it says nothing."""
+def _beginning(path: str) -> str | None:
+    """Return what the first bytes of a file on a disk show, as a hint."""
     if not Path(path).is_file():
-        return ""
+        return None
     with Path(path).open("rb") as file:
-        found = _described(file.read(HEAD_BYTES))
-    return f", and it begins like {found}" if found else ""
+        return _described(file.read(HEAD_BYTES))
 
 
 def _described(head: bytes) -> str | None:
     """Return what the first bytes of a file show, or None for any other text."""
-    for magic, what in _MAGICS.items():
+    for magic, (what, _) in _MAGICS.items():
         if head.startswith(magic):
             return what
     if is_shard_head(head):
@@ -242,6 +256,10 @@ def _described(head: bytes) -> str | None:
 
 
 _TEXTS = ("HTML or XML", "JSON lines", "a JSON array", "a list of ids")
+_ENDING_OF = dict(_MAGICS.values()) | dict(
+    zip(_TEXTS, (".html", ".jsonl", ".json", ".jsonl"), strict=True)
+)
+"""The ending of files that begin like this; empty if they are no input."""
 _ALLOWED: dict[str, tuple[str | None, ...]] = {
     "text": (None,),
     "lines": (None,),
@@ -253,14 +271,90 @@ _ALLOWED: dict[str, tuple[str | None, ...]] = {
 """What the first bytes may show in each format whose files are text."""
 
 
+def check_compression(path: str, head: bytes) -> None:
+    """Raise InputError if a file is not compressed as the ending of its name says.
+
+    Says nothing of a file whose first bytes show nothing: it may be damaged.
+    """
+    name, _, ending = path.rpartition(".")
+    ending = f".{ending.lower()}"
+    what, magic = next(
+        (what, magic) for magic, (what, each) in _MAGICS.items() if each == ending
+    )
+    if magic.startswith(head[: len(magic)]):
+        return
+    if ending == ".zst" and _SKIPPABLE.match(head):
+        return
+    found = _described(head) or ("text" if _is_text(head) else None)
+    if found is None or (found not in _ENDING_OF and found != "text"):
+        return
+    actual = _ENDING_OF.get(found)
+    new = name + actual if actual in COMPRESSED else name
+    raise InputError(
+        f"{path}: is {what} by its name, but begins like {found} at byte 0; rename it "
+        f"to {new}"
+    )
+
+
+def _is_text(head: bytes) -> bool:
+    """Return whether the first bytes of a file may be text in UTF-8."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return b"\0" not in head
+
+
+def _check_head(path: str, name: str, head: bytes, *, is_given: bool) -> None:
+    """Raise InputError if the first bytes are those of another format than `name`."""
+    form, found = FORMATS[name], _described(head)
+    if found is None or (found == _TEXTS[0] and ending_of(path) == ".php"):
+        return  # A program in PHP may begin with the markup that it prints.
+    if found not in _ENDING_OF and (is_given or not form.is_text):
+        return  # Its reader says more of it.
+    if not form.is_text:
+        if _ENDING_OF[found] in form.endings:
+            return
+    elif found in _ALLOWED[name] or (is_given and _is_text(head)):
+        return
+    says = "--format" if is_given else "its name"
+    raise InputError(
+        f"{path}: is {form.what} by {says}, but begins like {found} at byte 0; "
+        f"{_way_of_content(path, name, found)}"
+    )
+
+
+def _way_of_content(path: str, name: str, found: str) -> str:
+    """Say what to do with a file that is read as `name`, but begins like `found`."""
+    ending = _ENDING_OF.get(found, "")
+    keeping = ""
+    if found in _TEXTS and FORMATS[name].is_text:
+        keeping = f", or --format {name} to read it as {FORMATS[name].what}"
+    if ending in COMPRESSED:
+        if path == "-" or is_compressed(path):
+            return "decompress it first"
+        return f"rename it to {path}{ending}"
+    form = _BY_ENDING.get(ending)
+    if form is not None:
+        renaming = "" if path == "-" else f"rename it to end with {ending}, or "
+        return f"{renaming}pass --format {form}{keeping}"
+    if found == _TEXTS[0] and FORMATS[name].kind != "text":
+        return "if it is the error page of a download, fetch the file again"
+    if found == "a shard of Roxxel":
+        return "rename it to end with .rox, and read it with roxxel_format.Roxxel"
+    way = _WAY_OF.get(ending, "leave it out, or pass the --format of its bytes")
+    return way.rpartition("; ")[2]
+
+
 def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
-    """Return how to read a file of text, after a look at its first bytes.
+    """Return how to read a file, after a look at its first bytes.
 
     Args:
         path: The file, for messages.
         name: The format that its name implies, or that is given.
         head: Its first `HEAD_BYTES` bytes, after decompression.
-        is_given: Whether the user named the format, which then decides alone.
+        is_given: Whether the user named the format, which then decides alone about
+            a file of text.
 
     Returns:
         `name`; but `jsonl` for JSON that is not an array.
@@ -268,6 +362,9 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
     Raises:
         InputError: The bytes are not what the name says.
     """
+    if not FORMATS[name].is_text:
+        _check_head(path, name, head, is_given=is_given)
+        return name
     for mark, encoding in _WIDE_MARKS.items():
         if head.startswith(mark):
             raise InputError(
@@ -275,15 +372,7 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
                 f"convert it first, such as by `iconv -f {encoding} -t UTF-8`"
             )
     head = head.removeprefix(BYTE_ORDER_MARK)
-    found = _described(head)
-    form = FORMATS[name]
-    if found == _TEXTS[0] and ending_of(path) == ".php":
-        found = None  # A program in PHP may begin with the markup that it prints.
-    if not is_given and found not in _ALLOWED[name]:
-        raise InputError(
-            f"{path}: is {form.what} by its name, but begins like {found} at byte 0; "
-            "rename it, or pass --format"
-        )
+    _check_head(path, name, head, is_given=is_given)
     if name == "jsonl" and _ARRAY_OF_ROWS.match(head):
         raise InputError(
             f"{path}: is JSON lines, but begins like one JSON array at byte 0; rename "

@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from roxxel_store.client import bucket_of
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
-from roxxel_prepare._inputs.formats import is_compressed
+from roxxel_prepare._inputs.formats import (
+    HEAD_BYTES,
+    check_compression,
+    is_compressed,
+)
 from roxxel_prepare._inputs.input_file import (
     BUFFER,
     InputError,
@@ -62,7 +66,9 @@ def opened(
             return
         compression = compression_of(path)
         with _plain_file(path, version, None) as file:
-            yield decompressed(path, file, compression)
+            head, rest = with_head(file, HEAD_BYTES)
+            check_compression(path, head)
+            yield decompressed(path, rest, compression)
 
 
 def _plain_file(
