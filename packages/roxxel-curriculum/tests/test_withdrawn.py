@@ -345,6 +345,10 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
         path.write_text(f"3\n{line}\n", encoding="utf-8")
         with pytest.raises(CurriculumError, match=r"ids\.txt: line 2 is '.*which is"):
             curriculum(without={"web": path})
+    name = "file:///usr/share/man/man1/gcloud_beta_compute_instances.1"
+    path.write_text(f"{name}\n")
+    with pytest.raises(CurriculumError, match=f"line 1 is '{name}', "):
+        curriculum(without={"web": path})
     path.write_text("3\n99999999999999999999\n")
     with pytest.raises(CurriculumError, match=r"line 2 of .*ids\.txt: the number 9"):
         curriculum(without={"web": path})

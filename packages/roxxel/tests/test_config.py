@@ -166,6 +166,12 @@ weights = { self = 0.5, code = 0.5 }
     ("text", "sentence"),
     [
         ("seed = ", "first.toml: not TOML: "),
+        ("save_path = runs" + SMALLEST, "`save_path = runs`; put text in quotes"),
+        ("seed = 1," + SMALLEST, "`seed = 1,`; end the line after the value"),
+        ("seed" + SMALLEST, "write key = value"),
+        ("seed = 1\nseed = 2" + SMALLEST, "write each key once"),
+        ('cache = "C:\\d"' + SMALLEST, "write a path with /"),
+        ("[zzz]\n[zzz]" + SMALLEST, "write each table once"),
         ("sead = 1" + SMALLEST, "the file has no key 'sead'; did you mean 'seed'?"),
         (
             "zzz = 1" + SMALLEST,

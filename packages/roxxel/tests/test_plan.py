@@ -282,6 +282,7 @@ def test_a_schedule_that_cannot_be_met_is_the_curriculum_s_sentence(
     ("change", "sentence"),
     [
         (("web_*.rox", "nowhere_*.rox"), "nowhere_*.rox"),
+        (("code.rox", "nowhere.rox"), "first.toml: source 'code': "),
         (("seq_len = 16", "seq_len = 'long'"), "phases.1.seq_len must be an integer"),
     ],
 )
@@ -386,8 +387,9 @@ def test_a_plan_of_a_run_that_has_begun_shows_its_past(
     assert main(["plan", str(config)]) == 0
 
     shown = capsys.readouterr().out
-    assert "steps 0-1 of 2 x 8" in shown
-    assert "steps 2-3 of 2 x 8" in shown
+    assert ", 2 phases, " in shown
+    assert "phase 0: steps 0-1 of 2 x 8" in shown
+    assert "phase 0, edited: steps 2-3 of 2 x 8" in shown
     assert "2 steps of this run are done." in shown
 
 
@@ -595,4 +597,5 @@ def test_a_plan_needs_the_held_out_corpora(
 
     assert main(["plan", str(path)]) != 0
 
-    assert "held_out.rox" in capsys.readouterr().err
+    assert f"{path}: [eval]: source 'self': " in (error := capsys.readouterr().err)
+    assert "held_out.rox" in error

@@ -108,12 +108,13 @@ def test_a_missing_file_of_documents_is_one_sentence(
     )
 
 
+@pytest.mark.parametrize("command", ["plan", "train"])
 def test_a_config_without_the_mask_is_refused(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     config = config_of(project, 8, fields='["tokens"]', end=WITHOUT)
 
-    assert main(["train", str(config)]) == 1
+    assert main([command, str(config)]) == 1
 
     assert "give fields=('tokens', 'loss_mask')" in capsys.readouterr().err
 

@@ -30,6 +30,7 @@ text such as `"tokens:[512,1024)"`. Any other text is the path of a file of numb
 
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_MOST_SHOWN = 200
 _TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
 
 
@@ -174,7 +175,8 @@ def _of_file(path: Path, source: str, where: str) -> Withdrawal:
             tokens.append(_token_range(shown, f"{path}: line {index}: {where}"))
             continue
         if not _NUMBER.fullmatch(text):
-            shown = repr(text[:40].decode(errors="backslashreplace"))
+            end = "..." if len(text) > _MOST_SHOWN else ""
+            shown = repr(text[:_MOST_SHOWN].decode(errors="backslashreplace") + end)
             raise CurriculumError(
                 f"{path}: line {index} is {shown}, which is not the number of a "
                 "document; write one number on each line"

@@ -177,9 +177,13 @@ def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
     """Return two tables: sources within phases, and sources over the whole run."""
     order = {source.name: index for index, source in enumerate(plan.sources)}
     phases: list[Row] = []
+    before = None
     for phase in plan.phases:
+        # An edit of the phase that was trained divides it.
+        edited = ", edited" if phase.index == before else ""
+        before = phase.index
         phases.append(
-            f"phase {phase.index}: steps {phase.start:,}-{phase.stop - 1:,} of "
+            f"phase {phase.index}{edited}: steps {phase.start:,}-{phase.stop - 1:,} of "
             f"{phase.batch_size} x {phase.seq_len}"
         )
         phases += _phase_rows(phase, order)
@@ -201,7 +205,7 @@ def headline(plan: PlanFigures) -> str:
     """Return one line: steps, tokens, phases, sources and seed."""
     return (
         f"{plan.total_steps:,} steps, {short_count(plan.total_tokens)} tokens, "
-        f"{counted(len(plan.phases), 'phase')}, "
+        f"{counted(len({phase.index for phase in plan.phases}), 'phase')}, "
         f"{counted(len(plan.sources), 'source')}, seed {plan.seed}"
     )
 

@@ -144,6 +144,7 @@ def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
     """
     curriculum = open_curriculum(config)
     try:
+        curriculum.sampler(config.seed, state, config.fields)  # As the trainer will.
         return curriculum.plan(config.seed, state)
     except ValueError as error:
         raise refused(config, error) from error

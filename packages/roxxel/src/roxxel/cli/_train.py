@@ -188,6 +188,15 @@ def _reads_otherwise(config: RunConfig, run: Path) -> bool:
     )
 
 
+def _kept(config: RunConfig) -> str:
+    """Return which checkpoints stay."""
+    each = config.trainer.get("keep_every")
+    if each is None:
+        return "the newest and the best"
+    steps = " steps" if isinstance(each, int) else ""
+    return f"the newest, the best, and one every {each}{steps}"
+
+
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
     tell("")
     if summary.start_step == summary.total_steps:
@@ -196,7 +205,7 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
         tell(str(summary))
     tell("")
     tell(f"In {shlex.quote(str(folder))}:")
-    tell("  checkpoints/   model and optimizer: the newest and the best")
+    tell(f"  checkpoints/   model and optimizer: {_kept(config)}")
     tell("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     tell("  system.log     what happened when")
     tell("  config.toml    the config that was used last; configs/ holds earlier ones")

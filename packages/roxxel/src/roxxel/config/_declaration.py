@@ -196,6 +196,11 @@ class RunConfig:
         return _without_detours(self.file.parent / self.relative_to)
 
     @property
+    def fields(self) -> Any:
+        """The fields of a batch of the run."""
+        return self.trainer.get("fields", ("tokens",))
+
+    @property
     def run_folder(self) -> Path | str | None:
         """The folder of the run, or its URL as text; None without `save_path`."""
         return None if self.save_path is None else self.corpus(self.save_path)

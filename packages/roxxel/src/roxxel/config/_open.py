@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_curriculum import Curriculum, CurriculumError, StateMismatch
 from roxxel_format import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
+from roxxel_store.command import sentence_of
 from roxxel_train import RunFolder, data_state
 
 from roxxel.config._declaration import ConfigError
@@ -131,8 +132,7 @@ def open_sampler(config: RunConfig) -> Sampler:
     state = begun_state(config)
     curriculum = open_curriculum(config)
     try:
-        fields: Any = config.trainer.get("fields", ("tokens",))
-        return curriculum.sampler(config.seed, state, fields)
+        return curriculum.sampler(config.seed, state, config.fields)
     except CurriculumError as error:
         raise refused(config, error) from error
 
@@ -172,6 +172,7 @@ def compare_held_out(config: RunConfig, training: Curriculum) -> dict[str, HeldO
     found: dict[str, HeldOut] = {}
     for name, curriculum in sets.items():
         try:
+            curriculum.sampler(0, fields=config.fields)
             notes = training.compare_held_out(curriculum, name)
         except CurriculumError as error:
             raise ConfigError(f"{config.file}: {error}") from error
@@ -226,7 +227,14 @@ def _opened(
     if config.cache is not None and isinstance(paths[0], str):  # A URL.
         folder = config.path(config.cache)
         cached = {"cache": folder, "cache_bytes": config.cache_bytes}
-    return Roxxel(path, **cached)
+    reader = Roxxel(path, **cached)
+    try:
+        _ = reader.num_tokens  # Opens the corpus.
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"{config.file}: {where}source {name!r}: {sentence_of(error)}"
+        ) from error
+    return reader
 
 
 def _curriculum(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import re
 import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -29,7 +28,15 @@ from roxxel.config._declaration import (
     RunConfig,
 )
 from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
-from roxxel.config._toml import checked, dotted, given, keys_of, named, table_of
+from roxxel.config._toml import (
+    checked,
+    dotted,
+    given,
+    keys_of,
+    named,
+    parsed,
+    table_of,
+)
 
 if TYPE_CHECKING:
     import os
@@ -179,10 +186,8 @@ def parse_config(
     """
     file = Path(file)
     try:
-        table = tomllib.loads(content)
+        table = parsed(content, f"{file}: ")
         return _changed_config(table, file, tuple(changes))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{file}: its values are nested too deeply") from error
 

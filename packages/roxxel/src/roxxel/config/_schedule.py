@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,7 +9,7 @@ from roxxel_curriculum import Phase, Policy, Schedule
 from roxxel_store.urls import expanded
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._toml import checked, dotted, keys_of, table_of
+from roxxel.config._toml import checked, dotted, keys_of, parsed, table_of
 
 if TYPE_CHECKING:
     import os
@@ -77,11 +76,7 @@ def parse_schedule(text: str) -> Schedule:
     Raises:
         ConfigError: The text is not TOML, a key is unknown, or a value is wrong.
     """
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not TOML: {error}") from error
-    return schedule_from(table)
+    return schedule_from(parsed(text))
 
 
 def load_schedule(path: str | os.PathLike[str]) -> Schedule:

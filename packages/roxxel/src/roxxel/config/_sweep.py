@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping  # noqa: TC003 - `keys_of` reads the types
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -12,7 +11,7 @@ from msgspec import Meta
 from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
-from roxxel.config._toml import checked, given, keys_of, table_of
+from roxxel.config._toml import checked, given, keys_of, parsed, table_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,9 +122,9 @@ def sweep_table(content: str) -> dict[str, Any]:
     """Return the keys of the file of a sweep, with their types checked.
 
     Raises:
-        ConfigError: A key is unknown or a value has the wrong type.
+        ConfigError: It is not TOML, a key is unknown, or a value has the wrong type.
     """
-    return given(checked(tomllib.loads(content), _Sweep))
+    return given(checked(parsed(content), _Sweep))
 
 
 def sweep_from(found: dict[str, Any], file: Path, base: RunConfig) -> SweepConfig:

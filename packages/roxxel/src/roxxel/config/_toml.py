@@ -11,6 +11,7 @@ import operator
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -44,9 +45,45 @@ _Table = TypeVar("_Table", bound=msgspec.Struct)
 _TABLES = (inspect.StructType, inspect.DictType)
 _ARRAYS = (inspect.VarTupleType, inspect.TupleType)
 _MAX_LISTED = 12
+_MOST_SHOWN = 60
+_REMEDIES = {
+    "Invalid value": "put text in quotes, and write true and numbers as true and 0.5",
+    "Expected newline": "end the line after the value, without a comma",
+    "Expected '='": "write key = value, and the name of a table in brackets",
+    "Expected ']'": "close the bracket after the name of the table",
+    "Invalid statement": "write key = value, and the name of a table in brackets",
+    "Invalid initial character": "write a name before =, and quote an odd one",
+    "Unclosed array": "separate the entries by commas, and close the ]",
+    "Unclosed inline table": "separate the entries by commas, and close the }",
+    "Illegal character": "end the text with its quote in the same line",
+    "Unterminated string": "end the text with its quote",
+    "Unescaped": "write a path with / or in single quotes",
+    "Cannot overwrite": "write each key once",
+    "Cannot declare": "write each table once, or each of a list as in [[phases]]",
+    "Cannot mutate": "write each table in one place",
+}
+"""What to do, by the beginning of the error of `tomllib`."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _ERROR = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
+
+
+def parsed(text: str, where: str = "") -> dict[str, Any]:
+    """Return the table of a TOML text; errors begin with `where`.
+
+    Raises:
+        ConfigError: The text is not TOML; the message says what to write instead.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problem = str(error)
+        found = (x for start, x in _REMEDIES.items() if problem.startswith(start))
+        remedy = next(found, "see https://toml.io for what a file may hold")
+        if line := re.search(r"at line (\d+)", problem):
+            shown = text.split("\n")[int(line[1]) - 1].strip()
+            problem = f"{problem}, `{shown[:_MOST_SHOWN]}`"
+        raise ConfigError(f"{where}not TOML: {problem}; {remedy}") from error
 
 
 def keys_of(declared: type[Any], **spelt: Any) -> dict[str, Any]:

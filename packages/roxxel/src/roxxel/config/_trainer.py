@@ -193,9 +193,8 @@ def _planned_state(
     """Return the state at the last step of a run, as this start plans the run."""
     curriculum = curriculum or open_curriculum(config)
     # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
-    fields: Any = config.trainer.get("fields", ("tokens",))
     try:
-        sampler = curriculum.sampler(config.seed, begun_state(config), fields)
+        sampler = curriculum.sampler(config.seed, begun_state(config), config.fields)
     except CurriculumError as error:
         raise refused(config, error) from error
     return sampler.state(sampler.total_steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import TYPE_CHECKING
 
 from roxxel_store.urls import expanded
@@ -46,7 +45,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
         return sweep_from(found, file, base)
     except FileNotFoundError as error:
         raise ConfigError(f"{file}: no such file; give the file of a sweep") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{file}: not TOML: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
