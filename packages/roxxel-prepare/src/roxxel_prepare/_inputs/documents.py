@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_store.urls import is_url
-
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
     format_of,
@@ -195,7 +193,7 @@ def documents_in(
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
         # In a bucket, the head of a file that is read by parts is one more request.
-        has_head = name not in READ_BY_PARTS or not is_url(path)
+        has_head = name not in READ_BY_PARTS or part.version is None
         if has_head and name not in _HEADLESS and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
             name = format_of_head(path, name, head, is_given=form is not None)
