@@ -500,6 +500,18 @@ def test_formats_with_the_same_options_may_be_mixed(
     assert [bytes(each) for each in Roxxel(target).documents] == [b"alpha", b"beta"]
 
 
+def test_an_empty_file_of_rows_beside_others_is_named(
+    part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (part / "part-5.jsonl").touch()
+    (part / "part-6.jsonl").touch()
+
+    assert write(tmp_path / "c_*.rox", part) == 0
+
+    said = capsys.readouterr().err
+    assert f"{part / 'part-5.jsonl'}: is empty, like 1 more, so" in said
+
+
 @pytest.mark.parametrize("output", ["c.rox", "c_*.rox", "", "sub/"])
 def test_a_corpus_in_the_folder_of_its_inputs_is_none_of_them(
     output: str, part: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -92,6 +92,23 @@ def find_inputs(
     return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
 
 
+def say_empty(inputs: Inputs) -> None:
+    """Print the first of the files without a row or line; an empty text is a document.
+
+    Call it after the write: a file may be empty because its making failed.
+    """
+    empty = [
+        path
+        for path, facts in zip(inputs.paths, inputs.facts, strict=True)
+        if facts[1] == 0
+        and path != inputs.stream
+        and format_of(path, inputs.form) in ("lines", "jsonl", "json", "csv", "tsv")
+    ]
+    if empty:
+        more = f", like {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        sys.stderr.write(f"{empty[0]}: is empty{more}, so it holds no documents\n")
+
+
 def check_fields(inputs: Inputs, given: Mapping[str, str | bool | None]) -> None:
     """Raise InputError if fields are named, but an input has none.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 from roxxel_format.writing import Fields, WriteOptions
 
 from roxxel_prepare._inputs.inputs import first_old_shard
-from roxxel_prepare._inputs.listing import check_fields, find_inputs
+from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
 from roxxel_prepare._inputs.old_shards import with_old_separator
 from roxxel_prepare._plan.side import checked_buckets, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
@@ -168,7 +168,7 @@ def write_files(
                 f"{filepath}: {what} cannot append to several corpora as one; write "
                 "new corpora, or append to each of them"
             )
-    return [
+    written = [
         prepare(
             each.path,
             files,
@@ -183,6 +183,8 @@ def write_files(
         )
         for each in outputs
     ]
+    say_empty(files)
+    return written
 
 
 def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
