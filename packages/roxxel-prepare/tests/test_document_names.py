@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
+from roxxel_store import roxxel_command
 
 from .helpers import main, names_in
 
@@ -162,7 +163,7 @@ def test_cat_prints_and_chooses_documents_by_their_names(
     assert run("cat", corpus, "--document", "web/9") == 1
     assert capfdbinary.readouterr().err.decode() == (
         f"roxxel-prepare: {corpus}: no document has the name 'web/9'; print the names "
-        "with `roxxel format cat --names`\n"
+        f"with `{roxxel_command('format cat --names')}`\n"
     )
     assert run("cat", corpus, "--document", 99) == 1
     error = capfdbinary.readouterr().err.decode()
