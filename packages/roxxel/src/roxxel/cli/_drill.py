@@ -121,8 +121,8 @@ def run(options: argparse.Namespace) -> None:
             say(line)
         raise Found(
             f"{scratch}: the killed run differs from the unbroken run, as the lines "
-            "above say; on a GPU set XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops="
-            "true, and check that the model draws random numbers from its rngs only"
+            "above say; on a GPU set XLA_FLAGS=--xla_gpu_deterministic_ops=true, and "
+            "check that the model draws random numbers from its rngs only"
         )
     if options.scratch is None:
         shutil.rmtree(scratch)
