@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_train import starts
-from roxxel_train.starts import Start, starts_in
+from roxxel_train.starts import RunStart, starts_in
 
 counts = st.integers(0, 10**12)
 MOMENT = "2026-01-01T00:00:10Z"
@@ -18,7 +18,7 @@ def test_a_start_is_read_back_with_its_branch(total: int, step: int, n: int) -> 
 
     [found] = starts_in((MOMENT, line) for line in lines)
 
-    assert found == Start(SECONDS, SECONDS, step, SECONDS, total)
+    assert found == RunStart(SECONDS, SECONDS, step, SECONDS, total)
 
 
 @given(counts, counts, st.integers(0, 9), st.integers(1, 3), st.floats(0, 1))

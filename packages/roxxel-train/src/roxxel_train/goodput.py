@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_train.starts import Start
+    from roxxel_train.starts import RunStart
 
     Floats = npt.NDArray[np.float64]
 
@@ -138,7 +138,7 @@ _LEAST = 0.0005
 
 
 def goodput(
-    starts: Iterable[Start], rows: TimedRows, until: float | None = None
+    starts: Iterable[RunStart], rows: TimedRows, until: float | None = None
 ) -> Goodput:
     """Return where the wall time of a run went.
 
@@ -149,8 +149,8 @@ def goodput(
         until: When the last start ended; None stands for its newest entry or row.
 
     Example:
-        >>> from roxxel_train.starts import Start
-        >>> start = Start(began=0.0, ready=0.0, step=0, ended=10.0, total_steps=4)
+        >>> from roxxel_train.starts import RunStart
+        >>> start = RunStart(began=0.0, ready=0.0, step=0, ended=10.0, total_steps=4)
         >>> row = [9.0, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
         >>> print(goodput([start], TimedRows(*np.array([row]).T)))
         70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
@@ -174,7 +174,7 @@ other 10.0 %
     return Goodput(**sums)
 
 
-def _bounds(starts: Sequence[Start], rows: TimedRows) -> list[int]:
+def _bounds(starts: Sequence[RunStart], rows: TimedRows) -> list[int]:
     """Return the first row of each start, and the number of rows."""
     began = np.array([start.began for start in starts])
     index = np.maximum(began.searchsorted(rows.time, "right") - 1, 0)
@@ -184,7 +184,7 @@ def _bounds(starts: Sequence[Start], rows: TimedRows) -> list[int]:
 
 
 def _of_start(
-    start: Start, rows: TimedRows, then: Start | None
+    start: RunStart, rows: TimedRows, then: RunStart | None
 ) -> Iterator[tuple[str, float]]:
     """Yield what the time of one start was spent on.
 

@@ -34,7 +34,7 @@ from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError
 from roxxel_train.goodput import Goodput, TimedRows, goodput
-from roxxel_train.starts import Start, starts_in
+from roxxel_train.starts import RunStart, starts_in
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
@@ -353,7 +353,7 @@ class RunFolder:
                 entries[-1] = replace(last, text=f"{last.text}\n{line}")
         return entries
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RunStart]:
         """Return the starts of the run, resumes included, as `system.log` records them.
 
         Raises:

@@ -1,6 +1,6 @@
 """The lines of `system.log` that say how the starts of a run began and ended.
 
-They are composed and read here alone. Who counts wall time or lists runs gets a `Start`
+They are composed and read here alone. Who counts wall time or lists runs gets a `RunStart`
 and knows no sentence, and a test reads back every line that this module composes.
 """
 
@@ -26,7 +26,7 @@ _SPENT = re.compile(r"wall time: (\d+(?:\.\d+)?) % of ")
 
 
 @dataclass
-class Start:
+class RunStart:
     """One start of a run, as its log records it; times are seconds since the epoch.
 
     Attributes:
@@ -42,7 +42,7 @@ class Start:
             which this one logged at its end; None before.
 
     Example:
-        >>> Start(began=8.0, ready=9.0, step=40, ended=99.0, total_steps=50).ready
+        >>> RunStart(began=8.0, ready=9.0, step=40, ended=99.0, total_steps=50).ready
         9.0
     """
 
@@ -56,13 +56,13 @@ class Start:
     kept: float | None = None
 
 
-def starts_in(log: Iterable[tuple[str, str]]) -> list[Start]:
+def starts_in(log: Iterable[tuple[str, str]]) -> list[RunStart]:
     """Return the starts in a log: the time (ISO 8601) and the text of each entry.
 
     After the wall time, with which a start ends, and during a restore, entries are no
     sign of the start before: a warning about a checkpoint may come a day later.
     """
-    starts: list[Start] = []
+    starts: list[RunStart] = []
     signs: list[float] = []
     for text_time, text in log:
         time = time_of(text_time)
@@ -74,7 +74,7 @@ def starts_in(log: Iterable[tuple[str, str]]) -> list[Start]:
             total = int(found["new"] or found["done"] or found["total"])
             step = int(found["done"] or found["step"] or 0)
             is_idle = found["done"] is not None
-            starts.append(Start(began, time, step, time, total, is_idle))
+            starts.append(RunStart(began, time, step, time, total, is_idle))
             signs = []
         if not starts:
             continue
@@ -91,7 +91,7 @@ def starts_in(log: Iterable[tuple[str, str]]) -> list[Start]:
     return starts
 
 
-def _end(starts: Sequence[Start], signs: Sequence[float]) -> None:
+def _end(starts: Sequence[RunStart], signs: Sequence[float]) -> None:
     """Let the last start end with the last of its signs."""
     if starts:
         starts[-1].ended = max([starts[-1].ended, *signs])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from roxxel_train import RunFolder
     from roxxel_train.run_folder import LogEntry
-    from roxxel_train.starts import Start
+    from roxxel_train.starts import RunStart
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ def read_status(run: RunFolder) -> RunStatus:
     )
 
 
-def total_steps_of(starts: Sequence[Start]) -> int | None:
+def total_steps_of(starts: Sequence[RunStart]) -> int | None:
     """Return the steps of the whole run, as its newest start says."""
     return starts[-1].total_steps if starts else None
 
 
-def _kept(starts: Sequence[Start]) -> float | None:
+def _kept(starts: Sequence[RunStart]) -> float | None:
     """Return the share in kept steps that the newest start logged; None without one."""
     worked = [start for start in starts if not start.is_idle]
     return worked[-1].kept if worked else None
