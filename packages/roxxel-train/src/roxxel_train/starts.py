@@ -1,7 +1,8 @@
 """The lines of `system.log` that say how the starts of a run began and ended.
 
-They are composed and read here alone. Who counts wall time or lists runs gets a `RunStart`
-and knows no sentence, and a test reads back every line that this module composes.
+They are composed and read here alone. Who counts wall time or lists runs gets a
+`RunStart` and knows no sentence, and a test reads back every line that this module
+composes.
 """
 
 from __future__ import annotations
