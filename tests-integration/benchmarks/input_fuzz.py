@@ -241,7 +241,7 @@ def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
 def written(corpus: Path, path: Path, sample: Sample) -> tuple[int, str]:
     """Run `roxxel-prepare write`; return its exit code and its error."""
     error = io.StringIO()
-    options = ["--format", sample.form, "--exist", "replace"]
+    options = ["--format", sample.form, "--exist", "replace", "--separator", "none"]
     if sample.form in {"jsonl", "parquet"}:
         options += ["--field", sample.field]
     with (
