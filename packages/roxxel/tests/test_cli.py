@@ -267,6 +267,7 @@ def test_a_closed_terminal_does_not_change_the_exit_code(
     with open(terminal, "w") as closed:  # noqa: PTH123 - a descriptor
         monkeypatch.setattr(sys, "stdout", closed)
         monkeypatch.setattr(sys, "stderr", closed)
+        closed.write("the newest row, which nobody has flushed")
 
         assert ending(Preempted(7, "SIGHUP")) == 75
 

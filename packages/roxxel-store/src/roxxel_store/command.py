@@ -382,6 +382,7 @@ def _say(prog: str, sentence: str, code: int) -> int:
     try:
         sys.stderr.write(f"{prog}: {sentence}\n" if sentence else "")
         sys.stderr.flush()
+        sys.stdout.flush()
     except OSError:
         # The terminal is closed. Discard what Python flushes at exit, which would
         # change the exit code.
