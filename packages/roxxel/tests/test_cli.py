@@ -258,18 +258,22 @@ def test_a_plain_exit_passes(ending: Ending) -> None:
 
 
 def test_a_closed_terminal_does_not_change_the_exit_code(
-    ending: Ending, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from roxxel_train import Preempted
 
+    def stop(*_: object, **__: object) -> None:
+        closed.write("the newest row")
+        raise Preempted(7, "SIGHUP")
+
+    monkeypatch.setattr("roxxel.quickstart.run.quickstart", stop)
     master, terminal = os.openpty()
     os.close(master)
     with open(terminal, "w") as closed:  # noqa: PTH123 - a descriptor
         monkeypatch.setattr(sys, "stdout", closed)
         monkeypatch.setattr(sys, "stderr", closed)
-        closed.write("the newest row, which nobody has flushed")
 
-        assert ending(Preempted(7, "SIGHUP")) == 75
+        assert main(["quickstart"]) == 75
 
         closed.write("what Python flushes at exit")
 
