@@ -271,7 +271,6 @@ def test_a_closed_terminal_does_not_change_the_exit_code(
     os.close(master)
     with open(terminal, "w") as closed:  # noqa: PTH123 - a descriptor
         monkeypatch.setattr(sys, "stdout", closed)
-        monkeypatch.setattr(sys, "stderr", closed)
 
         assert main(["quickstart"]) == 75
 

@@ -379,14 +379,13 @@ def _is_unread() -> bool:
 
 
 def _say(prog: str, sentence: str, code: int) -> int:
-    try:
-        sys.stderr.write(f"{prog}: {sentence}\n" if sentence else "")
-        sys.stderr.flush()
-        sys.stdout.flush()
-    except OSError:
-        # The terminal is closed. Discard what Python flushes at exit, which would
-        # change the exit code.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):
-            os.dup2(nowhere, stream.fileno())
+    line = f"{prog}: {sentence}\n" if sentence else ""
+    for stream, text in ((sys.stderr, line), (sys.stdout, "")):
+        try:
+            stream.write(text)
+            stream.flush()
+        except OSError:
+            # The terminal is closed. Discard what Python flushes at exit, which would
+            # change the exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     return code
