@@ -111,7 +111,7 @@ def text_codec(
         return _codec_of(str(beside) if beside.is_file() else name, recorded)
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"{name}: the corpus records this path of its tokenizer, but the file is "
+            f"{name}: the corpus records this name of its tokenizer, but the file is "
             f"neither in the shards' folder {beside.parent} nor in the working folder; "
             "copy it beside the shards"
         ) from error
