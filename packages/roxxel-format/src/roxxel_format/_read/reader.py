@@ -67,7 +67,7 @@ _LARGE_READ = 1 << 13
 
 If one is not, the disk reads all windows side by side. Without hints, page after page
 would block the read (`tests-integration/benchmarks/format_cold.py`). Both looks cost
-2.5 us, half of the copy of so many tokens."""
+2.5 us: half the time that copying so many tokens takes."""
 
 _WINDOWS_AT_ONCE = 128
 

@@ -11,7 +11,6 @@ from roxxel_format._spec.tables import DIGEST_SIZE
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 
@@ -31,13 +30,8 @@ class ColumnOutput:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._output.__exit__(kind, error, traceback)
+    def __exit__(self, *_: object) -> None:
+        self._output.abort()
 
     def write(self, data: bytes | memoryview) -> None:
         """Append bytes."""

@@ -259,7 +259,7 @@ _TEXTS = ("HTML or XML", "JSON lines", "a JSON array", "a list of ids")
 _ENDING_OF = dict(_MAGICS.values()) | dict(
     zip(_TEXTS, (".html", ".jsonl", ".json", ".jsonl"), strict=True)
 )
-"""The ending of files that begin like this; empty if they are no input."""
+"""The usual ending of each kind of file; empty for a kind that is no input."""
 _ALLOWED: dict[str, tuple[str | None, ...]] = {
     "text": (None,),
     "lines": (None,),

@@ -155,7 +155,7 @@ def compression_of(path: str) -> Compression:
             _XZ_PADDING,
             magic=b"\xfd7zXZ\0",
         )
-    assert name.endswith(".bz2")  # noqa: S101 - the last of `formats.COMPRESSED`
+    # The last of `formats.COMPRESSED`.
     return Compression("bzip2", "bzip2 stream", bz2.BZ2Decompressor, OSError)
 
 
