@@ -224,14 +224,10 @@ def check_keeps_weights(
         if name.startswith("model/") and saved[name].is_float
     ]
     if lost:
-        has = (
-            "1 leaf of the checkpoint has"
-            if len(lost) == 1
-            else (f"{len(lost)} leaves of the checkpoint have")
-        )
         raise CheckpointMismatchError(
-            f"{location}: {has} no place in this model ({_listed(lost, 1)}), so what "
-            "they learned would be lost; build the model that was saved"
+            f"{location}: {_number_of(lost)} no place in this model "
+            f"({_listed(lost, 1)}), so what was learned would be lost; build the model "
+            "that was saved"
         )
 
 
