@@ -254,7 +254,6 @@ class FolderPlace(Place):
         self.what = name.pattern
         self.files = OnDisk(name.folder, name.commit_lock, ShardError)
         self._found = Committed(Manifest(), None)
-        self._began = False
 
     @property
     def target(self) -> CorpusName:
@@ -302,8 +301,8 @@ class FolderPlace(Place):
         self._found = find_committed(self.name, replaces=replaces)
         if self._found.data is None:
             # From now on, the shards in this folder are of this write.
-            self._began = commit(self.name, self._found, Manifest())
-            self._found = BEGUN if self._began else read_committed(self.name)
+            is_first = commit(self.name, self._found, Manifest())
+            self._found = BEGUN if is_first else read_committed(self.name)
         self.found = self._found.manifest
         return self._found
 
@@ -313,13 +312,14 @@ class FolderPlace(Place):
         Another write may have found this manifest, and will commit to it: the manifest
         stays until no write is in progress.
         """
-        if not self._began:
-            return
         # A later `clean` removes files that cannot be removed now.
-        with contextlib.suppress(OSError, ShardError), alone(self.name):
-            if {*leftovers(self.name, abandon=True)} <= {self.name.manifest}:
-                withdraw(self.name)
-        remove_idle_locks(self.name)
+        with contextlib.suppress(OSError, ShardError):
+            if not read_committed(self.name).is_begun:
+                return
+            with alone(self.name):
+                if {*leftovers(self.name, abandon=True)} <= {self.name.manifest}:
+                    withdraw(self.name)
+            remove_idle_locks(self.name)
 
     def commit(self, manifest: Manifest) -> bool:
         """Replace the manifest; False if another write committed since `begin`."""
