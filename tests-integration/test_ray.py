@@ -347,7 +347,7 @@ def test_a_task_that_outlives_a_failed_pipeline_leaves_nothing(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         sink.write(blocks(), FakeContext(0))
 
-    assert os.listdir(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 class FakeContext:
