@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,17 @@ def test_another_shape_is_an_error_that_names_the_leaf(
     assert now["optimizer/step"] == saved["optimizer/step"]
     with pytest.raises(ValueError, match='on_mismatch must be "error" or "keep"'):
         reading.restore(on_mismatch="ignore")  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_reason_and_remedy_of_a_mismatch_come_apart(folder: Path) -> None:
+    with pytest.raises(CheckpointMismatchError) as caught:
+        Checkpointer(folder, *make(depth=1)).restore(strict=True)
+
+    sent = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
+    for error in (caught.value, sent):
+        assert str(error) == f"{error.reason}; {error.remedy}"
+        assert "model/blocks/1/bias" in error.reason
+        assert "strict" in error.remedy
 
 
 def test_another_dtype_is_an_error_too(tmp_path: Path) -> None:

@@ -32,7 +32,25 @@ class CheckpointDamagedError(CheckpointError, ValueError):
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """A checkpoint does not fit the live model and optimizer."""
+    """A checkpoint does not fit the live model and optimizer.
+
+    Attributes:
+        reason: What does not fit, and where.
+        remedy: What to do. A caller that knows better replaces it.
+
+    Example:
+        >>> error = CheckpointMismatchError("run/checkpoints/5: has no leaf", "leave")
+        >>> print(error)
+        run/checkpoints/5: has no leaf; leave
+    """
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)  # both are needed to unpickle it
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}"
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):

@@ -241,8 +241,8 @@ def _check_same_integer(name: str, stored: Any, array: Any) -> None:
     """Raise if an integer of Python does not fit the dtype of its leaf."""
     if stored.ndim == 0 and stored.dtype.kind == "i" and stored != array:
         raise CheckpointMismatchError(
-            f"{name}: is {stored} in the checkpoint, which does not fit {array.dtype}; "
-            "give an int there"
+            f"{name}: is {stored} in the checkpoint, which does not fit {array.dtype}",
+            "give an int there",
         )
 
 

@@ -129,6 +129,6 @@ def _check_same(
         more = len(problems) - _MOST_NAMED
         raise CheckpointMismatchError(
             f"{path}: does not fit the live objects: "
-            f"{', '.join(problems[:_MOST_NAMED])}{f' and {more} more' * (more > 0)}; "
-            "make the model as the run did, and export with --all for an optimizer"
+            f"{', '.join(problems[:_MOST_NAMED])}{f' and {more} more' * (more > 0)}",
+            "make the model as the run did, and export with --all for an optimizer",
         )

@@ -147,8 +147,8 @@ def _live_names(
     if unused:
         raise CheckpointMismatchError(
             f"rename has {sorted(_bare(name) for name in unused)}, which the model in "
-            f"the checkpoint lacks; use paths that `{roxxel_command('ckpt show')}` "
-            "prints"
+            "the checkpoint lacks",
+            f"use paths that `{roxxel_command('ckpt show')}` prints",
         )
     for name in saved:
         if name.startswith("optimizer/") and endings:
@@ -160,8 +160,8 @@ def _live_names(
     for old, new in names.items():
         if sources.setdefault(new, old) != old:
             raise CheckpointMismatchError(
-                f"rename maps both {sources[new]} and {old} to {new}; "
-                "give each part its own name"
+                f"rename maps both {sources[new]} and {old} to {new}",
+                "give each part its own name",
             )
     return names
 
@@ -181,12 +181,13 @@ def check_form(
     if saved_as_tree and not is_tree:
         raise CheckpointMismatchError(
             f"{location}: holds a pytree that save(state=) was given, and no NNX "
-            "objects; read it with Checkpointer(path).load(like=tree)"
+            "objects",
+            "read it with Checkpointer(path).load(like=tree)",
         )
     if is_tree and saved and not saved_as_tree:
         raise CheckpointMismatchError(
-            f"{location}: holds NNX objects, which load() does not read; call "
-            "restore() of Checkpointer(path, model, optimizer)"
+            f"{location}: holds NNX objects, which load() does not read",
+            "call restore() of Checkpointer(path, model, optimizer)",
         )
 
 
@@ -195,19 +196,21 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
     if options.strict and not report.is_exact:
         raise CheckpointMismatchError(
             f"{location}: the checkpoint does not match this model exactly "
-            f"({_summary(report)}); omit strict=True to restore the leaves that match"
+            f"({_summary(report)})",
+            "omit strict=True to restore the leaves that match",
         )
     if report.mismatched and options.on_mismatch == "error":
         raise CheckpointMismatchError(
             f"{location}: {_number_of(report.mismatched)} another shape or dtype "
-            f"({_listed(_mismatches(report), 1)}); build the model with the saved "
-            "sizes, or keep the values that it has now in these leaves with "
-            'Checkpointer.restore(on_mismatch="keep")'
+            f"({_listed(_mismatches(report), 1)})",
+            "build the model with the saved sizes, or keep the values that it has now "
+            'in these leaves with Checkpointer.restore(on_mismatch="keep")',
         )
     if not report.restored:
         raise CheckpointMismatchError(
             f"{location}: no leaf of the checkpoint fits this model "
-            f"({_summary(report)}); restore a checkpoint of this model"
+            f"({_summary(report)})",
+            "restore a checkpoint of this model",
         )
 
 
@@ -226,8 +229,8 @@ def check_keeps_weights(
     if lost:
         raise CheckpointMismatchError(
             f"{location}: {_number_of(lost)} no place in this model "
-            f"({_listed(lost, 1)}), so what was learned would be lost; build the model "
-            "that was saved"
+            f"({_listed(lost, 1)}), so what was learned would be lost",
+            "build the model that was saved",
         )
 
 
@@ -251,8 +254,8 @@ def check_loadable(
         if strict and not report.mismatched:
             remedy += ", or strict=False to load the leaves that match"
         raise CheckpointMismatchError(
-            f"{location}: the checkpoint and `like` differ ({_listed(problems)}); "
-            f"{remedy}"
+            f"{location}: the checkpoint and `like` differ ({_listed(problems)})",
+            remedy,
         )
 
 

@@ -116,10 +116,10 @@ class Origin:
                 try:
                     self._checkpointer.restore(self.step, strict=True, release=True)
                 except CheckpointMismatchError as error:
-                    reason = str(error).rpartition(";")[0]
                     raise CheckpointMismatchError(
-                        f"{self}: {reason}; branch with the same model and optimizer, "
-                        "or give init_from= to start with the weights that match"
+                        f"{self}: {error.reason}",
+                        "branch with the same model and optimizer, or give init_from= "
+                        "to start with the weights that match",
                     ) from error
             else:
                 streams = nnx.to_pure_dict(nnx.state(self._model, nnx.RngState))

@@ -507,10 +507,9 @@ class RunState:
         try:
             return checkpointer.peek(must_fit=True)
         except CheckpointMismatchError as error:
-            reason = str(error).rpartition(";")[0]
             raise CheckpointMismatchError(
-                f"{reason}; make the model with the saved sizes, or give another "
-                "save_path"
+                error.reason,
+                "make the model with the saved sizes, or give another save_path",
             ) from error
 
     @property

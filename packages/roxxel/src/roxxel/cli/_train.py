@@ -126,8 +126,7 @@ def _naming_changes(config: RunConfig) -> Generator[None]:
     except CheckpointMismatchError as error:
         run = RunFolder(str(config.run_folder)).path
         used = newest_config(run)
-        reason, _, _ = str(error).rpartition(";")
-        if used is None or not reason.startswith(str(config.run_folder)):
+        if used is None or not error.reason.startswith(str(config.run_folder)):
             raise  # The checkpoint is that of another run, or a program trained it.
         before, now = config_values(load_config(used)), config_values(config)
         changed = [
@@ -139,7 +138,7 @@ def _naming_changes(config: RunConfig) -> Generator[None]:
         if changed:
             remedy = f"put the sizes of the model back ({'; '.join(changed)})"
         raise ConfigError(
-            f"{config.file}: {reason}; {remedy}, or give another save_path"
+            f"{config.file}: {error.reason}; {remedy}, or give another save_path"
         ) from error
 
 
