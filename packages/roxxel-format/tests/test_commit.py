@@ -449,6 +449,20 @@ def test_other_write_that_loses_is_an_error(exist: str, tmp_path: Path) -> None:
     assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
 
 
+def test_a_replace_that_a_compaction_precedes_is_committed(tmp_path: Path) -> None:
+    def nested() -> Iterator[object]:
+        yield [1]
+        assert Roxxel(tmp_path / "c_*.rox").compact().num_merged == 2
+
+    for exist in ("error", "append"):
+        corpus_of(tmp_path, [[1]], exist=exist)
+
+    corpus_of(tmp_path, nested(), exist="replace")
+
+    assert tokens_of(tmp_path) == [1]
+    assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
+
+
 def test_first_write_that_goes_on_is_told_from_an_interrupted_one(
     tmp_path: Path,
 ) -> None:

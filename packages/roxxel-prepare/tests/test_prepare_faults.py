@@ -351,3 +351,59 @@ def test_a_command_killed_after_its_commit_adds_nothing_after_a_compaction(
 
     assert Roxxel(corpus.filepath).tokens[:].tolist() == tokens
     assert Roxxel(corpus.filepath).compact().num_shards == 1
+
+
+@pytest.fixture
+def replacing(tmp_path: Path) -> tuple[Roxxel, list[object]]:
+    """A corpus of two writes, and a command whose units of a replacement are done."""
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    for token in (1, 2):
+        corpus.write([[token]], dtype="uint8", exist="append")
+    path = lines(tmp_path / "a.jsonl", 9)
+    options = ["--separator", "0", "--unit-bytes", "1", "--exist", "replace"]
+    command: list[object] = ["write", corpus.filepath, path, *options]
+    assert run(*command, "--part", "0/1") == 0
+    return corpus, command
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_compaction_does_not_stop_the_commit_of_a_replacement(
+    replacing: tuple[Roxxel, list[object]],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    commits: bool,
+) -> None:
+    corpus, command = replacing
+    monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
+
+    assert corpus.compact().num_merged == 2
+    assert run(*(("commit", corpus.filepath) if commits else command)) == 0
+
+    assert Roxxel(corpus.filepath).num_documents == 9
+    assert corpus.leftovers() == []
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_replacement_after_another_append_goes_on_when_it_is_repeated(
+    replacing: tuple[Roxxel, list[object]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    commits: bool,
+) -> None:
+    corpus, command = replacing
+    monkeypatch.setattr("roxxel_prepare._run.unit_writer.UnitWriter.write_unit", refuse)
+    corpus.write([[3]], dtype="uint8", exist="append")
+    repeated = ("commit", corpus.filepath) if commits else command
+
+    assert run(*repeated) == 1
+    assert "repeat the command" in capsys.readouterr().err
+    assert Roxxel(corpus.filepath).tokens[:].tolist() == [1, 2, 3]
+    assert run(*repeated) == 0
+
+    assert Roxxel(corpus.filepath).num_documents == 9
+    assert corpus.leftovers() == []

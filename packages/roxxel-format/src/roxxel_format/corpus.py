@@ -610,7 +610,7 @@ class Roxxel:
 
         Raises:
             FileExistsError: `exist` does not allow changing the corpus; or `exist` is
-                not `"append"`, and another write was committed first.
+                not `"append"`, and another write, no compaction, was committed first.
             BlockingIOError: Another process is writing the same file, or the first
                 version of this corpus.
             TypeError: A document has the wrong type, or texts and arrays are mixed.

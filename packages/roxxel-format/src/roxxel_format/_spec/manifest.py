@@ -32,6 +32,7 @@ from roxxel_format._spec.tables import (
     ColumnTable,
     EarlierTable,
     ShardTable,
+    unit_of,
     unit_text,
 )
 from roxxel_format.errors import ManifestError, ShardError
@@ -120,6 +121,22 @@ class Manifest:
             if version.fingerprint == fingerprint:
                 return version
         return None
+
+    def has_only(self, fingerprint: str | None) -> bool:
+        """Return whether the corpus has the documents of a version, and no others.
+
+        It then is this version, or a compaction gave its documents other shards.
+        """
+        if fingerprint == self.fingerprint:
+            return True
+        earlier = None if fingerprint is None else self.earlier.find(fingerprint)
+        if earlier is None:
+            return False
+        documents = sum(self.shards.own_documents(unit_of(self.bins)))
+        return (earlier.num_tokens, earlier.num_documents) == (
+            sum(self.shards.num_tokens),
+            documents,
+        )
 
     def columns_of(self, num_shards: int) -> dict[str, ColumnTable]:
         """Return the columns, by name, of the version that has `num_shards` shards."""

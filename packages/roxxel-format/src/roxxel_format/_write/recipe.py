@@ -155,24 +155,25 @@ class Recipe:
         """Commit shards and columns, which are complete at the place.
 
         If another write committed since `place.begin`, an append begins again from the
-        new manifest.
+        new manifest. So does a write that replaces the corpus if this write was a
+        compaction, which changes no document.
 
         Args:
             place: Where the corpus is.
             new: The shards.
             started: When the write began, by `time.perf_counter`.
-            lost: Returns what another write that was committed first means, and what
-                to do.
+            lost: Called when another write was committed first; returns what this
+                means, and what to do.
 
         Raises:
-            FileExistsError: Another write was committed first, and this write does not
-                append; or the shards were merged before the answer came.
+            FileExistsError: Another write changed the documents first, and this write
+                does not append; or the shards were merged before the answer came.
             FileNotFoundError: A file is missing.
             NoDocumentsError: There are no shards.
         """
         if not len(new):
             raise NoDocumentsError(place.pattern)
-        recipe = self.decided(new.dtype, new.kind)
+        recipe, base = self.decided(new.dtype, new.kind), place.found.fingerprint
         while True:
             place.check_present(new.sizes)
             found = place.found
@@ -186,6 +187,8 @@ class Recipe:
                 # Committed already: by us, and the answer was lost, or by another
                 # process of this write.
                 return place.summary(new, started)
+            if self.exist == "replace" and place.found.has_only(base):
+                continue
             if manifest.fingerprint in place.found.earlier.fingerprints:
                 # Names cannot tell any more whose documents were merged.
                 raise FileExistsError(

@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -135,11 +135,15 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
     new = place.listed(place.found, plan.job)
     if not len(new):
         new = _shards_of_all(place, plan)
-        if not recipe.appends and place.found.fingerprint != plan.base:
+
+        def lost(place: Place) -> str:
+            return _lost(place, plan)
+
+        if not recipe.appends and not place.found.has_only(plan.base):
             raise FileExistsError(
-                f"{place.manifest}: another write was committed first, {_lost(place)}"
+                f"{place.manifest}: another write was committed first, {lost(place)}"
             )
-        recipe.commit(place, new, started, _lost)
+        recipe.commit(place, new, started, lost)
     # Delete the plan last: a later process learns only from the plan that the records
     # are not needed any more.
     place.discard(records)
@@ -147,8 +151,25 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
     return place.summary(new, started)
 
 
-def _lost(place: Place) -> str:
+def _lost(place: Place, plan: Plan) -> str:
+    """Say what to do; a plan that replaces the corpus then begins from the new one.
+
+    It was said that there are other documents now. So who repeats the command wants
+    to replace them too.
+    """
     command = roxxel_command(f"format clean --abandon '{place.pattern}'")
+    if plan.recipe.exist == "replace":
+        file_name = place.name.plan.name
+        # A kill between both lines costs no more than the units that are done.
+        place.discard([file_name])
+        place.files.create(
+            file_name, replace(plan, base=place.found.fingerprint).pack()
+        )
+        return (
+            "so this one replaced nothing; its units are done and kept, so repeat the "
+            "command to replace what was committed, without tokenizing again, or "
+            f"remove them with `{command}`"
+        )
     return (
         f"so this one cannot be committed; remove its files with `{command}`, then "
         'write again with exist="append", or '
