@@ -580,12 +580,12 @@ threading.Thread(target=write).start()
 def test_a_file_that_is_no_shard_is_written_over_only_on_request(
     tmp_path: Path,
 ) -> None:
-    path = tmp_path / "a.rox"
+    path = tmp_path / "a; b.rox"
     path.write_bytes(b"hello")
     corpus = Roxxel(path)
 
     with pytest.raises(
-        ShardError, match=r'a\.rox: not a Roxxel shard, .* pass exist="replace" to'
+        ShardError, match=r'a; b\.rox: not a Roxxel shard, .* pass exist="replace" to'
     ):
         corpus.write([[1, 2]], separator=None)
     assert path.read_bytes() == b"hello"

@@ -198,12 +198,14 @@ def test_an_error_in_a_shuffled_unit_names_the_document_of_the_file(
 def test_damaged_documents_and_inputs_are_skipped_counted_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    inputs = tmp_path / "raw; not read yet"
+    inputs.mkdir()
     rows = b'"one"\nbad\n"two"\n{"no": 1}\n'
-    (tmp_path / "a.jsonl").write_bytes(rows)
+    (inputs / "a.jsonl").write_bytes(rows)
     whole = gzip.compress(b'"three"\n' + b'"four"\n' * 3000)
-    (tmp_path / "b.jsonl.gz").write_bytes(whole[:-20])
-    (tmp_path / "c.jsonl").write_bytes(b'"five"\n')
-    command = "write", tmp_path / "c_*.rox", tmp_path / "?.jsonl*"
+    (inputs / "b.jsonl.gz").write_bytes(whole[:-20])
+    (inputs / "c.jsonl").write_bytes(b'"five"\n')
+    command = "write", tmp_path / "c_*.rox", inputs
     assert run(*command) == 1
     assert "a.jsonl:2: not JSON" in capsys.readouterr().err
 
@@ -211,8 +213,8 @@ def test_damaged_documents_and_inputs_are_skipped_counted_and_listed(
 
     error = capsys.readouterr().err
     assert "c_*.rox: 3 damaged documents or inputs were skipped\n" in error
-    assert f"skipped {tmp_path / 'a.jsonl'}:2: not JSON" in error
-    assert "a.jsonl:4: has no field 'text', only no\n" in error
+    assert f"skipped {inputs / 'a.jsonl'}:2: not JSON" in error
+    assert "a.jsonl:4: has no field 'text', only no; " in error
     assert "b.jsonl.gz: ends at byte" in error
     found = read_all(tmp_path / "c_*.rox")
     assert {b"one", b"two", b"five"} <= set(found)

@@ -75,6 +75,7 @@ def test_command_follows_from_how_the_package_was_installed(
     error = missing_extra("reading t.zip", "zipper", "roxxel-some", "zip")
 
     assert str(error) == f"reading t.zip needs zipper; install it: {command}"
+    assert error.command == command
     assert error.name == "zipper"
     assert isinstance(error, MissingExtraError)
 

@@ -137,8 +137,8 @@ def _with_backend(
         )
         if backend == "fastokens":
             raise missing from error
-        _, _, command = str(missing).partition("install it: ")
-        return loaded, reference, f"; the extra fast encodes much faster: {command}"
+        note = f"; the extra fast encodes much faster: {missing.command}"
+        return loaded, reference, note
     except ValueError as error:
         if backend == "fastokens":
             raise ValueError(

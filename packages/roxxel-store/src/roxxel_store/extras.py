@@ -20,10 +20,15 @@ from typing import Any
 class MissingExtraError(ModuleNotFoundError):
     """A library is missing that an extra of a Roxxel package installs.
 
+    Attributes:
+        command: The command that installs it here.
+
     Example:
         >>> issubclass(MissingExtraError, ImportError)
         True
     """
+
+    command: str = ""
 
 
 def missing_extra(
@@ -44,9 +49,11 @@ def missing_extra(
         '--ray needs ray; install it: pip install "not-installed[ray]"'
     """
     command = _command(package, extra)
-    return MissingExtraError(
+    error = MissingExtraError(
         f"{what} needs {library}; install it: {command}", name=library
     )
+    error.command = command
+    return error
 
 
 def _has_umbrella() -> bool:

@@ -156,12 +156,13 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
         return None
     try:
         arguments = open_shard(str(name.single)).metadata().get("arguments")
+    except OldShardError:
+        raise  # The message says how to convert it into a corpus of another name.
     except NotAShardError as error:
-        problem, _, remedy = str(error).partition("; ")
-        if not isinstance(error, OldShardError):
-            remedy = 'pass exist="replace" to write the corpus in its place'
-        raise type(error)(
-            f"{problem}; {remedy}, or write under another name"
+        raise NotAShardError(
+            f"{name.single}: not a Roxxel shard, so it is not written over; pass "
+            'exist="replace" to write the corpus in its place, or write under another '
+            "name"
         ) from error
     return manifest_of([name.single], as_table(arguments))
 

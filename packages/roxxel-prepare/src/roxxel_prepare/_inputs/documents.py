@@ -133,7 +133,7 @@ class Documents:
     def _note(self, error: InputError) -> None:
         self.num_bad += 1
         if len(self.bad) < _MAX_BAD:
-            self.bad.append(str(error).partition("; ")[0])
+            self.bad.append(str(error))
 
     def _groups(self) -> Iterator[list[Part]]:
         """Yield lists of files: shards that `line_of` joins, or a single other file."""

@@ -84,11 +84,6 @@ FORMATS = {
 
 _BY_ENDING = {ending: name for name, form in FORMATS.items() for ending in form.endings}
 
-_EXTRACT = (
-    "markup is not text: extract the text first, or pass --format text to keep the "
-    "markup"
-)
-_UNPACK = "unpack the archive, and pass the files in it"
 _TO_ROWS = "convert it to Parquet or JSON lines"
 _TO_NPY = "load it, and save each array by numpy.save as a .npy file"
 _ITERATE = (
@@ -98,36 +93,51 @@ _ITERATE = (
 _KEEP_AS_TEXT = "pass --format text if each file is a document"
 _WAYS = {
     (".bin", ".idx", ".tok", ".u16", ".u32"): (
-        "holds ready-made tokens, if nanoGPT, llm.c or Megatron wrote it: "
-        "roxxel_format.foreign reads them in place, with FlatTokens or MegatronTokens, "
-        "and Roxxel.write(tokens.documents) copies them (a .bin of litData: iterate "
-        "over litdata.StreamingDataset)"
+        "holds ready-made tokens, if nanoGPT, llm.c or Megatron wrote it",
+        "read them in place with FlatTokens or MegatronTokens of "
+        "roxxel_format.foreign, or copy them by Roxxel.write(tokens.documents) (a .bin "
+        "of litData: iterate over litdata.StreamingDataset)",
     ),
-    (".mds",): f"is a shard of MosaicML's streaming; {_ITERATE}",
+    (".mds",): ("is a shard of MosaicML's streaming", _ITERATE),
     (".tfrecord", ".tfrecords", ".array_record", ".arrayrecord", ".riegeli"): (
-        f"is a file of records; {_ITERATE}"
+        "is a file of records",
+        _ITERATE,
     ),
     (".npz", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".pkl", ".pickle"): (
-        f"holds arrays in a container; {_TO_NPY}"
+        "holds arrays in a container",
+        _TO_NPY,
     ),
-    (".html", ".htm", ".xhtml", ".xml", ".svg", ".sgml"): _EXTRACT,
+    (".html", ".htm", ".xhtml", ".xml", ".svg", ".sgml"): (
+        "holds markup, which is not text",
+        "extract the text first, or pass --format text to keep the markup",
+    ),
     (".pdf", ".epub", ".docx", ".doc", ".odt", ".rtf", ".pptx", ".ipynb"): (
-        "is a document of another program; extract its text first"
+        "is a document of another program",
+        "extract its text first",
     ),
     (".warc", ".wet", ".wat", ".arc"): (
-        "is an archive of web pages; extract their texts first, into JSON lines"
+        "is an archive of web pages",
+        "extract their texts first, into JSON lines",
     ),
-    (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"): _UNPACK,
+    (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"): (
+        "is an archive",
+        "unpack it, and pass the files in it",
+    ),
     (".lz4", ".sz", ".snappy", ".br", ".lzma", ".z", ".lzo"): (
-        f"is compressed in another way than {', '.join(COMPRESSED)}; decompress it"
+        f"is compressed in another way than {', '.join(COMPRESSED)}",
+        "decompress it",
     ),
     (".orc", ".avro", ".sqlite", ".sqlite3", ".db", ".duckdb", ".xlsx", ".xls"): (
-        f"is a table of another program; {_TO_ROWS}"
+        "is a table of another program",
+        _TO_ROWS,
     ),
     (".yaml", ".yml", ".toml", ".ini", ".cfg", ".log", ".srt", ".vtt", ".org"): (
-        f"is perhaps no data; {_KEEP_AS_TEXT}"
+        "is perhaps no data",
+        _KEEP_AS_TEXT,
     ),
 }
+"""Endings of files that are not read: what such a file is, and what to do with it."""
+
 _WAY_OF = {ending: way for endings, way in _WAYS.items() for ending in endings}
 
 _MAGICS = {
@@ -208,9 +218,8 @@ def _way_out(path: str) -> str:
             f"of {names}"
         )
     ending = ending_of(path)
-    way = _WAY_OF.get(ending)
-    if way is not None:
-        return way
+    if ending in _WAY_OF:
+        return "; ".join(_WAY_OF[ending])
     found = _beginning(path)
     begins = f", and it begins like {found}" if found else ""
     what = f"names that end with {ending} have" if ending else "a name like this has"
@@ -342,8 +351,10 @@ def _way_of_content(path: str, name: str, found: str) -> str:
         return "if it is the error page of a download, fetch the file again"
     if found == "a shard of Roxxel":
         return "rename it to end with .rox, and read it with roxxel_format.Roxxel"
-    way = _WAY_OF.get(ending, "leave it out, or pass the --format of its bytes")
-    return way.rpartition("; ")[2]
+    if ending in _WAY_OF:
+        _, way = _WAY_OF[ending]
+        return way
+    return "leave it out, or pass the --format of its bytes"
 
 
 def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
