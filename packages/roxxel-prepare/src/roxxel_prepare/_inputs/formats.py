@@ -90,13 +90,16 @@ _ITERATE = (
     "iterate over its samples with the library that wrote it, and pass them to "
     "roxxel_format.Roxxel.write"
 )
+_IN_PLACE = (
+    "read them in place with FlatTokens or MegatronTokens of roxxel_format.foreign, or "
+    "copy them by Roxxel.write(tokens.documents) (a .bin of litData: iterate over "
+    "litdata.StreamingDataset)"
+)
 _KEEP_AS_TEXT = "pass --format text if each file is a document"
 _WAYS = {
     (".bin", ".idx", ".tok", ".u16", ".u32"): (
         "holds ready-made tokens, if nanoGPT, llm.c or Megatron wrote it",
-        "read them in place with FlatTokens or MegatronTokens of "
-        "roxxel_format.foreign, or copy them by Roxxel.write(tokens.documents) (a .bin "
-        "of litData: iterate over litdata.StreamingDataset)",
+        _IN_PLACE,
     ),
     (".mds",): ("is a shard of MosaicML's streaming", _ITERATE),
     (".tfrecord", ".tfrecords", ".array_record", ".arrayrecord", ".riegeli"): (
@@ -351,10 +354,8 @@ def _way_of_content(path: str, name: str, found: str) -> str:
         return "if it is the error page of a download, fetch the file again"
     if found == "a shard of Roxxel":
         return "rename it to end with .rox, and read it with roxxel_format.Roxxel"
-    if ending in _WAY_OF:
-        _, way = _WAY_OF[ending]
-        return way
-    return "leave it out, or pass the --format of its bytes"
+    unknown = "", "leave it out, or pass the --format of its bytes"
+    return _WAY_OF.get(ending, unknown)[1]
 
 
 def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
