@@ -652,6 +652,22 @@ def test_a_second_commit_says_that_the_first_was_one(
     assert run("commit", tmp_path / "d_*.rox") == 1
 
 
+@pytest.mark.parametrize(("options", "count"), [((), 2), (("--separator", "none"), 0)])
+def test_each_part_says_that_nothing_ends_its_documents_and_the_commit_does_not(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    count: int,
+) -> None:
+    target = tmp_path / "out" / "c_*.rox"
+    command = "write", target, *texts(tmp_path, 3), "--unit-bytes", 1, *options
+    for part in ("0/2", "1/2"):
+        assert run(*command, "--part", part) == 0
+    assert run("commit", target) == 0
+
+    assert capsys.readouterr().err.count("nothing marks where a document") == count
+
+
 def test_plan_takes_the_arguments_of_a_write(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

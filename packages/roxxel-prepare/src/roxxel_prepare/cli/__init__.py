@@ -83,8 +83,11 @@ def _write(options: argparse.Namespace) -> int:
     )
     outputs = outputs_of(options.corpus, options.split, options.bucket_by_length)
     corpora = [each.path for each in outputs]
-    says_no_end = options.separator is Separator.OF_TOKENIZER
-    _print_summaries(dict(zip(corpora, written, strict=True)), says_no_end=says_no_end)
+    is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
+    chooses = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
+    if is_new and not chooses:
+        sys.stderr.write(_NO_END)
+    _print_summaries(dict(zip(corpora, written, strict=True)))
     if options.part is not None:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
@@ -137,21 +140,12 @@ _NO_END = (
 )
 
 
-def _print_summaries(
-    written: Mapping[str, WriteSummary | PartSummary], *, says_no_end: bool = True
-) -> None:
+def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
     """Print a line for each corpus of a write; name the two corpora of a split.
 
-    A further line names each column that an append left without values. With
-    `says_no_end`, a line on the standard error says if no token ends a document.
+    A further line names each column that an append left without values.
     """
     for corpus, summary in written.items():
-        if says_no_end and isinstance(summary, WriteSummary) and not summary.kept:
-            with Roxxel(corpus) as opened:
-                metadata = opened.metadata
-            if not metadata.get("separator") and not metadata.get("tokenizer"):
-                sys.stderr.write(_NO_END)
-            says_no_end = False
         if isinstance(summary, PartSummary) or not summary.kept:
             print(f"{corpus}: {summary}" if len(written) > 1 else summary)
         if not isinstance(summary, PartSummary):
