@@ -384,6 +384,37 @@ def test_damage_names_the_url_and_the_position(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.parquet", json_lines(300)),
+        ("a.parquet", gzip.compress(json_lines(3000), mtime=0)),
+        ("a.arrow", parquet()),
+        ("a.feather", json_lines(300)),
+    ],
+)
+def test_another_content_than_the_name_says_is_told_as_of_a_local_file(
+    bucket: Bucket,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    data: bytes,
+    *,
+    is_large: bool,
+) -> None:
+    options = "--unit-bytes", len(data) // 3 if is_large else "1M"
+    (bucket.folder / "raw" / name).write_bytes(data)
+    (tmp_path / name).write_bytes(data)
+
+    assert run("write", tmp_path / "b_*.rox", f"{RAW}/{name}", *options) == 1
+    assert run("write", tmp_path / "c_*.rox", tmp_path / name, *options) == 1
+
+    remote, local = capsys.readouterr().err.splitlines()
+    assert remote.replace(RAW, str(tmp_path)) == local
+    assert "begins like" in local
+
+
 @pytest.mark.parametrize(
     ("inputs", "problem"),
     [

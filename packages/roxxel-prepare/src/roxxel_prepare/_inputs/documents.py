@@ -11,6 +11,7 @@ input among all inputs of the write: by it, a shard's metadata count the documen
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
@@ -28,7 +29,12 @@ from roxxel_prepare._inputs.inputs import (
     is_old_shard,
     old_items,
 )
-from roxxel_prepare._inputs.opening import index_beside, opened, with_head
+from roxxel_prepare._inputs.opening import (
+    index_beside,
+    opened,
+    telling_content,
+    with_head,
+)
 from roxxel_prepare._inputs.tables import token_documents
 
 if TYPE_CHECKING:
@@ -192,7 +198,8 @@ def documents_in(
     ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
-        # In a bucket, the head of a file that is read by parts is one more request.
+        # In a bucket, the head of a file that is read by parts is one more request. If
+        # its reader fails, `telling_content` makes that request.
         has_head = name not in READ_BY_PARTS or part.version is None
         if has_head and name not in _HEADLESS and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
@@ -204,7 +211,10 @@ def documents_in(
         else:
             # Only JSON lines are divided, not an array.
             name = "jsonl" if name == "json" and span else name
-            for document in documents_of(path, file, name, fields, span):
-                if isinstance(document, InputError) and not yields_errors:
-                    raise document
-                yield document
+            is_given = form is not None
+            telling = telling_content(path, part.version, name, is_given=is_given)
+            with nullcontext() if has_head else telling:
+                for document in documents_of(path, file, name, fields, span):
+                    if isinstance(document, InputError) and not yields_errors:
+                        raise document
+                    yield document

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
@@ -19,7 +19,7 @@ from roxxel_prepare._inputs.formats import (
 )
 from roxxel_prepare._inputs.input_record import Part
 from roxxel_prepare._inputs.inputs import parquet_table
-from roxxel_prepare._inputs.opening import index_beside, opened
+from roxxel_prepare._inputs.opening import index_beside, opened, telling_content
 from roxxel_prepare._inputs.tables import divided_batches, divided_tokens
 
 if TYPE_CHECKING:
@@ -130,22 +130,24 @@ def _divided(
         with opened(path, version, ahead_to=0) as file:
             head = file.read(HEAD_BYTES)
         name = format_of_head(path, name, head, is_given=form is not None)
-    if name == "parquet":
-        return _divided_rows(path, least, version)
     if name == "ds":
         return divided_tokens(path, num_bytes, index_beside(path), least)
-    if name == "arrow":
-        with opened(path, version, ahead_to=0) as file:
-            return divided_batches(path, file, least)
+    if name in ("parquet", "arrow"):
+        divided = _divided_rows if name == "parquet" else divided_batches
+        with (
+            telling_content(path, version, name, is_given=form is not None),
+            opened(path, version, ahead_to=0) as file,
+        ):
+            return divided(path, file, least)
     if name not in ("lines", "jsonl"):
         return []
     ends = [number * num_bytes // count for number in range(count + 1)]
     return list(pairwise(ends))
 
 
-def _divided_rows(path: str, least: int, version: ObjectVersion | None) -> list[Span]:
-    with opened(path, version, ahead_to=0) as file:
-        metadata = parquet_table(path, file).metadata
+def _divided_rows(path: str, file: BinaryIO, least: int) -> list[Span]:
+    """Divide a Parquet file into row groups."""
+    metadata = parquet_table(path, file).metadata
     spans: list[Span] = []
     start = size = 0
     for stop in range(1, metadata.num_row_groups + 1):
