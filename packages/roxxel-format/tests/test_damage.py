@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -140,10 +141,11 @@ def test_the_tokens_of_a_damaged_block_are_known(tmp_path: Path) -> None:
 def test_the_last_block_ends_with_the_tokens_of_its_shard(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "a.rox", check="blocks")
     corpus.write(documents_of(300), separator=5, block_size=512)
-    damage = {"path": corpus.paths[0], "block": 1, "byte_offset": 4608}
+    damage = partial(
+        ChecksumError, "damaged", "fetch", path=corpus.paths[0], block=1, byte_offset=0
+    )
 
-    last = ChecksumError("damaged", section="tokens", **damage)  # pyright: ignore[reportArgumentType] - a dict
-    index = ChecksumError("damaged", section="documents", **damage)  # pyright: ignore[reportArgumentType]
+    last, index = damage(section="tokens"), damage(section="documents")
 
     assert corpus.damaged_tokens(last) == (256, 301)
     assert corpus.damaged_tokens(index) is None

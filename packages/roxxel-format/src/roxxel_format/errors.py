@@ -47,6 +47,8 @@ class ChecksumError(ShardError):
     """Bytes of a shard do not match their checksum.
 
     Attributes:
+        reason: What is damaged, and where.
+        remedy: What to do.
         path: Path of the shard.
         section: `"tokens"`, `"documents"`, `"checksums"` or `"metadata"`.
         block: Index of the block in the section; None if the section has no blocks.
@@ -64,35 +66,46 @@ class ChecksumError(ShardError):
 
     def __init__(
         self,
-        message: str,
+        reason: str,
+        remedy: str,
         *,
         path: str,
         section: str,
         block: int | None,
         byte_offset: int,
     ) -> None:
-        super().__init__(message)
+        super().__init__(f"{reason}; {remedy}")
+        self.reason = reason
+        self.remedy = remedy
         self.path = path
         self.section = section
         self.block = block
         self.byte_offset = byte_offset
 
-    def with_message(self, message: str) -> ChecksumError:
-        """Return an error about the same bytes with another message."""
+    def reworded(self, reason: str, remedy: str) -> ChecksumError:
+        """Return an error about the same bytes in other words."""
         return _checksum_error(
-            message, self.path, self.section, self.block, self.byte_offset
+            reason, remedy, self.path, self.section, self.block, self.byte_offset
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (
-            _checksum_error,
-            (str(self), self.path, self.section, self.block, self.byte_offset),
-        )
+        at = self.path, self.section, self.block, self.byte_offset
+        return _checksum_error, (self.reason, self.remedy, *at)
 
 
 def _checksum_error(
-    message: str, path: str, section: str, block: int | None, byte_offset: int
+    reason: str,
+    remedy: str,
+    path: str,
+    section: str,
+    block: int | None,
+    byte_offset: int,
 ) -> ChecksumError:
     return ChecksumError(
-        message, path=path, section=section, block=block, byte_offset=byte_offset
+        reason,
+        remedy,
+        path=path,
+        section=section,
+        block=block,
+        byte_offset=byte_offset,
     )

@@ -13,7 +13,7 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format import ShardError
+from roxxel_format import ChecksumError, ShardError
 
 from roxxel_train.digest import add_step, batch_digest
 
@@ -204,8 +204,10 @@ def _read(sampler: Sampler, step: int) -> int | str:
     """Return the digest of a batch, or what is damaged, without the remedy."""
     try:
         batch: Any = sampler.batch(step)
-    except ShardError as error:
+    except ChecksumError as error:
         # Each remedy names its own tokens; those of an audit are the same for all.
-        return str(error).partition("; ")[0]
+        return error.reason
+    except ShardError as error:
+        return str(error)
     is_dict = isinstance(batch, dict)
     return batch_digest(cast("Any", batch)["tokens"] if is_dict else batch)

@@ -113,7 +113,8 @@ class Masking:
             remedy = self._remedy(step, error)
             if remedy is None:
                 raise
-            raise error.with_message(f"{error}; {remedy}") from error
+            whole = f"{error.remedy}; {remedy}"
+            raise error.reworded(error.reason, whole) from error
 
     def partial_rows(
         self, step: int, source: _Integers, starts: _Integers, length: int

@@ -85,7 +85,8 @@ class ShardMap:
         if zlib.crc32(data) != self.layout.metadata_crc:
             raise ChecksumError(
                 f"{self.path}: the metadata (byte {at.metadata} on) does not match its "
-                "checksum; fetch or write this shard again",
+                "checksum",
+                "fetch or write this shard again",
                 path=self.path,
                 section="metadata",
                 block=None,
@@ -308,7 +309,8 @@ class ShardMap:
             documents = self._documents_in(block)
         return ChecksumError(
             f"{self.path}: {which} (byte {offset} on{documents}) does not match its "
-            "checksum; the bytes are damaged, so fetch or write this shard again",
+            "checksum",
+            "the bytes are damaged, so fetch or write this shard again",
             path=self.path,
             section=section,
             block=block,

@@ -134,8 +134,8 @@ class _SourceOfBlocks:
             if not _is_right(block, data, start):
                 raise ChecksumError(
                     f"{self._path}: {block.name} does not match the checksum that "
-                    f"{self._shard.path} records, so nothing was changed; give another "
-                    "copy of the same shard",
+                    f"{self._shard.path} records, so nothing was changed",
+                    "give another copy of the same shard",
                     path=self._path,
                     section=block.section,
                     block=block.number,

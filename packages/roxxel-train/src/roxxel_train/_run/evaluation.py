@@ -227,7 +227,8 @@ class HeldOut:
                         sums[value] = sums.get(value, 0.0) + weight * mean
         except ChecksumError as error:
             # Its remedy must not be taken for one of the training data.
-            raise error.with_message(f"{_argument(name)}: {error}") from error
+            reason = f"{_argument(name)}: {error.reason}"
+            raise error.reworded(reason, error.remedy) from error
         if is_stopping():
             return None
         if not total:

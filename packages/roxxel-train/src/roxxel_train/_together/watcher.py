@@ -338,9 +338,9 @@ class Watcher:
             return
         for process, how in sorted({**self._stopped, **self._dead}.items()):
             if process not in self._left and (self._num_needs or not self._has_run):
-                what, *why = how.partition(";")
+                why = "" if process in self._dead else f"; {_STOPPED}"
                 during = self._during(process)
-                self.end(f"process {process} failed: {what}{during}{''.join(why)}")
+                self.end(f"process {process} failed: {how}{during}{why}")
         for process, had_devices in sorted(self._left.items()):
             # JAX initializes the devices of all processes together.
             if self._num_needs or (not had_devices and is_finding_devices()):
@@ -375,9 +375,7 @@ class Watcher:
                 continue
             sign.still_s += waited_s
             if sign.still_s > _STILL_S:
-                self._stopped[process] = (
-                    f"no sign of life for {sign.quiet_s:.0f} s; {_STOPPED}"
-                )
+                self._stopped[process] = f"no sign of life for {sign.quiet_s:.0f} s"
 
     # The end
 
