@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import json
 import os
 import re
 import socket
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel import Roxxel
 from roxxel_train import TIMING_FIELDS
+from roxxel_train._together.launcher import held_port
 
 if TYPE_CHECKING:
     import signal
@@ -37,6 +39,10 @@ def make():
 
 # The special token of the tokenizers that tests train.
 END = "<|endoftext|>"
+
+# The ports of this process, until it ends.
+_HELD = ExitStack()
+atexit.register(_HELD.close)
 
 _SMALL = """\
 model = "tiny:make"
@@ -165,7 +171,5 @@ def slurm_step(tasks: int) -> list[dict[str, str]]:
 
 
 def free_port() -> int:
-    """Return a port on which no process listens."""
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        return int(finder.getsockname()[1])
+    """Return a port for the processes of a run; no other program is given it."""
+    return _HELD.enter_context(held_port())

@@ -39,6 +39,7 @@ from roxxel_store.swap import Writer, read_manifest, writer_of
 
 from .buckets import CREDENTIALS, running_bucket, set_faults, stats
 from .conftest import SEVERAL_PROCESSES, simulated
+from .runs import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -1100,9 +1101,7 @@ def test_kills_leave_no_half_of_a_step(run: Run) -> None:
 @SEVERAL_PROCESSES
 def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
     """Each process has its own folder for temporary files."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     set_faults(run.port, rate=0.05, kinds=["503", "cut", "reset"])
     programs: list[subprocess.Popen[str]] = []
     for index in range(2):

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from roxxel_train import RunFolder, RunFolderError
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
+from .runs import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -250,9 +250,7 @@ def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
     (runs.folder / "pair.py").write_text(PAIR)
     url = "s3://data/pair"
     for machines, steps in (("pq", 10), ("rp", 20)):
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{listener.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         programs = [
             subprocess.Popen(
                 [sys.executable, "pair.py", url, str(steps)],

@@ -8,14 +8,18 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 
 from .golden_states import Model, on_one_device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
 GOLDEN = Path(__file__).with_name("golden")
@@ -103,10 +107,13 @@ SECOND_SAYS = [
 ]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+@pytest.fixture
+def port() -> Iterator[int]:
+    """A port for the processes; no other program is given it, but JAX can bind it."""
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def on_two_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:
@@ -114,12 +121,13 @@ def on_two_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:
     return jax.device_put(numbers, NamedSharding(mesh, PartitionSpec("data")))
 
 
-def test_two_processes_save_restore_and_fail_together(tmp_path: Path) -> None:
+def test_two_processes_save_restore_and_fail_together(
+    tmp_path: Path, port: int
+) -> None:
     with Checkpointer(tmp_path / "one_process", Model(2, on_two_devices)) as saving:
         saving.save(2)
     shutil.copytree(GOLDEN / "v2_one_process", tmp_path / "golden_one")
     shutil.copytree(GOLDEN / "v2_two_processes", tmp_path / "golden_two")
-    port = free_port()
     flags = "--xla_force_host_platform_device_count=2"
     programs = [
         subprocess.Popen(

@@ -44,6 +44,21 @@ def test_script_gets_its_arguments_and_only_process_0_is_heard(
     assert (code, *capfd.readouterr()) == (0, "0 ['--steps', '10']\n", "")
 
 
+def test_another_program_cannot_take_the_port_of_the_processes(tmp_path: Path) -> None:
+    program = script(
+        tmp_path,
+        "import socket\n"
+        "host, port = os.environ['JAX_COORDINATOR_ADDRESS'].split(':')\n"
+        "try:\n"
+        "    socket.create_server((host, int(port)))\n"
+        "except OSError:\n"
+        "    sys.exit(0)\n"
+        "sys.exit('it is free')\n",
+    )
+
+    assert local.main(["--processes", "1", program]) == 0
+
+
 def test_failure_of_one_ends_the_others_and_shows_what_it_said(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

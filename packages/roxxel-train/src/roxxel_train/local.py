@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -79,9 +78,9 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
         Exit code of the first process that failed, or 128 + n if signal n killed that
         process; without a failure 75 if a process was preempted, else 0.
     """
-    address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
         started: list[subprocess.Popen[Any]] = []
+        address = f"127.0.0.1:{stack.enter_context(launcher.held_port())}"
         pipe = stack.enter_context(launcher.pipe())
         stack.enter_context(_forwarding(started))
         stack.callback(_end, started)
@@ -185,12 +184,6 @@ def _show(index: int, output: IO[bytes]) -> None:
         lines[:num_left_out] = [f"({num_left_out} earlier lines are left out)"]
     for line in lines:
         sys.stderr.write(f"[process {index}] {line}\n")
-
-
-def _free_port() -> int:
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        return finder.getsockname()[1]
 
 
 def _with_devices(count: int) -> str:

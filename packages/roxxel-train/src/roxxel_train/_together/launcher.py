@@ -1,6 +1,6 @@
-"""Ends the processes of `roxxel_train.local` when their launcher is killed.
+"""What a launcher of processes holds while they run: a port for them, and a pipe.
 
-The launcher holds the only write end of a pipe. The kernel closes this end when the
+The launcher holds the only write end of the pipe. The kernel closes this end when the
 launcher ends in any way, also by SIGKILL, and every process that reads the pipe then
 ends. Otherwise the processes would train on without their launcher, and a new launcher
 could not continue the run, because the run would still be locked.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -29,6 +30,19 @@ def pipe() -> Generator[int]:
     finally:
         os.close(read_end)
         os.close(write_end)
+
+
+@contextmanager
+def held_port() -> Generator[int]:
+    """Yield a port of this machine at which process 0 can serve the others.
+
+    The kernel gives this port to no other program while this socket holds it, however
+    long process 0 takes to start. JAX shares ports, so it can bind this one too.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 def end_together() -> None:
