@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import struct
+import sys
+import traceback
+import warnings
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +19,7 @@ from roxxel_format import Roxxel, Shard
 from .conformance.reader import seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 def documents_of(*lengths: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -35,6 +40,45 @@ def names_in(folder: Path) -> list[str]:
     """Return the names of the files in a folder, but for the lock files."""
     locks = ".lock", ".writers"
     return sorted(path.name for path in folder.iterdir() if path.suffix not in locks)
+
+
+def in_child(action: Callable[[], object]) -> int:
+    """Run something in a child process; return how it ended.
+
+    The child prints its error, because it cannot raise one here.
+    """
+    return ending_of(child_of(action))
+
+
+def child_of(action: Callable[[], object]) -> int:
+    """Begin something in a child process, and return the child's id.
+
+    Other tests of this process may have started threads, such as JAX's: a fork then
+    warns that locks stay locked in the child. The child uses nothing of these threads,
+    and the alarm ends it if that is wrong.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fork", category=RuntimeWarning)
+        warnings.filterwarnings("ignore", message=".*fork", category=DeprecationWarning)
+        child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        signal.alarm(60)
+        action()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        sys.stderr.flush()  # `_exit` does not.
+        os._exit(code)
+
+
+def ending_of(child: int) -> int:
+    """Wait for a child, and return its exit code, or the signal's negative number."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def shard_of(blocks: list[bytes]) -> bytes:

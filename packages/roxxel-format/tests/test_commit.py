@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,26 +20,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, Shard, ShardError, ShardWriter
 
-from .helpers import corpus_of, documents_of, line_of, listed, names_in
+from .helpers import (
+    child_of,
+    corpus_of,
+    documents_of,
+    ending_of,
+    in_child,
+    line_of,
+    listed,
+    names_in,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 def tokens_of(folder: Path) -> list[int]:
     return Roxxel(folder / "c_*.rox").tokens[:].tolist()
-
-
-def fork(action: Callable[[], object]) -> int:
-    """Run something in a child process; return how it ended."""
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            action()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def kill_self() -> None:
@@ -179,7 +177,7 @@ def test_killed_write_leaves_the_old_corpus_or_the_new_one(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", killed)
-        code = fork(lambda: corpus_of(tmp_path, new, exist=exist, dtype="uint32"))
+        code = in_child(lambda: corpus_of(tmp_path, new, exist=exist, dtype="uint32"))
 
     try:
         found = tokens_of(tmp_path)
@@ -203,7 +201,7 @@ def test_interrupted_first_write_is_not_a_corpus(
         yield from documents_of(*[3000] * 4)
         kill_self()
 
-    assert fork(lambda: corpus_of(tmp_path, killed())) == -signal.SIGKILL
+    assert in_child(lambda: corpus_of(tmp_path, killed())) == -signal.SIGKILL
     assert "c_00000.rox" in names_in(tmp_path)
     with pytest.raises(ShardError, match="no version is committed; the first write is"):
         _ = Roxxel(tmp_path / "c_*.rox").num_tokens
@@ -223,7 +221,7 @@ def test_clean_removes_an_interrupted_first_write_whole(tmp_path: Path) -> None:
         yield from documents_of(*[3000] * 4)
         kill_self()
 
-    fork(lambda: corpus_of(tmp_path, killed()))
+    in_child(lambda: corpus_of(tmp_path, killed()))
 
     removed = Roxxel(tmp_path / "c_*.rox").remove_leftovers()
 
@@ -245,7 +243,7 @@ def test_a_folder_and_the_pattern_of_all_shards_in_it_are_one_corpus(
             killed(), dtype="uint16", max_shard_bytes=20_000, separator=None
         )
 
-    assert fork(write) == -signal.SIGKILL
+    assert in_child(write) == -signal.SIGKILL
 
     for spelling in (written, cleaned):
         with pytest.raises(ShardError, match="no version is committed"):
@@ -324,17 +322,8 @@ def test_first_writes_of_many_processes_that_fail_or_not_lose_no_append(
             if turn == 10:
                 corpus.write([[number]], exist="append")
 
-    children: list[int] = []
-    for number in range(8):
-        if (child := os.fork()) == 0:
-            code = 1
-            try:
-                append(number)
-                code = 0
-            finally:
-                os._exit(code)
-        children.append(child)
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    children = [child_of(partial(append, number)) for number in range(8)]
+    assert [*map(ending_of, children)] == [0] * 8
 
     corpus = Roxxel(tmp_path / "c_*.rox")
     assert sorted(corpus.tokens[:].tolist()) == list(range(8))
@@ -629,7 +618,7 @@ def test_killed_write_of_a_single_file_leaves_a_draft_that_the_next_takes_over(
         kill_self()
 
     corpus = Roxxel(tmp_path / "a.rox")
-    fork(lambda: corpus.write(killed()))
+    in_child(lambda: corpus.write(killed()))
 
     assert [Path(path).name for path in corpus.leftovers()] == [".a.rox.partial"]
     corpus.write([[2]])

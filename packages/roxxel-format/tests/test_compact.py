@@ -20,7 +20,7 @@ from roxxel_format.cli import main
 from roxxel_store import output
 from roxxel_store.files import draft_path, sync_folder
 
-from .helpers import corpus_of, documents_of, names_in
+from .helpers import corpus_of, documents_of, in_child, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -287,17 +287,12 @@ def kill_at(number: int, action: Callable[[], object]) -> int:
 
         return call
 
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            names = ("write", "fsync", "rename", "replace", "unlink")
-            for name in names:
-                mock.patch.object(os, name, counted(getattr(os, name))).start()
-            action()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def run() -> None:
+        for name in ("write", "fsync", "rename", "replace", "unlink"):
+            mock.patch.object(os, name, counted(getattr(os, name))).start()
+        action()
+
+    return in_child(run)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from roxxel_format import Roxxel, Shard
 from roxxel_format.cli import main
 from roxxel_store.amounts import short_size
 
-from .helpers import documents_of, names_in
+from .helpers import documents_of, in_child, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -221,12 +222,7 @@ def test_a_killed_repair_leaves_the_shard_as_it_was_or_whole(
 
     for at in [*range(0, total - 80, total // 12), *range(total - 80, total, 8)]:
         shard.write_bytes(damaged)
-        if (child := os.fork()) == 0:
-            try:
-                calls_of(shard, whole, at=at)
-            finally:
-                os._exit(0)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        code = in_child(partial(calls_of, shard, whole, at=at))
         assert code in {0, -signal.SIGKILL}
         ends.append(shard.read_bytes() == right)
         assert ends[-1] or shard.read_bytes() == damaged

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
 from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 
-from .helpers import corpus_of, documents_of, line_of, names_in
+from .helpers import corpus_of, documents_of, in_child, line_of, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -367,25 +366,15 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
 
 
 def as_nobody(action: Callable[[], object]) -> int:
-    """Run something in a process without root's rights; return its exit code.
+    """Run something in a process without root's rights; return its exit code."""
 
-    The process prints its error, because it cannot raise one here.
-    """
-    if (child := os.fork()) == 0:
-        code = 1
-        try:
-            if os.geteuid() == 0:
-                os.setegid(65534)
-                os.seteuid(65534)
-            action()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-            raise
-        finally:
-            sys.stderr.flush()  # `_exit` does not.
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    def run() -> None:
+        if os.geteuid() == 0:
+            os.setegid(65534)
+            os.seteuid(65534)
+        action()
+
+    return in_child(run)
 
 
 def test_a_read_only_folder_can_be_kept_but_not_written() -> None:
