@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from roxxel_train._step.step import LossFunction, ModelState, TrainStep
 
 _Arguments = ParamSpec("_Arguments")
-_Config = TypeVar("_Config")
 _Self = TypeVar("_Self")
 
 # Metadata of the fields below: what the type of a setting does not say. `roxxel.config`
@@ -363,33 +362,33 @@ class TrainConfig:
 
 
 def configured_by(
-    config: Callable[_Arguments, _Config],
+    config: Callable[_Arguments, object],
 ) -> Callable[
-    [Callable[[_Self, _Config], None]],
+    [Callable[Concatenate[_Self, ...], None]],
     Callable[Concatenate[_Self, _Arguments], None],
 ]:
     """Return a decorator that gives a constructor the signature of a config class.
 
-    The decorator builds a config from the arguments, and calls the constructor with the
-    config. An unknown argument is a TypeError that names the most similar one.
+    The constructor gets all arguments by name. An unknown argument is a TypeError that
+    names the most similar one.
     """
     signature = inspect.signature(config)
 
     def decorate(
-        init: Callable[[_Self, _Config], None],
+        init: Callable[Concatenate[_Self, ...], None],
     ) -> Callable[Concatenate[_Self, _Arguments], None]:
         @functools.wraps(config.__init__)
         def build(
             self: _Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs
         ) -> None:
             try:
-                signature.bind(*args, **kwargs)
+                bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 name = type(self).__name__
                 hint = _closest(kwargs, signature.parameters)
                 remedy = hint or f"help({name}) lists the arguments"
                 raise TypeError(f"{name}: {error}; {remedy}") from None
-            init(self, config(*args, **kwargs))
+            init(self, **bound.arguments)
 
         build.__doc__ = config.__doc__
         return build

@@ -105,7 +105,9 @@ class Trainer:
 
     @needs_all_processes
     @configured_by(TrainConfig)
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, model: Any, **settings: Any) -> None:
+        # Editors that follow no decorator (jedi) list what `TrainConfig` takes here.
+        config = TrainConfig(model, **settings)
         if config.curriculum is None:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
