@@ -555,7 +555,7 @@ def test_keep_compares_the_arguments_of_the_last_version(tmp_path: Path) -> None
     )
 
     assert (kept.kept, kept.num_tokens, kept.num_shards) == (True, 2, 2)
-    with pytest.raises(FileExistsError, match="max_shard_bytes=20000 in the corpus"):
+    with pytest.raises(FileExistsError, match="max_shard_bytes is 20000 in the cor"):
         corpus_of(tmp_path, untouchable(), vocab_size=50)
 
 
@@ -605,7 +605,7 @@ def test_single_file_records_its_arguments(tmp_path: Path) -> None:
 
     assert corpus.metadata["arguments"]["vocab_size"] == 9
     assert corpus.write(untouchable(), vocab_size=9).kept
-    with pytest.raises(FileExistsError, match="vocab_size=9 in the corpus, 8 given"):
+    with pytest.raises(FileExistsError, match="vocab_size is 9 in the corpus, 8 given"):
         corpus.write(untouchable(), vocab_size=8)
     assert names_in(tmp_path) == ["a.rox"]
 

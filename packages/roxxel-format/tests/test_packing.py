@@ -188,7 +188,7 @@ def test_an_append_with_another_unit_names_both(tmp_path: Path) -> None:
     packed_corpus(tmp_path / "d", [3, 8], pack=None)
     with pytest.raises(ValueError, match=r"not packed.* bins of 10 "):
         packed_corpus(tmp_path / "d", [3], exist="append")
-    with pytest.raises(FileExistsError, match="pack=10 in the corpus, 12 given"):
+    with pytest.raises(FileExistsError, match="pack is 10 in the corpus, 12 given"):
         packed_corpus(tmp_path / "p", [3, 8], pack=12)
 
 

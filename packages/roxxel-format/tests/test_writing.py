@@ -116,12 +116,20 @@ def test_other_arguments_are_an_error_that_names_them(tmp_path: Path) -> None:
     before = corpus.fingerprint
 
     with pytest.raises(
-        FileExistsError, match=r"other arguments \(separator=1 in the corpus, 2 given"
+        FileExistsError, match=r"other arguments \(separator is 1 in the corpus, 2 "
     ):
         corpus_of(tmp_path, documents_of(100), separator=2)
     with pytest.raises(FileExistsError, match="the corpus exists already; use"):
         corpus_of(tmp_path, documents_of(100), separator=1, exist="error")
     assert corpus.fingerprint == before
+
+
+def test_a_separator_of_bytes_is_shown_as_it_is_given(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write([b"one"], separator=b"\n end")
+
+    with pytest.raises(FileExistsError, match=r"separator is b'\\n end' in the corpus"):
+        corpus.write([b"one"], separator=b"\n")
 
 
 def test_append_adds_shards_of_the_same_type(tmp_path: Path) -> None:

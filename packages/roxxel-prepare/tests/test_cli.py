@@ -40,7 +40,7 @@ def test_text_files_are_documents(
     assert run("write", target, text, text, "--separator", 0) == 0
     assert "kept 18 tokens" in capsys.readouterr().err
     assert run("write", target, text, "--separator", 1) == 1
-    assert "--separator 0 in the corpus, 1 given" in capsys.readouterr().err
+    assert "separator is 0 in the corpus, 1 given" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,10 @@ def test_other_names_and_numbers_of_inputs_are_named(
     assert write(target, inputs[0], inputs[2], inputs[1]) == 1
     assert f"({inputs[2]} is given instead of 1.txt)" in capsys.readouterr().err
     assert write(target, *inputs, "--format", "lines") == 1
-    assert "(--format none in the corpus, lines given)" in capsys.readouterr().err
+    assert "(format is none in the corpus, lines given)" in capsys.readouterr().err
     assert write(target, *inputs, "--separator", 0) == 1
     expected = (
-        f"{target}: made with other arguments (--separator none in the corpus, 0 g"
+        f"{target}: made with other arguments (separator is none in the corpus, 0 g"
     )
     assert expected in capsys.readouterr().err
 
@@ -156,7 +156,7 @@ def test_python_spells_the_remedy_for_python(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "a_*.rox")
     corpus.write([[1]], vocab_size=9)
 
-    with pytest.raises(FileExistsError, match=r"vocab_size=9 .*, 8 given") as caught:
+    with pytest.raises(FileExistsError, match=r"vocab_size is 9 .*, 8 given") as caught:
         corpus.write([[1]], vocab_size=8)
 
     for remedy in ('exist="append"', "write elsewhere", 'exist="replace"'):
@@ -166,9 +166,9 @@ def test_python_spells_the_remedy_for_python(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "given", "words"),
     [
-        (("valid=0.5",), ("valid=0.25",), ["--split valid=0.5 in", "valid=0.25 given"]),
-        (("valid=0.5",), (), ["--split valid=0.5 in the corpus, none given"]),
-        ((), ("train=0.5", "--separator", "0"), ["--separator none in the corpus, 0"]),
+        (("valid=0.5",), ("valid=0.25",), ["is valid=0.5 in", "valid=0.25 given"]),
+        (("valid=0.5",), (), ["split is valid=0.5 in the corpus, none given"]),
+        ((), ("train=0.5", "--separator", "0"), ["separator is none in the corpus, 0"]),
     ],
 )
 def test_an_append_that_would_be_refused_is_not_offered(

@@ -116,7 +116,7 @@ def test_another_unit_is_another_preparation(
 ) -> None:
     assert command(tmp_path / "c_*.rox", inputs) == 0
     assert command(tmp_path / "c_*.rox", inputs, "--pack", 34) == 1
-    assert "--pack 33 in the corpus, 34 given" in capsys.readouterr().err
+    assert "pack is 33 in the corpus, 34 given" in capsys.readouterr().err
     assert command(tmp_path / "c_*.rox", inputs, "--exist", "append") == 0
     append = "--exist", "append", "--pack", 34
     assert command(tmp_path / "c_*.rox", inputs, *append) == 1

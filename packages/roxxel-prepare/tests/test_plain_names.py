@@ -102,7 +102,7 @@ WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [
     (("t/",), "t", {"exist": "append"}, ["t/shard_00000.rox", "t/shard_00001.rox"]),
     (("t.rox",), "t/", {}, ["t/shard_00000.rox"]),
     (("t_*.rox",), "t.rox", {"max_shard_bytes": LIMIT}, SHARDS),  # kept
-    (("t_*.rox",), "t.rox", {}, "made with other arguments (max_shard_bytes=20000 in"),
+    (("t_*.rox",), "t.rox", {}, "other arguments (max_shard_bytes is 20000 in"),
     (("t_*.rox",), "t.rox", {"exist": "error"}, "the corpus exists already"),
     (("t_*.rox",), "t.rox", {"exist": "append"}, [*SHARDS, "t_00003.rox"]),
     (("t_*.rox",), "t", {"exist": "append"}, [*SHARDS, "t_00003.rox"]),

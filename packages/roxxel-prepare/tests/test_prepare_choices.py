@@ -225,7 +225,7 @@ def test_damaged_documents_and_inputs_are_skipped_counted_and_listed(
     assert len(skipped["errors"]) == 3
     assert run(*command, "--skip-bad") == 0
     assert run(*command) == 1
-    assert "--skip-bad yes in the corpus, none given" in capsys.readouterr().err
+    assert "skip_bad is yes in the corpus, none given" in capsys.readouterr().err
 
 
 def test_options_of_units_are_refused_for_one_file(

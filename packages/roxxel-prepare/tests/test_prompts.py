@@ -301,7 +301,7 @@ def test_the_same_write_keeps_the_corpus_and_other_fields_are_an_error(
     )
     assert kept.kept
 
-    with pytest.raises(FileExistsError, match="completion='completion' in the corpus"):
+    with pytest.raises(FileExistsError, match="completion is completion in the corpus"):
         corpus.write(iter(()), separator=0, block_size=512)
 
 

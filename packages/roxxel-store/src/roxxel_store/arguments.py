@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 
 def as_integer(
@@ -58,6 +58,32 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """
     near = get_close_matches(word, [*known], n=1)
     return f"did you mean {near[0]!r}?" if near else ""
+
+
+def other_arguments(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Describe how recorded arguments of a corpus differ from those given now.
+
+    The words are those of no interface, because Python's arguments and the options of
+    commands arrive here alike.
+
+    Example:
+        >>> other_arguments({"separator": 0, "pack": None}, {"separator": 1})
+        'separator is 0 in the corpus, 1 given'
+    """
+    return ", ".join(
+        f"{name} is {_in_words(recorded.get(name))} in the corpus, "
+        f"{_in_words(given.get(name))} given"
+        for name in {**given, **recorded}
+        if recorded.get(name) != given.get(name)
+    )
+
+
+def _in_words(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
 
 
 def _shown(value: Any) -> str:

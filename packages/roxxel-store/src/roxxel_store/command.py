@@ -38,7 +38,6 @@ EXPECTED = (
 # An argument `exist=` in a message, but not that of `write_column`: the command has no
 # option for columns.
 _PYTHON_ARGUMENT = re.compile(r'(?<!\.\.\., )\bexist="(\w+)"')
-_TWO_VALUES = re.compile(r"\b([a-z_]+)=(\S+) in the corpus, (\S+) given")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 REFUSED = 1
@@ -243,13 +242,11 @@ def sentence_of(error: Exception) -> str:
 
 
 def spelled(error: Exception) -> str:
-    """Return the text of an error, with arguments of Python as options.
+    """Return the text of an error, with `exist=` of Python as an option.
 
     Example:
         >>> spelled(ValueError('a.rox: exists already; use exist="replace"'))
         'a.rox: exists already; use --exist replace'
-        >>> spelled(ValueError("(max_shard_bytes=None in the corpus, 9 given)"))
-        '(--max-shard-bytes none in the corpus, 9 given)'
     """
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
@@ -257,15 +254,7 @@ def spelled(error: Exception) -> str:
         return f"{error.filename}: {what}{remedy}"
     if isinstance(error, MemoryError) and not str(error):
         return "needs more memory than this process can get; use fewer --workers"
-    text = _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
-    return _TWO_VALUES.sub(_as_options, text)
-
-
-def _as_options(found: re.Match[str]) -> str:
-    name, *values = found.groups()
-    words = {"None": "none", "True": "yes", "False": "no"}
-    recorded, given = (words.get(each, each.strip("'")) for each in values)
-    return f"--{name.replace('_', '-')} {recorded} in the corpus, {given} given"
+    return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
 
 
 def positive(text: str) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from roxxel_store.amounts import short_size
-from roxxel_store.arguments import as_integer
+from roxxel_store.arguments import as_integer, other_arguments
 
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._spec.tables import MIN_UNIT
@@ -163,23 +163,27 @@ def difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str
     """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
-    pairs = ", ".join(
-        f"{name}={_shown(recorded, name)} in the corpus, "
-        f"{_shown(arguments, name)} given"
-        for name in {**arguments, **recorded}
-        if recorded.get(name) != arguments.get(name)
-        # Too long for a message; a preparation says which input differs.
-        and not (name == "inputs" and isinstance(arguments.get(name), dict))
+    # Inputs are too long for a message; a preparation says which of them differs.
+    has_inputs = isinstance(arguments.get("inputs"), dict)
+    past, now = (
+        {
+            name: _as_given(name, value)
+            for name, value in each.items()
+            if not (name == "inputs" and has_inputs)
+        }
+        for each in (recorded, arguments)
     )
-    return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
+    pairs = other_arguments(past, now) or "its inputs are not recorded"
+    return f"made with other arguments ({pairs})"
 
 
-def _shown(arguments: Mapping[str, Any], name: str) -> str:
-    """Return the value of an argument as it is given."""
-    value = arguments.get(name)
+def _as_given(name: str, value: Any) -> Any:
+    """Return a recorded argument as the caller gives it."""
     if name == "split" and value is not None:
-        value = f"{value[0]}={value[1]}"
-    return repr(value)
+        return f"{value[0]}={value[1]}"
+    if name == "separator" and isinstance(value, dict):
+        return bytes.fromhex(cast("dict[str, str]", value)["bytes"])
+    return value
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from roxxel_store.arguments import other_arguments
 from roxxel_store.client import ObjectVersion
 
 if TYPE_CHECKING:
@@ -119,13 +120,13 @@ class Inputs:
             return f"made from other inputs ({recorded})"
         table = cast("dict[str, Any]", recorded)
         columns = [table[name] for name in _COLUMNS]
-        arguments = [
-            f"{name}={table.get(name)!r} in the corpus, {self.recorded[name]!r} given"
-            for name in _ARGUMENTS
-            if table.get(name) != self.recorded[name]
-        ]
-        if arguments:
-            return f"made with other arguments ({', '.join(arguments)})"
+        past, now = (
+            {name: each.get(name) for name in _ARGUMENTS}
+            for each in (table, self.recorded)
+        )
+        pairs = other_arguments(past, now)
+        if pairs:
+            return f"made with other arguments ({pairs})"
         number = len(self.paths)
         if table.get("number") != number:
             what = f"{number} given, {table.get('number')} recorded"
