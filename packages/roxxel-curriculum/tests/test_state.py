@@ -323,6 +323,8 @@ def test_something_else_than_a_state_is_refused() -> None:
     for wrong in cases:
         with pytest.raises(StateMismatch, match=r"which Sampler\.state always writes"):
             curriculum.sampler(7).check(wrong)
+    with pytest.raises(StateMismatch, match=r'holds the state as \["data"\]'):
+        curriculum.sampler(7).check({"data": saved(curriculum, 3)})
     with pytest.raises(StateMismatch, match="arithmetic was 99 and is now 1"):
         curriculum.sampler(7, {**saved(curriculum, 3), "arithmetic": 99})
 

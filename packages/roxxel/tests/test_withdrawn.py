@@ -116,7 +116,7 @@ def test_a_config_without_the_mask_is_refused(
 
     assert main([command, str(config)]) == 1
 
-    assert "give fields=('tokens', 'loss_mask')" in capsys.readouterr().err
+    assert "give fields = ['tokens', 'loss_mask']" in capsys.readouterr().err
 
 
 def test_open_sampler_gives_the_fields_of_the_config(project: Path) -> None:

@@ -273,11 +273,11 @@ class Curriculum:
         sampler = Sampler(solution, seed, fields, check, state)
         if "loss_mask" not in sampler.fields:
             for what in _left_out(self._declaration, solution):
-                names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
+                # A list of texts is spelled alike in Python and in TOML.
                 raise CurriculumError(
                     f"{what}, but a batch of the fields "
                     f"{', '.join(map(repr, sampler.fields))} does not say which tokens "
-                    f"to leave out; give fields=({names})"
+                    f"to leave out; give fields = {[*sampler.fields, 'loss_mask']}"
                 )
         return sampler
 

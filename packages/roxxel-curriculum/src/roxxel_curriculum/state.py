@@ -155,6 +155,8 @@ def _check_unchanged(state: Any) -> None:
     for name in ("digest", "arithmetic"):
         if not isinstance(state, Mapping) or name not in state:
             found = f"it has no {name}, which Sampler.state always writes"
+            if isinstance(state, Mapping) and "data" in state:
+                found += ' (the record of a checkpoint holds the state as ["data"])'
             raise StateMismatch([found])
     known = cast("Mapping[str, Any]", state)
     if known["arithmetic"] != ARITHMETIC_VERSION:

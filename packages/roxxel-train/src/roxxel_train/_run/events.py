@@ -227,8 +227,9 @@ def unread_masks(curriculum: Curriculum, sampler: Sampler) -> str | None:
             "masks do not change; begin a new run to leave them out"
         )
     else:
-        names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
-        remedy = f"give fields=({names}) to leave them out"
+        # A list of texts is spelled alike in Python and in TOML.
+        wanted = [*sampler.fields, "loss_mask"]
+        remedy = f"give fields = {wanted} to leave them out"
     return (
         f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} a column loss_mask "
         "that this run does not read, so it learns the masked tokens too, such as "
