@@ -28,7 +28,7 @@ from roxxel_ckpt import (
 )
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._place import disk
-from roxxel_ckpt._place.disk import LocalFolder
+from roxxel_ckpt._place.disk import LocalFolder, LocalStep
 from roxxel_ckpt._save import save
 from roxxel_ckpt.cli import main
 from roxxel_store import roxxel_command
@@ -45,6 +45,35 @@ from .helpers import (
 )
 
 LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
+
+
+def test_a_save_reads_no_more_files_when_more_steps_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, names = LocalStep.read, list[str]()
+
+    def count(step: LocalStep, name: str) -> bytes:
+        names.append(name)
+        return read(step, name)
+
+    monkeypatch.setattr(LocalStep, "read", count)
+    counted: list[int] = []
+    with checkpointer(tmp_path, max_to_keep=None) as saving:
+        for step in range(1, 9):
+            names.clear()
+            save_all(saving, step)
+            counted.append(len(names))
+
+    assert len(set(counted[1:])) == 1, counted
+
+
+def test_a_description_that_changed_on_the_disk_is_read_again(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving, checkpointer(tmp_path) as other:
+        save_all(saving, 1, metrics_dict={"loss": 2.0})
+        save_all(saving, 2, metrics_dict={"loss": 1.0})
+        assert other.best_step == 2
+        save_all(saving, 2, metrics_dict={"loss": 3.0}, force=True)
+        assert other.best_step == 1
 
 
 def test_the_newest_and_the_best_stay_over_a_restart(tmp_path: Path) -> None:

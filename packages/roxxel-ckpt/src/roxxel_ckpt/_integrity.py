@@ -236,7 +236,7 @@ class LocalFiles:
             if absence is not None:
                 found[name] = absence
         present = [name for name in digests if name not in found]
-        identities = {name: _identity(directory / name) for name in present}
+        identities = {name: identity_of(directory / name) for name in present}
         unknown = [n for n in present if self._sound.get(n) != identities[n]]
         checksums = _checksums(directory, {n: digests[n].block_bytes for n in unknown})
         for name in unknown:
@@ -253,9 +253,9 @@ class LocalFiles:
         return found
 
 
-def _identity(path: Path) -> tuple[int, ...]:
+def identity_of(path: str | Path) -> tuple[int, ...]:
     """Return numbers that change whenever a file is written to or replaced."""
-    status = path.stat()
+    status = os.stat(path)  # noqa: PTH116 - a text is faster than a Path
     return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 

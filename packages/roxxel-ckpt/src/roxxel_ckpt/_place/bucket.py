@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from roxxel_store.client import Bucket
 
     from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
@@ -99,19 +100,10 @@ class BucketStep:
         return "finished"
 
     def read(self, name: str) -> bytes:
-        """Return the content of a sealed file; read it twice if it arrives damaged.
-
-        The description is read at every save and by every look at the folder, so this
-        program keeps a copy.
-        """
-        kept = self.copies.descriptions
-        if name == COMMIT_FILE and self.name in kept:
-            return kept[self.name]
+        """Return the content of a sealed file; read it twice if it arrives damaged."""
         data = self.bucket.read(f"{self.name}/{name}")
         if not is_sealed(data):  # it arrived damaged
             data = self.bucket.read(f"{self.name}/{name}")
-        if name == COMMIT_FILE:
-            kept[self.name] = data
         return data
 
     def sizes(self) -> dict[str, int]:
@@ -186,6 +178,7 @@ class BucketFolder:
     )
 
     def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
+        self.described: dict[Step, Description] = {}
         self._url, self._timeout_s = url, timeout_s
         self._is_aside = url.endswith(f"/{ABANDONED}")
         # The manifest of the folder also lists the steps that are set aside.

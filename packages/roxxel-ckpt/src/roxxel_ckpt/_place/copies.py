@@ -34,14 +34,10 @@ class Copies:
     Args:
         local: Directory in which copies stay; several programs may share it. None uses
             a temporary directory, which is removed at the end.
-
-    Attributes:
-        descriptions: The descriptions of steps that were read, by the name of the step.
     """
 
     def __init__(self, local: Path | None) -> None:
         self.local = local
-        self.descriptions: dict[str, bytes] = {}
         self._temporary: Path | None = None
         # The descriptor of each claimed directory; its lock excludes other processes.
         self._claimed: dict[Path, int] = {}

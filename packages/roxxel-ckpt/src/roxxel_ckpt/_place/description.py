@@ -425,11 +425,15 @@ def _description(place: object, number: int | None, body: Any) -> Description:
         ) from error
 
 
-def leaves_of(step: Step) -> dict[str, LeafSpec]:
-    """Return shape and dtype of every leaf by name, or raise CheckpointDamagedError."""
+def described_whole(step: Step) -> tuple[Description, dict[str, LeafSpec]]:
+    """Read the description of a step, and shape and dtype of every leaf by name.
+
+    Raises the errors of `read_description`.
+    """
     body = unsealed(step.location, COMMIT_FILE, step.read)
+    description = _description(step.location, step.number, body)
     try:
-        return {
+        return description, {
             name: LeafSpec(tuple(shape), dtype)
             for name, (dtype, shape) in body["leaves"].items()
         }
@@ -535,9 +539,15 @@ def descriptions(
             unreadable.append(error)
             return error
 
-    steps = finished(folder)
-    results = in_parallel(read, [*steps.values()])
-    found = dict(zip(steps, results, strict=True))
+    steps, known = finished(folder), folder.described
+    new = [step for step in steps.values() if step not in known]
+    results = known | dict(zip(new, in_parallel(read, new), strict=True))
+    found = {number: results[step] for number, step in steps.items()}
+    folder.described = {
+        step: each
+        for step in steps.values()
+        if isinstance(each := results[step], Description)
+    }
     if any(isinstance(each, CheckpointDamagedError) for each in found.values()):
         # Another program may have dropped the step after the steps were listed.
         now = folder.steps()

@@ -35,7 +35,7 @@ from roxxel_store.files import (
 from roxxel_store.locks import lock_folder, unlock_folder
 from roxxel_store.records import MAX_BYTES
 
-from roxxel_ckpt._integrity import LocalFiles
+from roxxel_ckpt._integrity import LocalFiles, identity_of
 from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
 from roxxel_ckpt._place.description import delivered, finished
 from roxxel_ckpt._place.folder import (
@@ -48,6 +48,7 @@ from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError, br
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
+    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
@@ -70,10 +71,25 @@ _POLL_INTERVAL_S = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class LocalStep:
-    """The directory of a step on a disk."""
+    """The directory of a step on a disk.
+
+    Attributes:
+        number: Number of updates done.
+        path: The directory.
+        commit: Tells two saves of the step apart; None without a description.
+    """
 
     number: int
     path: Path
+    commit: tuple[int, ...] | None = None
+
+    @classmethod
+    def found(cls, number: int, path: Path) -> LocalStep:
+        """Return the step whose directory was found."""
+        try:
+            return cls(number, path, identity_of(f"{path}/{COMMIT_FILE}"))
+        except (FileNotFoundError, NotADirectoryError):
+            return cls(number, path)
 
     @property
     def location(self) -> str:
@@ -83,7 +99,7 @@ class LocalStep:
     @property
     def state(self) -> Literal["finished", "unfinished", "foreign"]:
         """Whether the step was committed, and whether this package wrote it."""
-        if mode_of(self.path / COMMIT_FILE) is not None:
+        if self.commit is not None:
             return "finished"
         is_ours = mode_of(self.path / STATE) is not None
         return "unfinished" if is_ours else "foreign"
@@ -116,6 +132,7 @@ class LocalFolder:
     )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.described: dict[Step, Description] = {}
         self._given = absolute(Path(path))
         self._is_aside = self._given.name == ABANDONED
         self._held = HeldFolder(self._given)
@@ -178,25 +195,28 @@ class LocalFolder:
         if only is None:
             found = self._directories()
         else:
-            found = {step: self._directory(step) for step in only}
-        return {
-            step: LocalStep(step, found[step])
-            for step in sorted(found)
-            if _is_directory(found[step])
-        }
+            paths = {step: self._directory(step) for step in only}
+            found = {step: path for step, path in paths.items() if _is_directory(path)}
+        return {step: LocalStep.found(step, found[step]) for step in sorted(found)}
 
-    def _directories(self) -> dict[int, Path]:
-        """Return what `_directory` returns for every step, by listing the folder."""
-        path, found = self.path, dict[int, tuple[int, str]]()
-        for name in names_in(path) if _is_directory(path) else ():
-            match = (_ABANDONED_STEP if self._is_aside else _STEP).fullmatch(name)
+    def _directories(self, after: int = -1) -> dict[int, Path]:
+        """Return the directory of every step after `after`, by listing the folder."""
+        path, found = self.path, dict[int, tuple[int, os.DirEntry[str]]]()
+        for entry in _entries_in(path):
+            match = (_ABANDONED_STEP if self._is_aside else _STEP).fullmatch(entry.name)
             if match is None:
                 continue
             # The last copy of a step that was set aside; else the directory that was
             # not renamed.
             rank = int(match[2] or 0) if self._is_aside else not match[2]
-            found[int(match[1])] = max(found.get(int(match[1]), (-1, "")), (rank, name))
-        return {step: path / name for step, (_, name) in found.items()}
+            step = int(match[1])
+            if step not in found or rank > found[step][0]:
+                found[step] = rank, entry
+        return {
+            step: path / entry.name
+            for step, (_, entry) in found.items()
+            if step > after and entry.is_dir()
+        }
 
     def _directory(self, step: int) -> Path:
         """Return the directory of a step, whether or not it exists.
@@ -211,9 +231,10 @@ class LocalFolder:
         is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
         return replaced if is_replaced else numbered
 
-    def _ours(self) -> list[int]:
-        """Return the steps that this package wrote, oldest first."""
-        return [n for n, step in self.steps().items() if step.state != "foreign"]
+    def _ours(self, after: int = -1) -> list[int]:
+        """Return the steps after `after` that this package wrote, oldest first."""
+        later = self.steps(self._directories(after))
+        return [number for number in sorted(later) if later[number].state != "foreign"]
 
     def sees(self, attempt: str) -> bool:
         """Return whether this process sees the file of `saving`, after a short wait."""
@@ -280,7 +301,7 @@ class LocalFolder:
             file.flush()
             sync_file(file.fileno())
         sync_folder(staged)
-        newer = [number for number in self._ours() if number > base]
+        newer = self._ours(after=base)
         numbered, replaced = self._numbered_path(step), self._replaced(step)
         with contextlib.ExitStack() as moves:
             self._set_aside(newer, moves)
@@ -312,7 +333,7 @@ class LocalFolder:
         aside, target = self._aside(), self._numbered_path(step)
         if step not in aside.steps():
             raise not_set_aside(self, step, list(finished(aside)))
-        ours = self._ours()
+        ours = self._ours(after=step - 1)
         if mode_of(target) is not None and step not in ours:
             raise CheckpointWriteError(
                 f"{target}: exists and is not a checkpoint of roxxel-ckpt; move it away"
@@ -362,18 +383,16 @@ class LocalFolder:
 
         Call this only while the folder is locked: a save in flight uses the same names.
         """
-        if not _is_directory(self.path):
-            return
-        for step in self.steps():
-            numbered, replaced = self._numbered_path(step), self._replaced(step)
-            if mode_of(replaced) is not None:
-                if mode_of(numbered) is not None:
-                    self._remove(replaced, step)
-                else:
-                    replaced.rename(numbered)
-        for entry in list(self.path.iterdir()):
+        for entry in _entries_in(self.path):
+            found = _STEP.fullmatch(entry.name)
             if _LEFTOVER.fullmatch(entry.name):
-                _remove_tree(entry)
+                _remove_tree(Path(entry))
+            elif found and found[2] and entry.is_dir():
+                numbered = self._numbered_path(int(found[1]))
+                if mode_of(numbered) is None:
+                    Path(entry).rename(numbered)
+                else:
+                    self._remove(Path(entry), int(found[1]))
 
     @contextlib.contextmanager
     def saving(self) -> Generator[str]:
@@ -459,6 +478,15 @@ def _merge(source: Path, target: Path) -> None:
         for entry in list(source.iterdir()):
             _merge(entry, target / entry.name)
         sync_folder(target)
+
+
+def _entries_in(folder: Path) -> list[os.DirEntry[str]]:
+    """Return what is in a folder; [] if it does not exist, or is no folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_directory(path: Path) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_ckpt._integrity import LocalFiles
+    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt.contents import Files
 
 
@@ -72,6 +73,9 @@ class Folder(Protocol):
     not_shared_remedy: str
     # What to do if a local disk refuses the files of a save.
     staging_remedy: str
+    # The sound descriptions that `descriptions` read last: a save needs those of all
+    # steps, and would read and parse one file more for each step that was kept.
+    described: dict[Step, Description]
 
     def __str__(self) -> str:
         """Return the path or URL of the folder."""

@@ -20,9 +20,8 @@ from roxxel_ckpt._integrity import find_undigested, problem_of
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.description import (
     checked_step,
-    described,
+    described_whole,
     digests_of,
-    leaves_of,
     not_found,
 )
 from roxxel_ckpt._restore.compare import (
@@ -293,7 +292,7 @@ class Restorer:
                 f"(`{roxxel_command('ckpt import')}` reads those of an Orbax "
                 "CheckpointManager)"
             )
-        description, saved = described(step), leaves_of(step)
+        description, saved = described_whole(step)
         specs = {} if live is None else live.specs
         report = plan_restore(step.number, saved, specs, options and options.rename)
         if live is not None and options is not None:

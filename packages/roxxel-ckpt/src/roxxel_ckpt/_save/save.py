@@ -132,7 +132,7 @@ def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
 
 def _is_new(folder: Folder, step: int, base: int, *, force: bool) -> bool:
     """Return whether a step may be saved; False if it exists."""
-    steps = folder.steps()
+    steps = folder.steps({step, base})
     ours = [number for number, each in steps.items() if each.state != "foreign"]
     if step in steps and step not in ours:
         raise CheckpointWriteError(

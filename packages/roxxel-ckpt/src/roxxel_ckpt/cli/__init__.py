@@ -38,9 +38,9 @@ from roxxel_ckpt._place.description import (
     LeafSpec,
     Retention,
     described,
+    described_whole,
     descriptions,
     digests_of,
-    leaves_of,
 )
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt._place.opening import aside_of
@@ -195,7 +195,7 @@ def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
 
 def _show(options: argparse.Namespace) -> int:
     step = named_step(options.step)
-    description, leaves = described(step), leaves_of(step)
+    description, leaves = described_whole(step)
     if options.json:
         print(json.dumps(_step_json(step, description, leaves)))
         return 0
@@ -248,8 +248,7 @@ def _step_json(
 
 def _diff(options: argparse.Namespace) -> int:
     steps = named_step(options.a), named_step(options.b)
-    leaves = leaves_of(steps[0]), leaves_of(steps[1])
-    both = described(steps[0]), described(steps[1])
+    both, leaves = zip(*map(described_whole, steps), strict=True)
     report = plan_restore(both[0].step, *leaves, whole=True)
     lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
@@ -343,8 +342,8 @@ def _damage(step: Step, files: LocalFiles | None = None) -> str | None:
     step in a bucket needs room for a small part of its files at a time.
     """
     try:
-        digests = digests_of(step, described(step))
-        leaves = leaves_of(step)
+        description, leaves = described_whole(step)
+        digests = digests_of(step, description)
     except CheckpointDamagedError as error:
         return problem_of(error, step.location)
     num_bytes = sum(digest.num_bytes for digest in digests.values())
@@ -418,7 +417,7 @@ def _export(options: argparse.Namespace) -> int:
     with _sound(step, "exported") as directory:
         from roxxel_ckpt._arrays.export import export_safetensors
 
-        description, leaves = described(step), leaves_of(step)
+        description, leaves = described_whole(step)
         names = _exported_names(step, leaves, options.part, is_all=options.all)
         carried = {
             # transformers refuses a file with metadata but without format
