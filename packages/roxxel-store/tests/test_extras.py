@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from typing import TYPE_CHECKING, Any
@@ -107,20 +108,21 @@ def test_an_environment_that_is_not_active_is_named(
 
 
 @pytest.mark.parametrize(
-    ("files", "command"),
+    ("scripts", "command"),
     [
-        ([], "roxxel-format info"),
-        (["roxxel/__init__.py"], "roxxel-format info"),  # of the public index
-        (["roxxel/__init__.py", "roxxel/cli/_main.py"], "roxxel format info"),
+        ("", "roxxel-format info"),
+        ("roxxel = roxxel:run\n", "roxxel-format info"),  # of the public index
+        ("roxxel = roxxel.cli:main\n", "roxxel format info"),
     ],
 )
 def test_a_command_has_the_form_that_is_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: list[str], command: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scripts: str, command: str
 ) -> None:
-    for name in files:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.delitem(sys.modules, "roxxel", raising=False)
+    record = tmp_path / "roxxel-0.1.0.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text("Name: roxxel\nVersion: 0.1.0\n")
+    (record / "entry_points.txt").write_text(f"[console_scripts]\n{scripts}")
+    importlib.import_module("importlib.metadata")  # not found on the path below
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     assert roxxel_command("format info") == command

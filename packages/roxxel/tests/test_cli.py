@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel.cli import main
 from roxxel.quickstart.folder import QuickstartError
-from roxxel_store import missing_extra
+from roxxel_store import missing_extra, roxxel_command
 
 from .helpers import run_python
 
@@ -86,6 +86,10 @@ def test_an_unknown_command_names_the_one_that_was_meant(
 
     assert stop.value.code == 2
     assert hint in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_messages_of_other_packages_name_this_command() -> None:
+    assert roxxel_command("format info") == "roxxel format info"
 
 
 def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
