@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import shutil
 import signal
@@ -25,7 +25,7 @@ from .conftest import SEVERAL_PROCESSES, environment
 from .runs import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("run_bucket")]
@@ -46,22 +46,33 @@ checkpoint_every = 5
 log_every = 1
 """
 
+# With `gate`, a program stands after eight steps until this file exists.
 MODEL = """
+import itertools
 import time
+from pathlib import Path
+
 import jax
 import optax
 from flax import nnx
 
 
-def make(vocab_size=90, wait_s=0.0):
+def make(vocab_size=90, gate=""):
     model = nnx.Sequential(
         nnx.Embed(vocab_size, 16, rngs=nnx.Rngs(0)),
         nnx.Linear(16, vocab_size, rngs=nnx.Rngs(1)),
     )
 
+    steps = itertools.count(1)
+
+    def stand():
+        stands = gate and next(steps) > 8
+        while stands and not Path(gate).exists():
+            time.sleep(0.01)
+
     def loss_fn(model, batch):
         logits = model(batch[:, :-1])
-        jax.debug.callback(lambda: time.sleep(wait_s))
+        jax.debug.callback(stand)
         losses = optax.softmax_cross_entropy_with_integer_labels(
             logits, batch[:, 1:]
         )
@@ -111,15 +122,21 @@ class Runs:
         (self.folder / f"{name}.toml").write_text(text)
         return f"{name}.toml"
 
-    def start(self, config: str, machine: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+    @contextlib.contextmanager
+    def start(self, config: str, machine: str) -> Generator[subprocess.Popen[str]]:
+        """Start a run, which ends with the block."""
+        with subprocess.Popen(
             [sys.executable, "-m", "roxxel", "train", config],
             cwd=self.folder,
             env=self.on(machine),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-        )
+        ) as program:
+            try:
+                yield program
+            finally:
+                program.kill()
 
     def train(self, config: str, machine: str) -> str:
         with self.start(config, machine) as program:
@@ -303,7 +320,7 @@ def objects(runs: Runs, name: str) -> dict[Path, bytes]:
 
 
 def wait_for(is_so: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -502,14 +519,15 @@ def test_a_run_that_was_deleted_and_made_again_has_its_own_rows(runs: Runs) -> N
 
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    # The earlier program must not end before the later one begins.
-    slow = "\n[model_args]\nwait_s = 1.0\n"
-    with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
+    gate = runs.folder / "both-gate"
+    stands = f'\n[model_args]\ngate = "{gate}"\n'
+    with runs.start(runs.config("first", "s3://data/both", stands), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
         with runs.start(runs.config("second", "s3://data/both"), "b") as later:
             _, errors = later.communicate(timeout=200)
             assert later.returncode == 0, errors
             whole = objects(runs, "both")
+        gate.touch()
         _, errors = earlier.communicate(timeout=200)
     assert earlier.returncode == 1
     reason = (
@@ -530,22 +548,24 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
-    slow = "\n[model_args]\nwait_s = 0.5\n"
-    with runs.start(runs.config("stop", "s3://data/stop", slow), "a") as program:
+    gate = runs.folder / "stop-gate"
+    stands = f'\n[model_args]\ngate = "{gate}"\n'
+    with runs.start(runs.config("stop", "s3://data/stop", stands), "a") as program:
         wait_for(lambda: newest_step(runs, "stop") >= 5)
         program.send_signal(signal.SIGTERM)
-        program.communicate(timeout=100)
+        gate.touch()
+        program.communicate(timeout=200)
     assert program.returncode == 75
     folder = RunFolder("s3://data/stop").path
     last = (folder / "system.log").read_text().splitlines()[-1]
     assert "SIGTERM ended the run after step" in last
+    gate.unlink()
     with runs.start("stop.toml", "a") as program:
         wait_for(lambda: is_locked(runs.local("a", "stop")))
         with runs.start("stop.toml", "a") as second:
-            _, errors = second.communicate(timeout=100)
+            _, errors = second.communicate(timeout=200)
         assert second.returncode == 1
         assert "another process" in errors
-        os.kill(program.pid, signal.SIGKILL)
 
 
 def is_locked(folder: Path) -> bool:
