@@ -299,3 +299,12 @@ def test_a_resumed_run_takes_changed_betas_from_the_recipe_and_not_the_checkpoin
     # Restored numbers would win over those of the recipe.
     injected = optax.tree.get(state, "hyperparams")
     assert list(injected) == ["learning_rate"]
+
+
+def test_clipping_may_begin_and_end_in_a_resumed_run() -> None:
+    params = {"w": jnp.ones((2, 2))}
+
+    clipped, free = (make_optimizer(10, clip=clip).init(params) for clip in (1, 0))
+
+    # A checkpoint names moments by their place in this tree.
+    assert jax.tree.structure(clipped) == jax.tree.structure(free)

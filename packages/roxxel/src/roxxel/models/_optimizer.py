@@ -165,9 +165,10 @@ def make_optimizer(
     scheduled = optax.inject_hyperparams(update)(
         learning_rate=lambda step: rate.at(step, jnp)
     )
-    parts = [optax.clip_by_global_norm(clip)] if clip else []
+    # Without clipping, a place is left for it: checkpoints name moments by their place.
+    clipping = optax.clip_by_global_norm(clip) if clip else optax.identity()
     averages = [average_weights(ema)] if ema else []
-    return optax.chain(*parts, scheduled, *averages)
+    return optax.chain(clipping, scheduled, *averages)
 
 
 def recipe_keys() -> list[str]:
