@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.cli import main
+from roxxel.report import read_facts
 
 from .pages import write_description
 from .runs import said
@@ -60,6 +61,17 @@ def write_two(folder: Path) -> None:
         log="2026-01-01T00:00:00Z INFO starts: 1,0 steps\n"
         "2026-01-01T00:00:01Z ERROR the loss is nan\n",
     )
+
+
+def test_step_counts_updates_that_are_saved_but_have_no_row_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", {"kind": "train", "step": 1, "time": at(1)})
+    write_description(run, 7)  # with `log_every=100`, and stopped after update 7
+
+    [listed] = json.loads(said(capsys, "ls", run, "--json"))
+
+    assert listed["step"] == 7 == read_facts(run).step
 
 
 def test_runs_are_listed_with_the_newest_last(

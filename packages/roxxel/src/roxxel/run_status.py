@@ -22,7 +22,7 @@ class RunStatus:
     Attributes:
         run: Folder or URL of the run.
         status: As for `status_of`.
-        step: Updates done, from the newest row of the log.
+        step: Updates done, from the newest row of the log or the newest checkpoint.
         saved_step: Step of the newest sound checkpoint, from which the next start
             continues; None without one.
         total_steps: Updates of the whole run; None if the log does not record them.
@@ -67,13 +67,14 @@ def read_status(run: RunFolder) -> RunStatus:
     entries = run.log()
     starts = run.starts()
     total_steps = total_steps_of(starts)
-    step = max((row["step"] for row in newest.values()), default=0)
+    saved_step = max((each.step for each in run.checkpoints()[0]), default=None)
+    step = max([saved_step or 0, *(row["step"] for row in newest.values())])
     times = [str(row["time"]) for row in newest.values() if "time" in row]
     return RunStatus(
         run=str(run),
         status=status_of(run, step, total_steps, entries),
         step=step,
-        saved_step=max((each.step for each in run.checkpoints()[0]), default=None),
+        saved_step=saved_step,
         total_steps=total_steps,
         loss=number(train.get("loss")),
         eval_loss=number(evaluation.get("eval_loss")),
