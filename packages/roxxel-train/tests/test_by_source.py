@@ -113,7 +113,7 @@ def test_losses_of_sources_are_those_that_a_person_computes(
         assert losses(row) == pytest.approx(wanted, rel=1e-6)
         before = row["step"]
     assert before == 18
-    assert "loss/code" not in rows(tmp_path)[4]  # steps 9 to 11: only `self`
+    assert "loss/code" not in rows(tmp_path)[5]  # steps 9 to 11: only `self`
 
 
 def test_row_without_a_weight_counts_its_tokens(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_row_without_a_weight_counts_its_tokens(tmp_path: Path) -> None:
 
     sampler = data.sampler(0)
     sums = {name: np.zeros(2) for name in sampler.source_names}
-    for step in range(1, 18):
+    for step in range(12, 18):
         for source, tokens in zip(
             sampler.windows(step).source, sampler.batch(step), strict=True
         ):
@@ -245,11 +245,11 @@ def test_a_run_may_change_the_name_of_the_primary_when_it_resumes(
     resumed = rows(tmp_path / "a")
     assert [renamed(row, before, after) for row in resumed] == unbroken
     names = [row.get("primary_source", "self") for row in resumed]
-    assert names == [before] * 3 + [after] * 3
+    assert names == [before] * 4 + [after] * 3
     with (tmp_path / "a" / "run" / "csv" / "train.csv").open() as lines:
         table = [*csv.DictReader(lines)]
-    assert [(row[f"loss/{before}"] != "") for row in table] == [True] * 3 + [False] * 3
-    assert [(row[f"loss/{after}"] != "") for row in table] == [False] * 3 + [True] * 3
+    assert [(row[f"loss/{before}"] != "") for row in table] == [True] * 4 + [False] * 3
+    assert [(row[f"loss/{after}"] != "") for row in table] == [False] * 4 + [True] * 3
 
 
 def test_source_that_an_edit_adds_has_a_loss_from_then_on(tmp_path: Path) -> None:

@@ -4,10 +4,14 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
+from flax import nnx
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel.cli import main
 from roxxel.report import page, read_facts, write_comparison, write_report
 from roxxel_train import RunFolder
@@ -738,3 +742,29 @@ def test_a_number_of_tokens_is_short_and_exact(
     _, html = facts_and_page(write_run(tmp_path / "run", [train_row(1, tokens=tokens)]))
 
     assert f"{shown} ({tokens:,})" in html
+
+
+def test_a_phase_counts_what_it_has_read_and_not_what_the_one_before_has(
+    tmp_path: Path,
+) -> None:
+    corpora = [Roxxel(tmp_path / f"{name}.rox") for name in ("web", "code")]
+    for corpus in corpora:
+        corpus.write([np.arange(400) % 50], vocab_size=50)
+    model = nnx.Embed(50, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(
+            corpora[0],
+            [Phase(7, 2, 8), Phase(7, 2, 8, {"code": 1})],
+            {"code": corpora[1]},
+        ),
+        lambda model, batch: jnp.square(model(batch)).mean(),
+        tmp_path / "run",
+        log_every=5,
+    ).run()
+
+    first, second = read_facts(tmp_path / "run").phases
+
+    assert first.tokens == {"self": 7 * 2 * 8, "code": 0}
+    assert second.tokens == {"self": 0, "code": 7 * 2 * 8}

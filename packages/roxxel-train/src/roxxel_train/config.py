@@ -131,8 +131,8 @@ class TrainConfig:
             `"continuous"` begins a save whenever the one before is complete, so a crash
             loses as little as the storage allows. Each save costs a copy of the state
             to the host (`save_s` in the log).
-        log_every: Updates between metrics rows. The first and the last update always
-            have a row.
+        log_every: Updates between metrics rows. The first update of the run and the
+            last update of each phase always have a row.
         seed: Seed of the data order.
         mesh: Devices of the run; by default all devices along one axis, `"data"`.
         data_sharding: Sharding of a batch over the mesh. By default the first axis of

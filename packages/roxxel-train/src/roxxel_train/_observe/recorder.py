@@ -127,6 +127,8 @@ class Recorder:
         self._sampler = sampler
         self._log_every = log_every
         self._total_steps = sampler.total_steps
+        # A row never mixes phases, so the report knows what each phase has read.
+        self._always = {1, *(phase.stop for phase in sampler.phases)}
         primary = sampler.primary
         # Checkpoints call the primary "self", so that a run may change its name.
         self._names = {
@@ -274,7 +276,7 @@ class Recorder:
         if not is_skipped:  # a checkpoint holds the numbers of what it was trained on
             self._last = scalars
         self._logger.progress(step, self._total_steps, loss)
-        if step % self._log_every == 0 or step in (1, self._total_steps):
+        if step % self._log_every == 0 or step in self._always:
             # The terminal needs `total_steps` from `progress` to show the metrics row.
             self._logger.metrics(_head("train", step), self._train_row(step, scalars))
         self._after_read(step)

@@ -94,8 +94,8 @@ def _sums(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Arra
                 f"loss_fn returned {name!r} of shape {values.shape} for a batch of "
                 f"{fed.source.shape[0]} rows; return one value for each row"
             )
-    # By default the weight of a row is its number of tokens: an interval between two
-    # metrics rows may include phases of different sequence lengths.
+    # By default the weight of a row is its number of tokens: means are over tokens, and
+    # after an edit two metrics rows may have phases of different lengths between them.
     columns = jax.tree.leaves(fed.batch)[0].shape[1]
     weight = rows.get(ROW_WEIGHT, jnp.full(fed.source.shape, columns))
     weight = weight.astype(jnp.float32)
