@@ -402,8 +402,8 @@ def test_what_cannot_be_compacted_is_refused(
     assert "is one file" in capsys.readouterr().err
     assert main(["compact", str(tmp_path / "none_*.rox")]) == 1
     assert "no such corpus" in capsys.readouterr().err
-    assert main(["compact", str(tmp_path / "c"), "--max-shard-bytes", "0"]) == 1
-    assert "max_shard_bytes must be at least 1, got 0" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="max_shard_bytes must be at least 1, got 0"):
+        Roxxel(tmp_path / "c").compact(max_shard_bytes=0)
     assert names_in(tmp_path / "c") == ["c_00000.rox", "c_manifest.json"]
 
 

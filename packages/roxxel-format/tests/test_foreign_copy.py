@@ -86,6 +86,7 @@ def test_a_copy_of_other_tokens_does_not_replace_the_first(
         (("--separator", 0), "needs dtype"),
         (("--separator", "<eos>", "--dtype", "uint16"), "pass the --tokenizer"),
         (("--format", "datatrove", "--separator", 0), "train.bin.index"),
+        (("--dtype", "uint17", "--separator", 0), "'uint17' is not a dtype"),
     ],
 )
 def test_a_copy_that_cannot_be_made_is_one_sentence(
@@ -110,6 +111,11 @@ def test_options_of_other_formats_are_refused_for_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Roxxel(tmp_path / "a_*.rox").write([[1, 2]], vocab_size=90)
+
+    # Their heads, checksums and feet would become tokens.
+    flat = "--format", "flat", "--dtype", "uint8", "--separator", "none"
+    assert copy(tmp_path / "a_*.rox", tmp_path / "b_*.rox", *flat) == 1
+    assert "is a shard of Roxxel" in capsys.readouterr().err
 
     with pytest.raises(SystemExit):
         copy(tmp_path / "a_*.rox", tmp_path / "b_*.rox", "--separator", 0)

@@ -340,6 +340,41 @@ def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
     assert "'x' is not a token id; write a number, use --separator-bytes" in error
 
 
+def test_a_path_that_cannot_be_meant_is_refused(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty variable of a shell is not this folder, nor a file a folder."""
+    for arguments, message in (
+        (("write", tmp_path / "c.rox", ""), "an input is empty"),
+        (("write", text, text), f"{text}: is no folder; name a corpus by"),
+        (("commit", text), f"{text}: is no folder"),
+        (("clean", text), f"{text}: is no folder"),
+        (("compact", tmp_path / "c"), "no such corpus"),
+        (("adopt", tmp_path / "c"), "no such file"),
+        (("adopt", tmp_path / "c_*.rox"), "no .rox file"),
+    ):
+        assert run(*arguments) == 1
+        [line] = capsys.readouterr().err.splitlines()
+        assert message in line
+    assert [*tmp_path.iterdir()] == [text]
+
+
+def test_cat_prints_all_tokens_of_a_span_or_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write([[1, 2, 3]], dtype="uint8")
+
+    assert run("cat", target, "--ids", "--tokens", "1:4") == 1
+
+    said = capsys.readouterr()
+    assert (said.out, "1:4 are out of range" in said.err) == ("", True)
+    for wrong in ("2:1", "-2:3", ":2", "1:"):
+        with pytest.raises(SystemExit) as caught:
+            run("cat", target, "--ids", f"--tokens={wrong}")
+        assert caught.value.code == 2
+
+
 def test_an_export_that_fails_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -359,9 +394,10 @@ def test_sizes_have_units(tmp_path: Path, text: Path) -> None:
     pattern = tmp_path / "c_*.rox"
 
     assert run("write", pattern, text, "--max-shard-bytes", "1M") == 0
-    with pytest.raises(SystemExit) as caught:
-        run("write", pattern, text, "--max-shard-bytes", "1X")
-    assert caught.value.code == 2
+    for wrong in ("1X", "0", "-1", "K", "1.5M"):
+        with pytest.raises(SystemExit) as caught:
+            run("write", pattern, text, f"--max-shard-bytes={wrong}")
+        assert caught.value.code == 2
 
 
 def test_a_wrong_document_names_its_file(
@@ -450,8 +486,9 @@ def test_split_divides_by_content_alone(
     assert not set(parts[0]) & set(parts[1])
     assert 60 < len(parts[1]) < 160
     assert Roxxel(kept).documents.with_separator[0][-1] == 5
-    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 2) == 1
-    assert "share must be between 0 and 1, got 2.0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run("split", tmp_path / "all.rox", kept, held_out, "--share", 2)
+    assert "'2' is not a share between 0 and 1" in capsys.readouterr().err
 
 
 def test_a_split_that_leaves_one_side_empty_writes_nothing(

@@ -269,20 +269,19 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def size(text: str) -> int:
-    """Parse the value of an option that is a number of bytes.
+def size(text: str, least: int = 1) -> int:
+    """Parse the value of an option that is a number of bytes, of at least `least`.
 
     Example:
         >>> size("4096"), size("64K")
         (4096, 65536)
     """
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    try:
+    if number.isdecimal() and unit in _UNITS and int(number) >= least:
         return int(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
-        ) from None
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
+    )
 
 
 def run_command(

@@ -25,8 +25,8 @@ def parser(prog: str) -> CommandParser:
     found.add_argument("--version", action="version", version=version)
     commands = found.add_commands()
     step_help = (
-        "directory of a step, or a folder of steps or of a run: its newest step, or "
-        "FOLDER@STEP"
+        "a step: FOLDER@STEP, or the step's own folder; or a folder of checkpoints or "
+        "of a run, for its newest step"
     )
 
     ls = commands.add_parser(
@@ -82,7 +82,9 @@ def parser(prog: str) -> CommandParser:
     diff.add_argument("a", metavar="A", help=step_help)
     diff.add_argument("b", metavar="B", help=step_help)
     diff.add_argument(
-        "--values", action="store_true", help="also compare the values of the arrays"
+        "--values",
+        action="store_true",
+        help="compare the values of the arrays too (default: names, shapes and dtypes)",
     )
     diff.add_argument(
         "--ignore",
@@ -103,7 +105,8 @@ def parser(prog: str) -> CommandParser:
         metavar="PATH",
         nargs="*",
         default=["."],
-        help="a step, or a folder of steps or of a run (default: this folder)",
+        help="a step, or a folder of checkpoints or of a run, for all its steps "
+        "(default: this folder)",
     )
 
     back = commands.add_parser(
@@ -130,11 +133,11 @@ def parser(prog: str) -> CommandParser:
     export.add_argument(
         "--part",
         metavar="PATH",
-        help="in place of a model: the part to write of a state that save(state=) was "
-        "given, such as params",
+        help="the part to write of a state that save(state=) was given, such as params "
+        "(default: the model)",
     )
     export.add_argument(
-        "--all", action="store_true", help="write all parts; keep full leaf names"
+        "--all", action="store_true", help="write every part, with full leaf names"
     )
 
     orbax = commands.add_parser(
@@ -145,6 +148,6 @@ def parser(prog: str) -> CommandParser:
         "the NNX state of (model, optimizer), and `metrics`. Exit code 3 means that a "
         "step is damaged and was not copied.",
     )
-    orbax.add_argument("orbax", metavar="ORBAX", help="the manager's directory")
-    orbax.add_argument("folder", metavar="FOLDER", help="folder of checkpoints")
+    orbax.add_argument("orbax", metavar="ORBAX", help="the manager's folder")
+    orbax.add_argument("folder", metavar="FOLDER", help="the new folder of checkpoints")
     return found

@@ -155,7 +155,12 @@ def _ds_dtype(path: str, num_bytes: int, ends: npt.NDArray[np.int64]) -> np.dtyp
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return a little-endian dtype, unless `dtype` is explicitly big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
-    found = np.dtype(dtype)
+    try:
+        found = np.dtype(dtype)
+    except TypeError as error:
+        raise TypeError(
+            f'{dtype!r} is not a dtype; use one such as "uint16"'
+        ) from error
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 

@@ -23,6 +23,7 @@ from roxxel_format._read.foreign_files import (
 from roxxel_format._read.line import Line
 from roxxel_format._read.maps import with_room
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import is_shard_head
 from roxxel_format._store.corpus_name import absolute, matching_files
 from roxxel_format.errors import ShardError
 
@@ -160,6 +161,11 @@ def find_items(
             "the type that its writer used"
         )
     start = byte_offset or 0
+    if not start and is_shard_head(file.read(0, min(8, file.num_bytes))):
+        raise ShardError(
+            f"{path}: is a shard of Roxxel, whose head is no tokens; open it with "
+            "Roxxel(filepath), and leave the format out"
+        )
     if not 0 <= start <= file.num_bytes:
         raise ValueError(
             f"{path}: offset={start} is not in its {file.num_bytes} bytes; check the "

@@ -223,6 +223,11 @@ def name_to_write(
         ),
     )
     name = corpus_name(meant(filepath, sharded=sharded))
+    if name.folder.exists() and not name.folder.is_dir():
+        raise NotADirectoryError(
+            f"{name.folder}: is no folder; name a corpus by a folder, by a file that "
+            f'ends with {SUFFIX}, or by a pattern such as "wiki_*{SUFFIX}"'
+        )
     try:
         (name.prefix + name.suffix).encode()
     except UnicodeEncodeError as error:

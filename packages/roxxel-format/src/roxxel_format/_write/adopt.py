@@ -8,6 +8,7 @@ every byte before it commits one.
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
@@ -26,7 +27,13 @@ from roxxel_format._store.corpus_name import (
     name_to_write,
     shards_of,
 )
-from roxxel_format._write.commit import Committed, commit, manifest_of, writing
+from roxxel_format._write.commit import (
+    Committed,
+    commit,
+    manifest_of,
+    remove_idle_locks,
+    writing,
+)
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -47,6 +54,8 @@ def adopt(
     """
     name = name_to_write(filepath)
     if name.manifest is None:
+        if not name.single.exists():
+            raise FileNotFoundError(f"{name.single}: no such file; check the path")
         raise ValueError(
             f"{name.single}: is one file, which needs no manifest; pass a folder, or a "
             'pattern such as "wiki_*.rox"'
@@ -59,7 +68,9 @@ def adopt(
         )
     if not name.folder.is_dir():
         raise FileNotFoundError(f"{name.folder}: no such folder; check the path")
-    with writing(name):
+    with ExitStack() as resources:
+        resources.callback(remove_idle_locks, name)
+        resources.enter_context(writing(name))
         paths = _bare_shards(name)
         layouts = layouts_of([*map(str, paths)])
         contents = contents_of(name.pattern, [*map(str, paths)], layouts)

@@ -105,13 +105,13 @@ def compact(
 ) -> Compaction:
     """Merge small shards; see `Roxxel.compact`."""
     place = place_of(filepath, timeout_s)
+    if place.existing() is None:
+        raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
     if place.is_one_file:
         raise ValueError(
             f"{place.what}: is one file, so there is nothing to merge; pass a folder, "
             'or a pattern such as "wiki_*.rox"'
         )
-    if place.existing() is None:
-        raise FileNotFoundError(f"{place.what}: no such corpus; check the path")
     with ExitStack() as resources:
         place.enter(resources)
         place.begin(replaces=False)  # Else the names of listed shards could be free.

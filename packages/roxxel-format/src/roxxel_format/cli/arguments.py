@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.command import (
@@ -73,7 +74,7 @@ def parser(prog: str) -> CommandParser:
     )
     foreign.add_argument(
         "--offset",
-        type=size,
+        type=partial(size, least=0),
         metavar="BYTES",
         help="bytes before the first token of each flat file (default: a header of "
         ".npy or llm.c, else 0)",
@@ -82,15 +83,15 @@ def parser(prog: str) -> CommandParser:
         "--separator",
         type=Separator.parse,
         metavar="TOKEN",
-        help="the token that ends each document, or its name in --tokenizer; none "
-        "makes all tokens of flat files one document",
+        help="the token that ends each document, or its name in --tokenizer; flat "
+        "files need it, and none makes all their tokens one document",
         default=Separator.OF_TOKENIZER,
     )
     foreign.add_argument(
         "--tokenizer",
         metavar="PATH",
         help="the tokenizer of the tokens, to record it: tokenizer.json, its folder, "
-        "or a Hugging Face name",
+        "or a Hugging Face name (default: none is recorded)",
     )
     _add_max_shard_bytes(foreign)
     copy.set_defaults(usage_error=copy.error)
@@ -116,10 +117,12 @@ def parser(prog: str) -> CommandParser:
         description="Remove what interrupted writes left behind. Committed files stay, "
         "and so does a preparation that the same command would continue; --abandon "
         "removes it too. Each removed file is printed. While a write goes on, nothing "
-        "is removed.",
+        "is removed; in a bucket, which has no locks, nothing younger than a week.",
     )
     clean.add_argument(
-        "corpus", metavar="CORPUS", help="a file, a folder, or a pattern"
+        "corpus",
+        metavar="CORPUS",
+        help="a file, a folder, a pattern, or a URL of these",
     )
     clean.add_argument(
         "--abandon",
@@ -141,7 +144,8 @@ def _add_readers(commands: Any) -> None:
     info.add_argument(
         "--no-lengths",
         action="store_true",
-        help="omit the lengths of documents and the inputs, which every shard records",
+        help="leave out what has to be read from every shard: the lengths of "
+        "documents, and the input files",
     )
     verify = commands.add_parser(
         "verify",
@@ -163,7 +167,7 @@ def _add_readers(commands: Any) -> None:
         action="append",
         metavar="I|NAME",
         help="a number, from 0; or a name of the column id, path or url, such as "
-        "web/17. Put id= before a name of digits",
+        "web/17. Put id= before a name of digits; repeatable (default: all documents)",
     )
     which.add_argument(
         "--tokens",
@@ -200,7 +204,9 @@ def _add_readers(commands: Any) -> None:
     export.add_argument(
         "output", metavar="OUTPUT", help="a .npy file, or a .bin file without a header"
     )
-    export.add_argument("--force", action="store_true", help="replace the output")
+    export.add_argument(
+        "--force", action="store_true", help="replace OUTPUT (default: an error)"
+    )
 
 
 def _add_corpus(parser: ArgumentParser) -> None:
@@ -246,9 +252,13 @@ def _add_repair(commands: Any) -> None:
         "no block is damaged, or if the copy of a damaged block is damaged too. "
         "Restart programs that have the shard open, because they read the old file.",
     )
-    repair.add_argument("shard", metavar="SHARD", help="a file")
+    repair.add_argument("shard", metavar="SHARD", help="the damaged file")
     repair.add_argument(
-        "--from", required=True, dest="copy", metavar="COPY", help="a file or a URL"
+        "--from",
+        required=True,
+        dest="copy",
+        metavar="COPY",
+        help="the copy of SHARD: a file or a URL",
     )
 
 

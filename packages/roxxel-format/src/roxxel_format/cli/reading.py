@@ -347,7 +347,13 @@ def _chosen(
 ) -> Iterator[tuple[int | None, Tokens]]:
     """Yield pairs of document number and tokens; a range of tokens has number None."""
     if options.tokens is not None:
-        yield None, corpus.tokens[slice(*options.tokens)]
+        start, stop = options.tokens
+        if stop > corpus.num_tokens:
+            raise IndexError(
+                f"{corpus.filepath}: tokens {start}:{stop} are out of range; there are "
+                f"{corpus.num_tokens:,}"
+            )
+        yield None, corpus.tokens[start:stop]
         return
     numbers: Iterable[int] = range(corpus.num_documents)
     if options.document:

@@ -8,7 +8,8 @@ import argparse
 def span(text: str) -> tuple[int, int]:
     """Parse the half-open span `A:B`."""
     start, _, stop = text.partition(":")
-    try:
+    if start.isdecimal() and stop.isdecimal() and int(start) <= int(stop):
         return int(start), int(stop)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a span A:B") from None
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a span A:B with A up to B, such as 0:100"
+    )

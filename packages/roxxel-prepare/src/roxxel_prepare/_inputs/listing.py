@@ -60,13 +60,16 @@ def find_inputs(
         FileNotFoundError: A folder or a pattern has no file, or none that is data.
         InputError: The format of a file is not known, the files are of different kinds,
             or a folder that `datasets` saved cannot be read.
-        ValueError: A URL is not valid, or is a pattern or a folder on a web server.
+        ValueError: A path is empty, or a URL is not valid, or is a pattern or a folder
+            on a web server.
     """
     found: list[str] = []
     named: set[str] = set()
     left_out: list[str] = []
     objects: dict[str, ObjectVersion] = {}
     for path in paths:
+        if not path:
+            raise ValueError('an input is empty; pass "." for this folder')
         url = url_of(path)
         if url is not None:
             folder, listed = found_objects(url, is_folder=path.endswith("/"))

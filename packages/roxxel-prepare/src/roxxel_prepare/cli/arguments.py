@@ -54,19 +54,22 @@ def _add_split(commands: Any) -> None:
         help="the corpus to divide, which does not change",
     )
     split.add_argument(
-        "kept", metavar="KEPT", help="path of the corpus of all other documents"
+        "kept", metavar="KEPT", help="where to write all other documents, as for write"
     )
     split.add_argument(
-        "held_out", metavar="HELD_OUT", help="path of the corpus of held-out documents"
+        "held_out", metavar="HELD_OUT", help="where to write the held-out documents"
     )
     split.add_argument(
         "--share",
-        type=float,
+        type=values.share,
         default=0.02,
-        help="share of the documents to hold out, from 0 to 1 (default: 0.02)",
+        help="share of the documents to hold out, between 0 and 1 (default: 0.02)",
     )
     split.add_argument(
-        "--salt", default="", help="changes which documents are held out"
+        "--salt",
+        metavar="TEXT",
+        default="",
+        help="hold out other documents for each text (default: no text)",
     )
     split.add_argument(
         "--drop-columns",
@@ -102,14 +105,15 @@ def _add_write(commands: Any) -> None:
         description="Commit a corpus when all members of `write --part` are done. "
         "Names the missing units if there are any, and then changes nothing.",
     )
-    commit.add_argument("corpus", metavar="CORPUS", help="as for write")
+    commit.add_argument("corpus", metavar="CORPUS", help="the CORPUS of `write --part`")
 
 
 def _add_write_options(write: ArgumentParser) -> None:
     write.add_argument(
         "corpus",
         metavar="CORPUS",
-        help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
+        help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), a folder ("wiki/"), or a '
+        "URL of a pattern or a folder",
     )
     _add_inputs(write)
     separator = write.add_mutually_exclusive_group()
@@ -127,7 +131,8 @@ def _add_write_options(write: ArgumentParser) -> None:
         dest="separator",
         default=Separator.OF_TOKENIZER,
         metavar="TEXT",
-        help=r"text with the escapes \n, \t, \r, \\ and \xNN, such as '\n\n'",
+        help=r"the separator as a text with the escapes \n, \t, \r, \\ and \xNN, such "
+        r"as '\n\n'",
     )
     write.add_argument(
         "--dtype",
@@ -137,9 +142,10 @@ def _add_write_options(write: ArgumentParser) -> None:
     )
     write.add_argument(
         "--vocab-size",
-        type=int,
+        type=positive,
         metavar="N",
-        help="every token must be below N",
+        help="every token must be below N, which chooses the dtype too (default: as "
+        "the tokenizer says, or what the dtype holds)",
     )
     write.add_argument(
         "--block-size",
@@ -152,7 +158,7 @@ def _add_write_options(write: ArgumentParser) -> None:
     packing = write.add_mutually_exclusive_group()
     packing.add_argument(
         "--pack",
-        type=int,
+        type=positive,
         metavar="T",
         help="put documents whole into bins of T tokens, so that sequences of T tokens "
         "cut none but those that are longer (default: documents stay in their order)",
@@ -191,7 +197,9 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="field of prompts; with --completion. A document is a prompt and its "
         "completion, and the column loss_mask is 0 on the prompt",
     )
-    write.add_argument("--completion", metavar="FIELD", help="field of completions")
+    write.add_argument(
+        "--completion", metavar="FIELD", help="field of completions; with --prompt"
+    )
     chats = write.add_mutually_exclusive_group()
     chats.add_argument(
         "--chat",
@@ -220,8 +228,8 @@ def _add_write_options(write: ArgumentParser) -> None:
         "--workers",
         type=positive,
         metavar="N",
-        help="write units in N processes (default: one for each usable core, "
-        f"{num_cores()} here, and each 64 MiB of inputs)",
+        help="write units in N processes (default: one for each 64 MiB of inputs, and "
+        f"at most one for each usable core, {num_cores()} here)",
     )
     runners.add_argument(
         "--ray",

@@ -29,8 +29,6 @@ def split(options: argparse.Namespace) -> int:
     move other documents.
     """
     share, salt = options.share, options.salt.encode()
-    if not 0 < share < 1:
-        raise ValueError(f"share must be between 0 and 1, got {share}")
     outputs: tuple[str, str] = options.kept, options.held_out
     # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
