@@ -99,8 +99,8 @@ class TrainConfig:
         model: A Flax NNX module, or a function that returns `(model, optimizer)`. The
             trainer moves a module to the mesh; after `run()` the module has the newest
             values. If `model` is a function, the trainer compiles it, and every device
-            creates only its own part of the arrays, so the model may exceed the memory
-            of a device.
+            creates only its own part of the arrays, so a model that is split may exceed
+            the memory of a device.
         optimizer: The `nnx.Optimizer` of `model`; omitted if `model` is a function. If
             its class has a method `averaged(model)` that returns parameters, held-out
             losses are those of these parameters. If it has `rate_at(step)`, the log
