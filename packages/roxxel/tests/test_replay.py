@@ -157,19 +157,32 @@ def test_the_report_says_what_was_trained_and_what_changed(found: Replay) -> Non
     assert branch.distance > 0
 
 
+@pytest.fixture(scope="module")
+def unread(project: Path, tmp_path_factory: pytest.TempPathFactory) -> Replay:
+    """Return the replay without a document that no step reads."""
+    out = tmp_path_factory.mktemp("unread")
+    return replay(project / "run", {"code": [UNREAD]}, step=30, out=out)
+
+
 def test_a_document_that_no_step_reads_changes_no_bit(
-    project: Path, tmp_path: Path
+    project: Path, unread: Replay, tmp_path: Path
 ) -> None:
-    without = {"code": [UNREAD]}
     with pytest.raises(RunFolderError, match=r"no step .* learns it.*--from STEP"):
-        replay(project / "run", without, out=tmp_path / "a")
+        replay(project / "run", {"code": [UNREAD]}, out=tmp_path)
 
-    found = replay(project / "run", without, step=30, out=tmp_path / "b")
+    [branch] = unread.branches
+    assert branch.state == unread.control.state
+    assert (branch.distance, unread.comparison.is_equal) == (0.0, True)
+    assert "0: equal bit for bit" in str(unread)
 
-    [branch] = found.branches
-    assert branch.state == found.control.state
-    assert (branch.distance, found.comparison.is_equal) == (0.0, True)
-    assert "0: equal bit for bit" in str(found)
+
+def test_the_loss_on_a_short_text_is_not_that_of_snippets(unread: Replay) -> None:
+    config = open_run(unread.control.folder).config
+    assert config is not None
+    [phase] = config.held_out["withdrawn"].schedule.phases
+
+    # 60 tokens: four windows that share their ends, about as long as those of the run.
+    assert (phase.steps, phase.batch_size, phase.seq_len) == (1, 4, 15)
 
 
 def test_the_text_that_is_left_out_has_the_tokenizer_of_the_run(found: Replay) -> None:

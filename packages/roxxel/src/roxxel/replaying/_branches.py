@@ -75,11 +75,12 @@ def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConf
     tail = place.total_steps - place.start
     trainer.setdefault("eval_every", max(1, tail // _NUM_EVALUATIONS))
     sets = {name or "held_out": each for name, each in config.held_out.items()}
+    is_whole = trainer.get("strict_sharding", False)  # A batch must fill the mesh.
     return replace(
         config,
         relative_to=str(config.folder.resolve()),
         trainer=trainer,
-        eval={**sets, **text.as_set(sets)} or None,
+        eval={**sets, **text.as_set(sets, is_whole=is_whole)} or None,
         changes=(),
     )
 
@@ -147,11 +148,19 @@ class WithdrawnText:
                 tokens_of(corpora, chosen), separator=None, dtype=first.dtype
             )
 
-    def as_set(self, others: Mapping[str, EvalConfig]) -> dict[str, EvalConfig]:
+    def as_set(
+        self, others: Mapping[str, EvalConfig], *, is_whole: bool
+    ) -> dict[str, EvalConfig]:
         """Return the held-out set by its name.
 
-        Its windows share their ends, so every token but the first is predicted, and are
-        as long as the run's own. A large set is evaluated on its first windows.
+        Its windows share their ends, so the tokens between them are predicted too, and
+        are about as long as the run's own: a short window would hide the context that
+        a text is learned from. At most one token for each window is left out, at the
+        end. A large set is evaluated on its first windows.
+
+        Args:
+            others: The run's own held-out sets, whose names are taken.
+            is_whole: Whether a batch has as many rows as one of the run.
         """
         if self.num_tokens < 2:
             return {}
@@ -159,10 +168,12 @@ class WithdrawnText:
         while name in others:
             name += "_"
         gaps, rows = self.num_tokens - 1, self.phase.batch_size
-        windows = -(-gaps // (self.phase.seq_len - 1))
+        windows = -(-gaps // max(1, self.phase.seq_len - 1))
         steps = -(-windows // rows)
+        if not is_whole:  # As few rows as hold the text.
+            rows = -(-windows // steps)
         # Whole batches of windows that are a little shorter; at least one token each.
-        rows = min(rows, gaps)
+        rows = min(rows, gaps // steps)
         length = gaps // (steps * rows) + 1
         phase = Phase(min(steps, _MOST_BATCHES), rows, length)
         schedule = Schedule(
