@@ -20,7 +20,8 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
 - `seed`: of the random choices.
 
 `GET /__stats__` returns the number of requests, of requests that change objects, and
-the bytes of objects that were sent since the last `PUT /__faults__`.
+the bytes of objects that were sent since the last `PUT /__faults__`. `open` is the
+number of other requests that the server still deals with.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Server:
         self.faults: dict[str, Any] = {}
         self.random = random.Random(0)
         self.num_requests = self.num_changes = self.num_bytes = 0
+        self.num_open = 0
         self.parts: dict[str, dict[int, bytes]] = {}
         self.late: list[tuple[Any, ...]] = []
 
@@ -80,8 +82,13 @@ class Server:
                     key.lower(): value.strip()
                     for key, _, value in (line.partition(":") for line in lines)
                 }
-                body = await _body(reader, headers)
-                if not await self._answer(writer, method, target, headers, body):
+                self.num_open += 1
+                try:
+                    body = await _body(reader, headers)
+                    stays = await self._answer(writer, method, target, headers, body)
+                finally:
+                    self.num_open -= 1
+                if not stays:
                     return
         finally:
             writer.close()
@@ -137,6 +144,7 @@ class Server:
             "requests": self.num_requests,
             "changes": self.num_changes,
             "bytes": self.num_bytes,
+            "open": self.num_open - 1,  # Without this request.
         }
         return json.dumps(stats).encode()
 
