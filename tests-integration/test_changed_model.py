@@ -57,8 +57,10 @@ def loss_fn(model: Any, batch: jax.Array) -> jax.Array:
     ).mean()
 
 
-def optimizer_of(model: nnx.Module) -> nnx.Optimizer[Any]:
-    return nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+def optimizer_of(
+    model: nnx.Module, tx: optax.GradientTransformation | None = None
+) -> nnx.Optimizer[Any]:
+    return nnx.Optimizer(model, tx or optax.adam(1e-2), wrt=nnx.Param)
 
 
 def curriculum_of(data: Path, steps: int) -> Curriculum:
@@ -70,11 +72,12 @@ def trainer(
     save_path: Path | None,
     model: Model,
     steps: int = 2 * STEPS,
+    tx: optax.GradientTransformation | None = None,
     **options: Any,
 ) -> Trainer:
     return Trainer(
         model,
-        optimizer_of(model),
+        optimizer_of(model, tx),
         curriculum_of(data, steps),
         loss_fn,
         save_path,
@@ -165,6 +168,34 @@ def test_lost_layer_is_refused_and_the_run_stays_whole(data: Path, run: Path) ->
     assert "another save_path" in message
     assert len(message.splitlines()) == 1
     assert contents(run) == before
+
+
+@pytest.mark.parametrize(
+    "tx",
+    [optax.sgd(1e-2), optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))],
+    ids=["another", "one place further"],
+)
+def test_lost_moments_are_refused_and_the_run_stays_whole(
+    data: Path, run: Path, tx: optax.GradientTransformation
+) -> None:
+    before = contents(run)
+
+    with pytest.raises(CheckpointMismatchError) as refused:
+        trainer(data, run, Model(), tx=tx)
+
+    message = str(refused.value)
+    assert "checkpoints/4: 14 leaves have no place" in message
+    assert "optimizer/opt_state/0/mu/blocks/0/bias" in message
+    assert "init_from=" in message
+    assert contents(run) == before
+
+
+def test_a_rate_may_become_a_schedule_and_a_constant_again(
+    data: Path, run: Path
+) -> None:
+    for steps, rate in [(STEPS + 1, lambda _: 1e-2), (STEPS + 2, 1e-2)]:
+        done = trainer(data, run, Model(), steps, tx=optax.adam(rate)).run()
+        assert done.step == steps
 
 
 def test_lost_layer_is_dropped_from_the_weights_that_a_run_begins_with(

@@ -421,7 +421,8 @@ class Checkpointer:
         Args:
             step: The step; None for the newest sound checkpoint.
             must_fit: Raise the error of `restore` if the checkpoint does not fit the
-                live objects, and one if the model lacks weights of the checkpoint.
+                live objects, and one if they have no place for floats of the
+                checkpoint: weights, moments, averages.
 
         Returns:
             None if the folder holds no checkpoint.

@@ -214,23 +214,20 @@ def check_restorable(report: RestoreReport, location: str, options: Options) -> 
         )
 
 
-def check_keeps_weights(
+def check_keeps_learned(
     report: RestoreReport, location: str, saved: Mapping[str, LeafSpec]
 ) -> None:
-    """Raise a CheckpointMismatchError if the live model lacks weights of a checkpoint.
+    """Raise a CheckpointMismatchError if live objects lack floats of a checkpoint.
 
-    Random keys and counters may go; what was learned may not.
+    Weights, moments and averages were learned, so they may not go. Random keys and
+    counters may, such as that of a schedule which becomes a constant.
     """
-    lost = [
-        name
-        for name in report.dropped
-        if name.startswith("model/") and saved[name].is_float
-    ]
+    lost = [name for name in report.dropped if saved[name].is_float]
     if lost:
         raise CheckpointMismatchError(
-            f"{location}: {_number_of(lost)} no place in this model "
+            f"{location}: {_number_of(lost)} no place in this model and optimizer "
             f"({_listed(lost, 1)}), so what was learned would be lost",
-            "build the model that was saved",
+            "build the model and the optimizer that were saved",
         )
 
 

@@ -27,7 +27,7 @@ from roxxel_ckpt._place.description import (
 from roxxel_ckpt._restore.compare import (
     Options,
     check_form,
-    check_keeps_weights,
+    check_keeps_learned,
     check_loadable,
     check_restorable,
     plan_restore,
@@ -89,7 +89,7 @@ class Candidate:
     def check_continues(self) -> None:
         """Raise a CheckpointMismatchError unless the live state can go on from it."""
         self.check_fits(Options())
-        check_keeps_weights(self.report, self.step.location, self.saved)
+        check_keeps_learned(self.report, self.step.location, self.saved)
 
 
 class Restorer:

@@ -509,7 +509,8 @@ class RunState:
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
                 error.reason,
-                "make the model with the saved sizes, or give another save_path",
+                "make the model and the optimizer that were saved, or give another "
+                "save_path, with init_from= this run to take its weights alone",
             ) from error
 
     @property

@@ -134,9 +134,9 @@ def _naming_changes(config: RunConfig) -> Generator[None]:
             for key, (old, new) in config_differences([before, now])
             if key.partition(".")[0] in {"model", "model_args"}
         ]
-        remedy = "make the model with the saved sizes again: its code has changed"
+        remedy = "make the model and the optimizer as before: their code has changed"
         if changed:
-            remedy = f"put the sizes of the model back ({'; '.join(changed)})"
+            remedy = f"put the config of the model back ({'; '.join(changed)})"
         raise ConfigError(
             f"{config.file}: {error.reason}; {remedy}, or give another save_path"
         ) from error
