@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from roxxel_store.client import Bucket
 
     from roxxel_ckpt._integrity import FileDigest
-    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
@@ -178,7 +177,7 @@ class BucketFolder:
     )
 
     def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
-        self.described: dict[Step, Description] = {}
+        self.described: dict[Step, Any] = {}
         self._url, self._timeout_s = url, timeout_s
         self._is_aside = url.endswith(f"/{ABANDONED}")
         # The manifest of the folder also lists the steps that are set aside.

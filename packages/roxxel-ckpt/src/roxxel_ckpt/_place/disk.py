@@ -21,7 +21,7 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.files import (
     matches_in,
@@ -48,7 +48,6 @@ from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError, br
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
-    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
@@ -132,7 +131,7 @@ class LocalFolder:
     )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.described: dict[Step, Description] = {}
+        self.described: dict[Step, Any] = {}
         self._given = absolute(Path(path))
         self._is_aside = self._given.name == ABANDONED
         self._held = HeldFolder(self._given)

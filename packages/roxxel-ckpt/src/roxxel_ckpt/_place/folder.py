@@ -6,7 +6,7 @@ The folder is on a disk (`roxxel_ckpt._place.disk`) or in a bucket
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roxxel_store import roxxel_command
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_ckpt._integrity import LocalFiles
-    from roxxel_ckpt._place.description import Description
     from roxxel_ckpt.contents import Files
 
 
@@ -75,7 +74,7 @@ class Folder(Protocol):
     staging_remedy: str
     # The sound descriptions that `descriptions` read last: a save needs those of all
     # steps, and would read and parse one file more for each step that was kept.
-    described: dict[Step, Description]
+    described: dict[Step, Any]
 
     def __str__(self) -> str:
         """Return the path or URL of the folder."""
