@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 
 from .golden_states import Model, on_one_device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
 GOLDEN = Path(__file__).with_name("golden")
@@ -105,15 +100,6 @@ SECOND_SAYS = [
     NOT_SHARED.format(1),
     DAMAGED_TREE,
 ]
-
-
-@pytest.fixture
-def port() -> Iterator[int]:
-    """A port for the processes; no other program is given it, but JAX can bind it."""
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
 
 
 def on_two_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:

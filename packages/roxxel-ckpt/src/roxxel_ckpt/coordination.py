@@ -3,7 +3,9 @@
 The processes exchange short JSON values and run no collectives on their devices: a
 collective blocks until every process joins, so it blocks forever if a process has
 failed. A call to the service has a deadline and works in any thread. Through a
-`Channel`, every process sends a report, and process 0 decides from all reports.
+`Channel`, every process sends a report, and process 0 decides from all reports. A
+program that ends says so in every channel, so that no other process waits for it. A
+program that is killed says nothing: JAX ends the others when its heartbeat is missing.
 
 JAX has no public API for this service; only this module uses the private API.
 `roxxel_train` uses this module; user programs need not.
@@ -11,8 +13,13 @@ JAX has no public API for this service; only this module uses the private API.
 
 from __future__ import annotations
 
+import atexit
 import json
+import sys
+import threading
 import time
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +36,9 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# While process 0 waits for a report, it looks this often whether a program has ended.
+_LOOK_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -136,9 +146,13 @@ class Channel:
 
     def __init__(self, name: str) -> None:
         self._prefix = f"roxxel/{name}/"
+        # The turn to which this process has contributed nothing yet.
         self._turn = 0
+        self._ended: str | None = None
         # Turns count agreements. This is the first turn whose values still exist.
         self._first_kept = 0
+        _channels.add(self)
+        at_exit(_leave)
 
     def agree(
         self,
@@ -151,7 +165,8 @@ class Channel:
 
         An error in one process is raised on every process. On the other processes, a
         CheckpointError keeps its class, and any other error becomes an
-        OtherProcessError.
+        OtherProcessError. If the program of a process ends instead, the others raise an
+        OtherProcessError at once, now and in every later agreement.
 
         Args:
             call: Name of the agreement, also in errors; the same on every process.
@@ -162,11 +177,14 @@ class Channel:
         Raises:
             CheckpointTimeoutError: A process did not report in time; raised on all.
             CheckpointError: Another process failed, or makes a different call.
+            OtherProcessError: The program of another process has ended.
         """
         service = _service()
         if service is None:
             return decide([report()])
-        turn, self._turn = self._turn, self._turn + 1
+        if self._ended is not None:
+            raise OtherProcessError(f"{call}: {self._ended}")
+        turn = self._turn
         failure: Exception | None = None
         message: dict[str, Any] = {"call": call}
         try:
@@ -176,25 +194,22 @@ class Channel:
             message["error"] = [type(error).__name__, brief(error)]
         keys = self._keys(turn)
         if service.process_index == 0:
-            try:
-                messages = _gather(service, keys, message, timeout_s)
-            except CheckpointTimeoutError as late:
-                failure = failure or late
-                answer = {"error": ["CheckpointTimeoutError", str(late)]}
-                service.set(f"{keys}answer", answer)
-            else:
-                answer, failed = _decide(messages, decide)
-                failure = failure or failed
-                self._publish(service, turn, answer)
+            answer, failed = self._answer(service, turn, message, decide, timeout_s)
+            failure = failure or failed
+            self._turn += 1
         else:
             service.set(f"{keys}{service.process_index}", message)
+            self._turn += 1
             try:
                 # Process 0 may itself wait `timeout_s` for the slowest process.
                 answer = service.get(f"{keys}answer", 2 * timeout_s)
             except TimeoutError as error:
                 raise (failure or _late("process 0", call, timeout_s)) from error
+        self._ended = answer.get("ended")
         if failure is not None:
             raise failure
+        if self._ended is not None:
+            raise OtherProcessError(f"{call}: {self._ended}")
         if "error" in answer:
             kind, text = answer["error"]
             raise _error_class(kind)(text)
@@ -216,6 +231,7 @@ class Channel:
         Returns:
             The decision, or None if process 0 has not decided yet.
         """
+        _channels.discard(self)  # `poll` waits for nobody, so it needs no release
         service = _service()
         if service is None:
             own = report(False)
@@ -235,14 +251,45 @@ class Channel:
             self._publish(service, turn, decide(values))
         return None
 
+    def leave(self, service: CoordinationService, how: str) -> None:
+        """Release the processes that wait for this one, whose program ends.
+
+        `how` says how it ends. What this process has contributed already, counts.
+        """
+        keys = self._keys(self._turn)
+        message = {"ended": how}
+        service.set(f"{keys}{service.process_index}", message)
+        service.set(f"{keys}answer", message)
+
     def close(self) -> None:
         """Delete the channel's values; no process may use the channel afterwards."""
+        _channels.discard(self)
         service = _service()
         if service is not None and service.process_index == 0:
             service.delete(self._prefix)
 
     def _keys(self, turn: int) -> str:
         return f"{self._prefix}{turn}/"
+
+    def _answer(
+        self,
+        service: CoordinationService,
+        turn: int,
+        own: dict[str, Any],
+        decide: Callable[[list[Any]], Any],
+        timeout_s: float,
+    ) -> tuple[dict[str, Any], Exception | None]:
+        """Publish the answer to all processes; return it and process 0's error."""
+        keys = self._keys(turn)
+        try:
+            messages = _gather(service, keys, own, timeout_s)
+        except CheckpointTimeoutError as late:
+            answer = {"error": ["CheckpointTimeoutError", str(late)]}
+            service.set(f"{keys}answer", answer)
+            return answer, late
+        answer, failed = _decide(messages, decide)
+        self._publish(service, turn, answer)
+        return answer, failed
 
     def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
         """Publish an answer after every process has reported in this turn."""
@@ -252,6 +299,11 @@ class Channel:
         for earlier in range(self._first_kept, turn):
             service.delete(self._keys(earlier))
         self._first_kept = turn
+
+
+_channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+_exit_lock = threading.Lock()
+_at_exit: set[Callable[[], None]] = set()
 
 
 def coordination_service() -> CoordinationService | None:
@@ -294,6 +346,19 @@ def process_count() -> int:
     return 1 if service is None else service.process_count
 
 
+def at_exit(act: Callable[[], None]) -> None:
+    """Call a function once when the program ends, while threads can still start.
+
+    Hooks of `atexit` run later, JAX's shutdown among them. Of several functions, the
+    one that was given first runs last.
+    """
+    register = getattr(threading, "_register_atexit", atexit.register)
+    with _exit_lock:
+        if act not in _at_exit:
+            _at_exit.add(act)
+            register(act)
+
+
 def _service() -> CoordinationService | None:
     """Return the service, or None in a program of one process."""
     service = coordination_service()
@@ -315,10 +380,17 @@ def _gather(
     """
     deadline, messages = time.monotonic() + timeout_s, [own]
     for process in range(1, service.process_count):
-        try:
-            message = service.get(f"{keys}{process}", deadline - time.monotonic())
-        except TimeoutError as error:
-            raise _late(f"process {process}", own["call"], timeout_s) from error
+        message = None
+        while message is None:
+            left_s = deadline - time.monotonic()
+            try:
+                message = service.get(f"{keys}{process}", min(left_s, _LOOK_S))
+            except TimeoutError as error:
+                # If a program has ended, it has answered in the place of process 0.
+                message = service.entries(keys).get("answer")
+                if message is None and left_s <= _LOOK_S:
+                    late = _late(f"process {process}", own["call"], timeout_s)
+                    raise late from error
         messages.append(message)
     return messages
 
@@ -328,6 +400,9 @@ def _decide(
 ) -> tuple[dict[str, Any], Exception | None]:
     """Return the answer to all processes, and the error to raise on process 0."""
     own = messages[0]
+    ended = next((message for message in messages if "ended" in message), None)
+    if ended is not None:
+        return ended, None
     for process, message in enumerate(messages):
         if message["call"] != own["call"]:
             text = (
@@ -360,6 +435,23 @@ def _error_class(name: str) -> type[CheckpointError]:
     if isinstance(found, type) and issubclass(found, CheckpointError):
         return found
     return OtherProcessError
+
+
+def _leave() -> None:
+    """Release the other processes, before JAX waits for them as it shuts down."""
+    service = coordination_service()
+    if service is None or service.process_count == 1:
+        return
+    # Python keeps the exception that ended the program.
+    error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
+    why = "" if error is None else f" ({brief(error)})"
+    how = (
+        f"the program of process {service.process_index} has ended{why} while this "
+        "process waits for it; read its output"
+    )
+    for channel in list(_channels):
+        with suppress(Exception):  # the service may have ended before
+            channel.leave(service, how)
 
 
 def _milliseconds(seconds: float) -> int:

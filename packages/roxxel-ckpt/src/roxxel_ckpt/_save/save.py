@@ -9,7 +9,6 @@ the step, with the pieces of the run's files that `files` returns.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import dataclasses
 import importlib
@@ -31,7 +30,12 @@ from roxxel_ckpt._names import ABANDONED, STATE, listed
 from roxxel_ckpt._place.description import descriptions
 from roxxel_ckpt._place.folder import how_to_bring_back
 from roxxel_ckpt._place.opening import aside_of
-from roxxel_ckpt.coordination import Channel, process_count, process_index
+from roxxel_ckpt.coordination import (
+    Channel,
+    at_exit,
+    process_count,
+    process_index,
+)
 from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointTimeoutError,
@@ -49,8 +53,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("roxxel_ckpt")
 _in_flight: set[Save] = set()
-_exit_hook_lock = threading.Lock()
-_has_exit_hook = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +203,10 @@ class Save:
         the save ends, it closes `held`, which releases the folder's lock.
         """
         self._started_at, self._held = started_at, held
-        _install_exit_hook()
+        # `concurrent.futures`, which Orbax uses, registers a hook when it is imported,
+        # and refuses work after this hook has run.
+        importlib.import_module("concurrent.futures.thread")
+        at_exit(_finish_at_exit)
         _in_flight.add(self)
         # The thread also copies the arrays, because Orbax starts an event loop and the
         # main thread of a notebook already runs one. The thread is a daemon so that a
@@ -365,24 +370,8 @@ def _remedy(folder: Folder, error: BaseException) -> str:
     return f"; {folder.staging_remedy}" if is_of_disk else ""
 
 
-def _install_exit_hook() -> None:
-    """Finish saves in flight when the program ends without `close()`.
-
-    `atexit` hooks run too late: by then `concurrent.futures`, which Orbax uses, refuses
-    new work. Hooks of `threading` run earlier, in reverse order of registration, so
-    `concurrent.futures` must register its own first: it does when it is imported.
-    """
-    importlib.import_module("concurrent.futures.thread")
-    global _has_exit_hook  # noqa: PLW0603 - one hook for the process
-    with _exit_hook_lock:
-        if _has_exit_hook:
-            return
-        _has_exit_hook = True
-        register = getattr(threading, "_register_atexit", atexit.register)
-        register(_finish_at_exit)
-
-
 def _finish_at_exit() -> None:
+    """Finish saves in flight when the program ends without `close()`."""
     for save in sorted(_in_flight, key=lambda save: save.step):
         try:
             save.wait()

@@ -37,6 +37,7 @@ from roxxel_ckpt.coordination import (
     has_devices,
     is_finding_devices,
 )
+from roxxel_ckpt.errors import OtherProcessError
 
 from roxxel_train._together.links import Links
 from roxxel_train._together.texts import brief, named, print_error, stacks
@@ -497,6 +498,8 @@ def _during(step: int, pause: str | None) -> str:
 
 def _is_echo(error: BaseException) -> bool:
     """Return whether the end of another process may have caused an error."""
+    if isinstance(error, OtherProcessError):
+        return True
     if isinstance(error, jax.errors.JaxRuntimeError):
         return "RESOURCE_EXHAUSTED" not in str(error)
     # JAX raises errors of Gloo as ValueError.
