@@ -218,7 +218,11 @@ def test_what_changes_during_a_sweep_ends_it_before_the_next_run(
     with pytest.raises(ConfigError, match=rf"{named}.* changed while the sweep ran"):
         sweep(path, say=change)
 
-    assert "2 runs, of which 0 are finished" in sweep_lines(path)
+    lines = sweep_lines(path)
+    assert "2 runs, of which 0 are finished" in lines
+    [note] = [line for line in lines if "delete" in line]
+    assert f"{path.parent / 'sweep' / 'runs'} holds 2 runs more" in note
+    assert len([*(path.parent / "sweep" / "runs").glob("*.toml")]) == 4
 
 
 def sweep_lines(path: Path) -> list[str]:

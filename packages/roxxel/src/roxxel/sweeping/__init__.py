@@ -26,7 +26,14 @@ from roxxel.sweeping._result import (
     page,
     write,
 )
-from roxxel.sweeping._runs import SweepRun, SweepRuns, begun, check_unchanged, runs_of
+from roxxel.sweeping._runs import (
+    SweepRun,
+    SweepRuns,
+    begun,
+    check_unchanged,
+    of_earlier_files,
+    runs_of,
+)
 from roxxel.sweeping._table import Row, Table, is_finished, read_table
 from roxxel.sweeping.laws import Fit, fit_law
 from roxxel.trained import train, write_configs
@@ -90,7 +97,8 @@ def sweep(
     say(f"{len(chosen)} runs, of which {len(chosen) - len(to_train)} are finished")
     # Of a source that cannot match, the figures differ from blend to blend.
     notes = {note.partition(":")[0]: note for run in chosen for note in run.notes}
-    for note in (*forewarnings(config, runs), *notes.values()):
+    earlier = of_earlier_files(config, runs)
+    for note in (*forewarnings(config, runs), *notes.values(), *earlier):
         say(f"note: {note}")
     barrier("sweep: every process has read what was there")
     new = [run.config for run in to_train if begun(run.config) is run.config]

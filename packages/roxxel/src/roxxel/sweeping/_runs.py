@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -30,6 +31,8 @@ from roxxel.config import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from roxxel_curriculum import Curriculum, Plan
 
     from roxxel.config import Blend, RunConfig, SweepConfig
@@ -45,6 +48,8 @@ _NO_RESULT = (
 """Settings of the trainer that change no loss."""
 
 _SHORT = 12
+_KEY = re.compile(f"[0-9a-f]{{{_SHORT}}}")
+_MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,25 @@ def check_unchanged(sweep: SweepConfig, runs: SweepRuns) -> None:
             f"{sweep.file}: {' and '.join(changed)} changed while the sweep ran, so "
             "further runs could not be compared with the finished ones; repeat the "
             "command, which trains every blend with what is there now"
+        )
+
+
+def of_earlier_files(sweep: SweepConfig, runs: SweepRuns) -> Iterator[str]:
+    """Yield a note if there are runs of other settings, data or code than now.
+
+    They stay: whoever puts the settings back finds them finished.
+    """
+    folder = sweep.folder / _RUNS
+    found = {each.stem for each in folder.glob("*.toml") if _KEY.fullmatch(each.stem)}
+    names = sorted(found - {run.key for run in runs.runs})
+    if names:
+        shown = ", ".join(names[:_MOST_SHOWN])
+        more = len(names) - _MOST_SHOWN
+        yield (
+            f"{folder} holds {len(names)} run{'s' * (len(names) > 1)} more, of other "
+            f"blends, data or code than now ({shown}"
+            f"{f' and {more} more' if more > 0 else ''}); delete them unless you go "
+            "back to those"
         )
 
 
