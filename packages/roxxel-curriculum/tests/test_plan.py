@@ -470,3 +470,19 @@ def test_twenty_sources_ten_phases_and_ten_to_the_thirteenth_tokens_are_planned(
         10**6 * 512 * (1025 + 512 * number) for number in range(10)
     )
     assert sum(source.tokens for source in plan.sources) == plan.total_tokens
+
+
+def test_diff_names_a_source_that_runs_out_later_in_the_same_step() -> None:
+    web, code = PositionReader(9_000, "web"), PositionReader(100, "code")
+    phases = [Phase(3, 40, 10, {"self": 1, "code": 1})]  # 10 samples of `code` an epoch
+    once, twice = (
+        Curriculum(web, phases, {"code": code}, policies={"code": epochs})
+        for epochs in (1, 2)
+    )
+
+    diff = once.plan().diff(twice.plan())
+
+    changed = once.sampler(0).batch(0) != twice.sampler(0).batch(0)
+    assert changed.any()
+    assert diff.step == 0
+    assert any("10" in change and "20" in change for change in diff.changes)

@@ -314,23 +314,34 @@ def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Ch
                     f"source {source.name!r} has {words} left when phase {number} "
                     "begins",
                 )
-        was, now = _exhausted_steps(old), _exhausted_steps(new)
+        was, now = _ends(old), _ends(new)
         for name in sorted(was.keys() & now.keys()):
-            if was[name] != now[name]:
-                steps = [step for step in (was[name], now[name]) if step is not None]
+            (step, given), (new_step, new_given) = was[name], now[name]
+            steps = [each for each in (step, new_step) if each is not None]
+            if step != new_step:
                 yield _Change(
                     min(steps),
-                    f"source {name!r} runs out in {_step(now[name])} of "
-                    f"phase {number} instead of {_step(was[name])}",
+                    f"source {name!r} runs out in {_step(new_step)} of "
+                    f"phase {number} instead of {_step(step)}",
+                )
+            elif steps and given != new_given:
+                yield _Change(
+                    min(steps),
+                    f"source {name!r} runs out after {new_given:,} samples of phase "
+                    f"{number} instead of {given:,}, both in {_step(step)}",
                 )
 
 
-def _exhausted_steps(parts: list[PhasePlan]) -> dict[str, int | None]:
-    """Return, for each source, the step of a phase in which it runs out, or None."""
-    found: dict[str, int | None] = {}
+def _ends(parts: list[PhasePlan]) -> dict[str, tuple[int | None, int]]:
+    """Return, for each source, where it runs out in a phase, and its samples there.
+
+    The first number is the step in which the source runs out, or None.
+    """
+    found: dict[str, tuple[int | None, int]] = {}
     for source in (source for part in parts for source in part.sources):
-        if found.get(source.name) is None:
-            found[source.name] = source.exhausted_step
+        step, given = found.get(source.name, (None, 0))
+        step = source.exhausted_step if step is None else step
+        found[source.name] = step, given + source.samples + source.skipped
     return found
 
 
