@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from matplotlib import image
+from roxxel_train import TIMING_FIELDS
 from roxxel_train.config import TrainConfig
 
 from .conftest import PROGRAMS, QUICK_COMPILATION, environment
@@ -235,6 +236,14 @@ def test_reference_is_made_from_the_code() -> None:
     assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]
     assert "| `3` | a check found damage or a difference |" in pages["exit-codes"]
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
+
+
+def test_table_of_the_log_has_every_field_of_a_row() -> None:
+    page = (ROOT / "packages/roxxel-train/README.md").read_text("utf-8")
+    table = page.partition("## What you find")[2].partition("**Loss by source.**")[0]
+
+    assert not [name for name in TIMING_FIELDS if f"`{name}`" not in table]
+    assert not [name for name in ("grad_norm", "digest") if f"`{name}`" not in table]
 
 
 def test_a_reader_without_the_site_prints_the_reference(
