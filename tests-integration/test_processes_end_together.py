@@ -50,10 +50,12 @@ def train(
     *arguments: str,
     count: int = 2,
     standing: int | None = None,
+    continues: bool = False,
 ) -> Ended:
     """Train in several processes and wait until all have ended.
 
-    The process `standing` stops itself, and is killed after the others have ended.
+    The process `standing` stops itself. After the others have ended, it is killed, or
+    continues.
     """
     command = [sys.executable, str(PROGRAMS / "ending.py"), str(data), str(run)]
     shared = {
@@ -77,7 +79,9 @@ def train(
             if index != standing:
                 process.wait(GUARD_S)
         if standing is not None:
-            processes[standing].kill()
+            processes[standing].send_signal(
+                signal.SIGCONT if continues else signal.SIGKILL
+            )
         codes = [process.wait(GUARD_S) for process in processes]
     finally:
         for process in processes:
@@ -312,6 +316,23 @@ def test_process_that_stands_is_named_in_every_log_within_the_limit(
         )
         assert found is not None
         assert int(found[1]) < 10
+
+
+@pytest.mark.parametrize("standing", [0, 1])
+def test_process_that_continues_after_the_others_have_ended_blames_itself(
+    data: Path, tmp_path: Path, compilation_cache: Path, standing: int
+) -> None:
+    ended = train(
+        data,
+        tmp_path / "run",
+        compilation_cache,
+        f"stand@30:{standing}",
+        standing=standing,
+        continues=True,
+    )
+
+    assert ended.codes[1 - standing] == 1
+    assert f"process {1 - standing} failed" not in ended.texts[standing] + ended.log
 
 
 def test_process_that_holds_the_interpreter_lock_for_a_while_does_not_stand(

@@ -154,6 +154,7 @@ class Watcher:
         # Only the watching thread writes these fields, until a request gets no answer.
         self._links: Links | None = None
         self._num_ticks = 0
+        self._stood_s = self._woke_at_s = 0.0
         self._is_asking = False
         self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
         self._dead: dict[int, str] = {}
@@ -267,9 +268,12 @@ class Watcher:
                 self._connect(links)
                 began = time.monotonic()
                 self._dead |= links.wait(_TICK_S)
+                woke_at_s = time.monotonic()
+                if woke_at_s - began > _QUIET_S + _STILL_S:
+                    self._stood_s, self._woke_at_s = woke_at_s - began, woke_at_s
                 # Count at most one tick: the time in which this process itself was
                 # suspended must not count as silence of its neighbour.
-                waited_s = min(time.monotonic() - began, _TICK_S)
+                waited_s = min(woke_at_s - began, _TICK_S)
             except Exception as error:  # noqa: BLE001 - ends the program
                 # When the program shuts JAX down, the service ends before the client.
                 if self._closed.wait(2 * _TICK_S) or not self._has_service():
@@ -339,6 +343,12 @@ class Watcher:
             return
         for process, how in sorted({**self._stopped, **self._dead}.items()):
             if process not in self._left and (self._num_needs or not self._has_run):
+                if self._has_stood():
+                    self.end(
+                        f"process {self.index} failed: it was stopped for "
+                        f"{self._stood_s:.0f} s, and process {process} has ended "
+                        "meanwhile"
+                    )
                 why = "" if process in self._dead else f"; {_STOPPED}"
                 during = self._during(process)
                 self.end(f"process {process} failed: {how}{during}{why}")
@@ -349,6 +359,14 @@ class Watcher:
                     f"process {process} failed: its program ended while other "
                     f"processes wait for it; read the output of process {process}"
                 )
+
+    def _has_stood(self) -> bool:
+        """Return whether this process has just continued after it was stopped.
+
+        The other processes have ended without it, which must not count as their
+        failure. Perhaps the run has begun again, and writes the log.
+        """
+        return self._stood_s > 0 and time.monotonic() - self._woke_at_s < _QUIET_S
 
     def _during(self, process: int) -> str:
         """Return the last activity of a process, to end a sentence; may be empty."""
@@ -434,7 +452,8 @@ class Watcher:
         # The log may not be open yet, or may have failed.
         with suppress(Exception):
             if self._report is not None:
-                is_for_first = self.index != 0 and 0 in self._dead
+                has_lost_first = self.index != 0 and 0 in self._dead
+                is_for_first = has_lost_first and not self._has_stood()
                 self._report(text, for_first=is_for_first)
 
 
