@@ -187,4 +187,4 @@ def test_a_process_that_fails_alone_does_not_keep_the_others_waiting(
     out, err = capfd.readouterr()
     assert "gone.json: there is no such file" in out + err
     assert f"process {failing} failed: its program ended while other" in out + err
-    assert time.monotonic() - began_s < 60  # the barrier itself waits for 300 s
+    assert time.monotonic() - began_s < 240  # the barrier itself waits for 300 s
