@@ -246,7 +246,7 @@ def test_a_save_whose_thread_cannot_start_fails_and_blocks_no_later_save(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    with checkpointer(tmp_path, timeout=5) as saving:
+    with checkpointer(tmp_path, timeout=60) as saving:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fail)
             with pytest.raises(
