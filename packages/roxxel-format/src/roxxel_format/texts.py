@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from roxxel_store.client import bucket_of
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, located
 
 from roxxel_format._spec.tables import as_table
 from roxxel_format._write.byte_tokenizer import (
@@ -17,7 +21,7 @@ from roxxel_format._write.byte_tokenizer import (
 from roxxel_format._write.tokenizers import definition_of, encoded_ids, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from roxxel_format._spec.dtypes import Tokens
 
@@ -106,15 +110,41 @@ def text_codec(
     if recorded == load(of_bytes).identity:
         return _codec_of(of_bytes, recorded)
     name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
-    beside = Path(corpus.paths[0]).parent / name
+    folder, slash, _ = corpus.paths[0].rpartition("/")
+    beside = f"{folder}{slash}{name}"
     try:
-        return _codec_of(str(beside) if beside.is_file() else name, recorded)
+        with _on_disk(beside) as path:
+            return _codec_of(path or name, recorded)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{name}: the corpus records this name of its tokenizer, but the file is "
-            f"neither in the shards' folder {beside.parent} nor in the working folder; "
-            "copy it beside the shards"
+            f"neither {beside} nor in the working folder; copy it beside the shards"
         ) from error
+
+
+@contextlib.contextmanager
+def _on_disk(file: str) -> Generator[str | None]:
+    """Yield a path of a tokenizer's file, copied if it is in a bucket; None if absent.
+
+    A name without an ending is one of the hub: no bucket is asked for it, which might
+    refuse to say that the object is absent.
+    """
+    place = located(file)
+    if isinstance(place, Path):
+        yield file if place.is_file() else None
+        return
+    bucket, name = bucket_of(place, DEFAULT_TIMEOUT_S)
+    try:
+        content = bucket.read(name) if name.endswith(".json") else None
+    except FileNotFoundError:
+        content = None
+    if content is None:
+        yield None
+        return
+    with TemporaryDirectory(prefix="roxxel-") as folder:
+        copy = Path(folder, name)
+        copy.write_bytes(content)
+        yield str(copy)
 
 
 def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:
