@@ -220,3 +220,14 @@ def test_a_damaged_shard_without_a_manifest_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ShardError, match=r"c_00000\.rox: "):
         Roxxel(tmp_path / "c_*.rox").num_tokens  # noqa: B018 - opens the corpus
+
+
+def test_a_pattern_over_two_corpora_names_them_and_not_adopt(tmp_path: Path) -> None:
+    for name in ("c_*.rox", "c_valid_*.rox"):
+        Roxxel(tmp_path / name).write([[1]], dtype="uint8", separator=None)
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel(tmp_path / "c*.rox").num_tokens  # noqa: B018 - opens the corpus
+
+    assert "c_*.rox and 1 more; open a corpus by its own pattern" in str(caught.value)
+    assert "adopt" not in str(caught.value)

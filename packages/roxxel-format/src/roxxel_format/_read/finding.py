@@ -14,6 +14,7 @@ from roxxel_format._store.corpus_name import (
     corpus_name,
     is_folder,
     matching_files,
+    owners_of,
 )
 from roxxel_format.errors import ShardError
 
@@ -60,7 +61,14 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
             f"{filepath}: has no manifest, and {whole[0]} is a corpus of one file; "
             "open this file, or pass a list of the files to read them as one corpus"
         )
-    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    owners = owners_of(found)
+    if owners:
+        # To adopt these files would join corpora, such as training and held-out text.
+        return ShardError(
+            f"{filepath}: has no manifest, and {found[0]} belongs to the corpus "
+            f"{owners[0]}{_and_more(owners)}; open a corpus by its own pattern"
+        )
+    more = _and_more(found)
     where = filepath if is_pattern(filepath) else f"{filepath.rstrip('/')}/"
     command = roxxel_command(f'format adopt "{where}"')
     return ShardError(
@@ -68,6 +76,10 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
         f"all of it; run `{command}`, which verifies them and "
         "writes one, or pass a list of the files to read"
     )
+
+
+def _and_more(items: list[str]) -> str:
+    return f" and {len(items) - 1:,} more" if len(items) > 1 else ""
 
 
 def is_whole(path: str) -> bool:
