@@ -438,6 +438,16 @@ def test_other_write_that_loses_is_an_error(exist: str, tmp_path: Path) -> None:
     assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
 
 
+@pytest.mark.parametrize("name", [".hidden", "a\nb", "a\tb", "a\\b", "a:b", "a\x7f"])
+def test_a_name_that_no_manifest_can_list_is_refused_before_the_write(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="cannot list such names"):
+        Roxxel(tmp_path / f"{name}_*.rox").write([[1]], dtype="uint8")
+
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_replace_that_a_compaction_precedes_is_committed(tmp_path: Path) -> None:
     def nested() -> Iterator[object]:
         yield [1]

@@ -29,6 +29,7 @@ from roxxel_format._store.corpus_name import (
 )
 from roxxel_format._write.commit import (
     Committed,
+    check_listable,
     commit,
     manifest_of,
     remove_idle_locks,
@@ -60,6 +61,7 @@ def adopt(
             f"{name.single}: is one file, which needs no manifest; pass a folder, or a "
             'pattern such as "wiki_*.rox"'
         )
+    check_listable(name, name.pattern)
     if name.manifest.exists():
         raise FileExistsError(
             f"{name.manifest}: the corpus has a manifest; open it, remove what "

@@ -36,6 +36,7 @@ from roxxel_format._spec.manifest import (
     Manifest,
     Version,
     bins_of,
+    is_file_name,
     parse_manifest,
 )
 from roxxel_format._spec.records import PLAN
@@ -114,6 +115,15 @@ def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
             return False
         replace_file(path, data)
     return True
+
+
+def check_listable(name: CorpusName, given: str) -> None:
+    """Raise ValueError if no reader would accept a manifest that lists the shards."""
+    if name.manifest is not None and not is_file_name(name.shard(0).name):
+        raise ValueError(
+            f"{given!r}: the manifest cannot list such names; use no dot at the "
+            "beginning, and no backslash, colon or control character"
+        )
 
 
 def withdraw(name: CorpusName) -> None:

@@ -37,6 +37,7 @@ from roxxel_format._write.commit import (
     BEGUN,
     Committed,
     alone,
+    check_listable,
     columns_first,
     commit,
     existing_manifest,
@@ -249,6 +250,7 @@ class FolderPlace(Place):
     """A folder on a disk."""
 
     def __init__(self, name: CorpusName, given: str | None = None) -> None:
+        check_listable(name, name.pattern)
         self.name = name
         self._given = given or name.pattern
         self.what = name.pattern
@@ -352,6 +354,7 @@ class BucketPlace(Place):
         if not url.endswith(SUFFIX) and self._is_plain(url):
             url = f"{url}_*{SUFFIX}"
         folder, self.name = name_in_bucket(url)
+        check_listable(self.name, url)
         self.files = files = InBucket(folder, timeout_s)
         self._bucket = files.bucket
 
