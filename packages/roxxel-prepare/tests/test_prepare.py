@@ -160,7 +160,7 @@ def test_parts_in_any_order_give_the_bytes_of_one_process(
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.text("ab\n\u00e9", max_size=9), min_size=1, max_size=30),
-    unit_bytes=st.integers(0, 40),
+    unit_bytes=st.integers(1, 40),
     ending=st.sampled_from(["\n", "\r\n"]),
     ends=st.booleans(),
 )
