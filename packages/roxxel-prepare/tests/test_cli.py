@@ -359,6 +359,46 @@ def test_a_path_that_cannot_be_meant_is_refused(
     assert [*tmp_path.iterdir()] == [text]
 
 
+@pytest.mark.parametrize("pattern", [False, True])
+def test_a_link_whose_file_is_gone_is_not_passed_over(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str], *, pattern: bool
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    text.rename(folder / text.name)
+    (folder / "b.txt").symlink_to("gone.txt")
+    (folder / ".hidden.txt").symlink_to("gone.txt")
+
+    inputs = folder / "*.txt" if pattern else folder
+    assert run("write", tmp_path / "c.rox", inputs) == 1
+
+    assert f"{folder / 'b.txt'}: no such file" in capsys.readouterr().err
+    (folder / "b.txt").unlink()
+    assert run("write", tmp_path / "c.rox", inputs) == 0
+
+
+def test_a_linked_folder_in_a_folder_of_inputs_is_refused(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    (folder / "more").mkdir(parents=True)
+    text.rename(folder / "more" / text.name)
+    (folder / "linked").symlink_to("more")
+
+    assert run("write", tmp_path / "c.rox", folder) == 1
+
+    assert f"{folder / 'linked'}: is a link to a folder" in capsys.readouterr().err
+
+
+def test_an_input_that_is_given_twice_is_written_twice_and_said(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("write", tmp_path / "c.rox", text, text, tmp_path / "*.txt") == 0
+
+    assert f"{text}: is given 3 times" in capsys.readouterr().err
+    assert Roxxel(tmp_path / "c.rox").num_documents == 3
+
+
 def test_cat_prints_all_tokens_of_a_span_or_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from roxxel_prepare._inputs.object_listing import found_objects
 from roxxel_prepare._inputs.tables import files_of_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from roxxel_store.client import ObjectVersion
 
@@ -47,7 +48,7 @@ def find_inputs(
     files, and those of the folders in it, without files that are no data, such as
     `README.md`, and without the files of `outputs`. A folder that `datasets` saved
     means its Arrow files. The files beside a `.ds` file, such as its index, are left
-    out. If the files have several formats, prints a line that counts them.
+    out. If the files have several formats, or one is given twice, prints a line.
 
     Args:
         paths: Files, folders or patterns; `-` is the standard input.
@@ -88,6 +89,7 @@ def find_inputs(
             named.update(data)
         left_out += {*each.files}.difference(data)
     files = _without_side_files(found)
+    _say_twice(files)
     mixture = check_kinds(files, form, named)
     if mixture is not None:
         sys.stderr.write(mixture + "\n")
@@ -110,6 +112,18 @@ def say_empty(inputs: Inputs) -> None:
     if empty:
         more = f", like {len(empty) - 1:,} more" if len(empty) > 1 else ""
         sys.stderr.write(f"{empty[0]}: is empty{more}, so it holds no documents\n")
+
+
+def _say_twice(files: Sequence[str]) -> None:
+    """Print the first of the files that are given more than once."""
+    counts = Counter(files)
+    twice = [path for path, count in counts.items() if count > 1]
+    if twice:
+        more = f", like {len(twice) - 1:,} more" if len(twice) > 1 else ""
+        sys.stderr.write(
+            f"{twice[0]}: is given {counts[twice[0]]} times{more}, and so are its "
+            "documents\n"
+        )
 
 
 def check_fields(inputs: Inputs, given: Mapping[str, str | bool | None]) -> None:
@@ -171,20 +185,39 @@ def _found_files(path: str) -> _Found:
                     f"{path}: the dataset has no rows; check the path"
                 )
             return _Found([str(Path(path, name)) for name in names])
-        inside = (
-            str(each) for each in matches_in(Path(path), "**/*") if each.is_file()
-        )
-        found = _Found(in_natural_order(inside), str(Path(path)))
+        inside = list(matches_in(Path(path), "**/*"))
+        _check_no_links(inside, Path(path))
+        files = in_natural_order(str(each) for each in inside if _is_input(each))
+        found = _Found(files, str(Path(path)))
         what = f"{path}: the folder holds no file"
     elif is_pattern(path):
         base, matches = matches_of(path)
-        found = _Found([each for each in matches if Path(each).is_file()], base)
+        found = _Found([each for each in matches if _is_input(Path(each))], base)
         what = f"{path}: no file matches the pattern"
     else:
         return _Found([path])
     if not found.files:
         raise FileNotFoundError(f"{what}; check the path")
     return found
+
+
+def _is_input(path: Path) -> bool:
+    """Return whether a match is a file, or a link to a file that is gone.
+
+    To open such a link is an error: nobody would miss its documents otherwise.
+    """
+    return path.is_file() or not path.exists()
+
+
+def _check_no_links(paths: Iterable[Path], folder: Path) -> None:
+    """Raise InputError for a link to a folder, in which no file was searched."""
+    for path in paths:
+        is_link = path.is_symlink() and path.is_dir()
+        if is_link and not is_no_data(path.relative_to(folder).as_posix()):
+            raise InputError(
+                f"{path}: is a link to a folder, and files are not searched through "
+                "links; pass it as an input of its own, or remove the link"
+            )
 
 
 def _content(path: Path) -> bytes | None:
