@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from roxxel_train._step.compiled import kernel_options
+from roxxel_train._step.compiled import kernel_options, use_compilation_cache
 
 PROGRAM = """
 import jax
@@ -33,10 +33,11 @@ SMALL = PROGRAM + "jax.jit(lambda x: x + 3)(jnp.ones(5)).block_until_ready()"
     ],
 )
 def test_cache_is_on_unless_the_user_has_decided(
-    settings: dict[str, str], expected: str
+    settings: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
+        cwd=tmp_path,
         env={**os.environ, **settings},
         capture_output=True,
         text=True,
@@ -44,6 +45,24 @@ def test_cache_is_on_unless_the_user_has_decided(
     )
 
     assert done.stdout.strip() == expected
+
+
+def test_without_a_home_programs_compile_in_silence_and_a_note_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/dev/null/nobody")
+    before = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        (note,) = use_compilation_cache()
+        chosen = jax.config.values["jax_compilation_cache_dir"]
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+
+    assert "/dev/null/nobody" in note
+    assert note.endswith("set XDG_CACHE_HOME to a folder that can be written")
+    assert chosen is None
 
 
 @pytest.mark.parametrize(

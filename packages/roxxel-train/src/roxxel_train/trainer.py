@@ -111,7 +111,7 @@ class Trainer:
         if config.curriculum is None:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
-        use_compilation_cache()
+        uncached = use_compilation_cache()
         if config.eval_every is not None and not (config.eval_fn or config.held_out):
             raise ValueError(
                 f"eval_every={config.eval_every} evaluates nothing; give "
@@ -207,7 +207,7 @@ class Trainer:
             updates=updates,
             shapes=batches,
             evaluator=evaluator,
-            notes=[*placement.notes(shapes), *idle],
+            notes=[*uncached, *placement.notes(shapes), *idle],
             warnings=[
                 *filter(None, [evaluation_mode(self.model), unheld, frozen, lone])
             ],

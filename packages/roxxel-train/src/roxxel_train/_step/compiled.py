@@ -46,20 +46,34 @@ _GPUS = {"gpu", "cuda", "rocm"}
 _LEAST_COMPILED = "jax_persistent_cache_min_compile_time_secs"
 
 
-def use_compilation_cache() -> None:
+def use_compilation_cache() -> list[str]:
     """Turn on JAX's persistent compilation cache unless the user has configured it.
 
     JAX leaves out programs that compile in less than a second. A start compiles dozens
-    of them, most to make the model's arrays, so this cache takes them too.
+    of them, most to make the model's arrays, so this cache takes them too. A user
+    without a home folder, as in many containers, gets no cache: return a sentence that
+    says so, because JAX would warn at every program that it compiles.
     """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
     if chosen or not settings["jax_enable_compilation_cache"]:
-        return
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "roxxel" / "jax"))
+        return []
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(base) / "roxxel" / "jax"
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(f"{folder} cannot be written")
+    except (OSError, RuntimeError) as error:  # RuntimeError: no home is known
+        note = (
+            "every start compiles all programs anew, because their cache cannot be "
+            f"made ({error}); set XDG_CACHE_HOME to a folder that can be written"
+        )
+        return [note]
+    jax.config.update("jax_compilation_cache_dir", str(folder))
     if settings[_LEAST_COMPILED] == 1:  # JAX's default
         jax.config.update(_LEAST_COMPILED, 0.0)
+    return []
 
 
 @dataclass(frozen=True)
