@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from .tools import release
@@ -40,6 +40,7 @@ def names(members: tuple[Member, ...], tagged: dict[str, Tagged]) -> list[str]:
     return [one.name for one in release.to_release(members, tagged)]
 
 
+@settings(deadline=None)
 @given(versions, st.integers(0, 2))
 def test_only_a_step_within_a_minor_version_is_compatible_before_1(
     version: Version, step: int
@@ -51,6 +52,7 @@ def test_only_a_step_within_a_minor_version_is_compatible_before_1(
     assert (successor < version.next_incompatible) == compatible
 
 
+@settings(deadline=None)
 @given(versions)
 def test_a_version_is_read_as_it_is_written(version: Version) -> None:
     assert release.parse_version(str(version)) == version

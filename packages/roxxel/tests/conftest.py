@@ -1,4 +1,4 @@
-"""How programs are compiled in these tests: quickly, and once."""
+"""How programs are compiled in these tests: quickly, and once; and no deadlines."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 import jax
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure.
+settings.register_profile("roxxel", deadline=None)
+settings.load_profile("roxxel")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

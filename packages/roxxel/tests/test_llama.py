@@ -99,7 +99,7 @@ def test_the_number_of_parameters_follows_the_config(
     assert sum(leaf.size for leaf in leaves) == model.config.num_parameters
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 24), st.integers(0, 60))
 def test_no_token_depends_on_a_later_one(
     model: Llama, changed: int, token: int

@@ -451,7 +451,7 @@ def test_lines_that_are_no_rows_are_counted(tmp_path: Path) -> None:
     assert "3 lines of metrics.jsonl cannot be read" in html
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.binary(max_size=30), max_size=5))
 def test_no_bytes_in_the_folder_keep_the_page_from_being_made(
     tmp_path_factory: pytest.TempPathFactory, junk: list[bytes]
@@ -474,7 +474,7 @@ anything = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.data())
 def test_no_values_of_a_run_s_files_keep_the_page_from_being_made(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -638,7 +638,7 @@ def test_page_is_not_written_into_a_file_of_another_type(
 NUM_ROWS = 5000
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     st.dictionaries(
         st.integers(0, NUM_ROWS - 1), st.none() | st.floats(-1e9, 1e9), max_size=300
@@ -714,7 +714,6 @@ def test_axes_that_the_rows_do_not_measure_cannot_be_chosen(tmp_path: Path) -> N
 numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
 
 
-@settings(deadline=None)
 @example([1.0, 5e-324], "my_loss")
 @given(
     st.lists(numbers, min_size=2, max_size=9, unique=True),

@@ -47,7 +47,7 @@ def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
     assert "exceeds the median of the 64 rows before by more than 8 times" in html
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.floats(1, 2) | st.floats(1, 9), max_size=150))
 def test_rule_of_spikes_is_the_rule_that_the_page_states(
     tmp_path_factory: pytest.TempPathFactory, losses: list[float]
