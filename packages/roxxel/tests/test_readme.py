@@ -20,19 +20,15 @@ def block_with(word: str) -> str:
 
 
 def test_the_config_of_the_readme_can_be_planned_and_built(tmp_path: Path) -> None:
-    config = (
-        block_with("[[phases]]").replace("16385", "1025").replace("= 16\n", "= 2\n")
-    )
-    (tmp_path / "first.toml").write_text(config)
-    (tmp_path / "model.py").write_text(
-        block_with("def make(width)").replace("50_000", "50")
-    )
+    config = block_with("[[phases]]").replace("= 8193", "= 2049")
+    config = config.replace('"small"', '"tiny"').replace("= 128\n", "= 2\n")
+    (tmp_path / "first.toml").write_text(config.replace("= 16\n", "= 2\n"))
     (tmp_path / "data").mkdir()
-    for name in ("web_*.rox", "code.rox", "held_out.rox"):
+    for name in ("web_*.rox", "code_*.rox", "held_out.rox"):
         documents = (np.arange(2000) % 50 for _ in range(60))
         Roxxel(tmp_path / "data" / name).write(documents, vocab_size=50)
 
     assert main(["plan", str(tmp_path / "first.toml")]) == 0
     trainer = make_trainer(load_config(tmp_path / "first.toml"))
 
-    assert trainer.plan().total_steps == 1200
+    assert trainer.plan().total_steps == 19_200
