@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_format import ShardError
 from roxxel_store import missing_extra
+from roxxel_store.errors import reason_of
 from roxxel_store.files import open_file, read_file
 from roxxel_store.records import parse_object
 from roxxel_store.urls import expanded
@@ -104,10 +105,9 @@ def load_tokenizer(
             file = path
         loaded = library.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exception
-        reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{name}: cannot be loaded as a tokenizer ({reason}); pass the path of a "
-            "tokenizer.json or a name on the Hugging Face hub"
+            f"{name}: cannot be loaded as a tokenizer ({reason_of(error)}); pass the "
+            "path of a tokenizer.json or a name on the Hugging Face hub"
         ) from error
     if path is None:
         loaded, *encoder = _with_backend(loaded, str(name), backend)

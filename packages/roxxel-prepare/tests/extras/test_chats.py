@@ -303,7 +303,7 @@ def test_a_write_with_another_template_is_another_write(
     corpus.write(rows, chat=True, **options)
 
     assert corpus.write(rows, chat=template(tmp_path, PLAIN), **options).kept
-    with pytest.raises(FileExistsError, match="chat="):
+    with pytest.raises(FileExistsError, match="chat is "):
         corpus.write(rows, chat=template(tmp_path, MARKED), **options)
 
 

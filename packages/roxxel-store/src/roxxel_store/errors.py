@@ -1,4 +1,4 @@
-"""Errors of files and buckets."""
+"""Errors of files and buckets, and what the error of a library says."""
 
 from __future__ import annotations
 
@@ -18,3 +18,17 @@ class BucketError(OSError):
     """
 
     is_refused: bool = False
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Return what the error of a library says, as a part of a sentence of ours.
+
+    The text is one line without a final period; the error's type if it has no text.
+
+    Example:
+        >>> reason_of(ValueError("expected value\n  at line 1."))
+        'expected value at line 1'
+        >>> reason_of(KeyError())
+        'KeyError'
+    """
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from roxxel_store.errors import reason_of
 
 from roxxel_format._spec import dtypes
 from roxxel_format._write.casting import (
@@ -445,10 +446,9 @@ class Intake:
 
 
 def _not_encoded(error: Exception) -> str:
-    reason = " ".join(str(error).split()).rstrip(".")
     return (
-        f" cannot be encoded by the tokenizer ({reason or type(error).__name__}); "
-        "correct the text, or pass another tokenizer"
+        f" cannot be encoded by the tokenizer ({reason_of(error)}); correct the text, "
+        "or pass another tokenizer"
     )
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from roxxel_format.naming import printable
 from roxxel_store import missing_extra
-from roxxel_store.errors import BucketError
+from roxxel_store.errors import BucketError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -88,13 +88,11 @@ def library(name: str, extra: str, path: str) -> Any:
 
 
 def reason(error: Exception) -> str:
-    """Return the text of a library's error, without a final period."""
+    """Return what a library says of the bytes of a file, which its text may contain."""
     # The arguments of a SyntaxError are its text and a position in the code.
-    has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
-    message = str(error.args[0] if has_position else error)
-    text = " ".join(message.split()).rstrip(".")
-    # The text may contain bytes of the file.
-    return printable(text) or type(error).__name__
+    if len(error.args) == 2 and isinstance(error.args[1], tuple):
+        error = SyntaxError(error.args[0])
+    return printable(reason_of(error))
 
 
 @contextlib.contextmanager

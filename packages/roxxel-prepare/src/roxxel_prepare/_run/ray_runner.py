@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import missing_extra
+from roxxel_store.errors import reason_of
 
 from roxxel_prepare._run.runners import ONE_THREAD, Outcome, Writer, outcome_of
 
@@ -79,7 +80,7 @@ class RayRunner:
                 socket.create_connection((found[1], int(found[2])), _PROBE_S).close()
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         except Exception as error:  # Ray raises errors of many types.
-            reason = " ".join(str(error).split()).rstrip(".")
+            reason = reason_of(error)
             if not address:
                 raise ConnectionError(
                     f"--ray: Ray does not start on this machine ({reason:.300}); start "

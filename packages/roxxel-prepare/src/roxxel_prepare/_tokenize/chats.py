@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_store import missing_extra
+from roxxel_store.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,8 +87,9 @@ class ChatTemplate:
         except ModuleNotFoundError as error:
             raise missing_extra("chat", "jinja2", "roxxel-prepare", "chat") from error
         except Exception as error:  # of Jinja
+            why = reason_of(error)
             raise ValueError(
-                f"{name}: its chat template cannot be read ({_reason(error)}); {_OTHER}"
+                f"{name}: its chat template cannot be read ({why}); {_OTHER}"
             ) from error
         missing = sorted((compiled.names & _TOKENS) - tokens.keys())
         if missing:
@@ -205,7 +207,7 @@ class ChatTemplate:
                 **dict(self.tokens),
             )
         except Exception as error:  # a template may raise anything
-            problem, remedy = _reason(error), f"correct them, or {_OTHER}"
+            problem, remedy = reason_of(error), f"correct them, or {_OTHER}"
             if "strftime_now" in problem:
                 problem = "it writes today's date, and a corpus must not depend on it"
                 remedy = (
@@ -335,7 +337,3 @@ def _texts_in(value: object) -> Iterator[str]:
     elif isinstance(value, list):
         for each in cast("list[object]", value):
             yield from _texts_in(each)
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".") or type(error).__name__

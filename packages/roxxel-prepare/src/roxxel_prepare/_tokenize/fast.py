@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,7 @@ class FastTokenizer:
         try:
             encoder = self._library.Tokenizer.from_json_str(self._reference.to_str())
         except Exception as error:  # the library raises many types
-            raise ValueError(" ".join(str(error).split()).rstrip(".")) from error
+            raise ValueError(reason_of(error)) from error
         encoder.no_truncation()
         encoder.no_padding()
         return encoder

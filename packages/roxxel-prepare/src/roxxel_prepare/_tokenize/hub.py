@@ -13,6 +13,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.errors import reason_of
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
 
@@ -65,8 +67,7 @@ def _why_unreachable(name: str, file: str) -> str | None:
         # The libraries that it used over time have no error in common.
         if getattr(error, "response", None) is not None:
             return None
-        text = " ".join(str(error).split()).rstrip(".")
-        return text or type(error).__name__
+        return reason_of(error)
     return None
 
 
