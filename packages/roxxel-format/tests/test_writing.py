@@ -360,6 +360,17 @@ def test_metadata_is_stored(tmp_path: Path) -> None:
     assert corpus.metadata["source"] == "übung"
 
 
+@pytest.mark.parametrize("key", ["arguments", "unit", "padding", "cut"])
+@pytest.mark.parametrize("name", ["a.rox", "a_*.rox"])
+def test_metadata_that_would_change_how_a_corpus_is_read_are_refused(
+    tmp_path: Path, name: str, key: str
+) -> None:
+    with pytest.raises(ValueError, match=f"metadata has '{key}'.*leave it out"):
+        Roxxel(tmp_path / name).write([[1, 9], [2]], metadata={key: 2})
+
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

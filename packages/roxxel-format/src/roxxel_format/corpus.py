@@ -603,7 +603,8 @@ class Roxxel:
                 old ones, as a new version; dtype, tokenizer, separator and `pack` must
                 be the same. `"error"` raises FileExistsError. The shards of an
                 interrupted write are not a corpus.
-            metadata: JSON values to store, for example `{"source": "..."}`.
+            metadata: JSON values to store, for example `{"source": "..."}`. The keys
+                `arguments`, `unit`, `padding` and `cut` belong to the write.
 
         Returns:
             A summary of the shards that were written or kept.

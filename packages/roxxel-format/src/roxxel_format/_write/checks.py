@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from roxxel_format._write.options import WriteOptions, WriteSummary
 
 
+_RESERVED = frozenset({"arguments", "unit", "padding", "cut"})
+"""Keys of metadata that only a write may set: bins, or a corpus of one file."""
+
+
 def check_data(data: object) -> None:
     """Check that data is an iterable of documents, not one document."""
     if isinstance(data, (str, bytes, bytearray, Mapping)):
@@ -38,6 +42,12 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
             f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
         )
     check_block_size(options.block_size)
+    reserved = sorted(_RESERVED.intersection(options.metadata or ()))
+    if reserved:
+        raise ValueError(
+            f"metadata has {reserved[0]!r}, by which a reader knows what a write made; "
+            "leave it out, also when you pass on the metadata of another corpus"
+        )
     limit = options.max_shard_bytes
     if limit is not None:
         least = shard_size_bound(8, options.block_size) + 2 * options.block_size
