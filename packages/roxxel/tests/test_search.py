@@ -18,17 +18,27 @@ if TYPE_CHECKING:
 PIECES = re.compile(r" ?[a-z]{1,3}|.", re.DOTALL)
 """The tokens of a text: a space is joined to the letters that follow, as in most."""
 
+VOCABULARY = re.compile(r" ?(?:the|quick|brown|foxes|fox)| ?[a-z]|.")
+"""The tokens of a text: what begins like a known word is other tokens than the word."""
 
-def codec_of_pieces() -> TextCodec:
+
+def codec_of_pieces(
+    pieces: re.Pattern[str] = PIECES, *, drops_space: bool = False
+) -> TextCodec:
+    """Return the codec of a tokenizer.
+
+    With `drops_space`, a text gets a space before it, and loses it when it is decoded.
+    """
     names: list[str] = []
 
     def encode(text: str) -> npt.NDArray[np.int64]:
-        found = PIECES.findall(text)
+        found = pieces.findall(f" {text}" if drops_space else text)
         names.extend(dict.fromkeys(each for each in found if each not in names))
         return np.array([names.index(each) for each in found], np.int64)
 
     def decode(tokens: npt.NDArray[Any]) -> bytes:
-        return "".join(names[token] for token in tokens).encode()
+        text = "".join(names[token] for token in tokens)
+        return (text.removeprefix(" ") if drops_space else text).encode()
 
     return TextCodec(encode, decode)
 
@@ -41,7 +51,7 @@ class Held:
         self.num_tokens = tokens.size
 
     def read(self, starts: Any, length: int) -> Any:
-        return self.tokens[None, starts[0] : starts[0] + length]
+        return np.stack([self.tokens[start : start + length] for start in starts])
 
 
 def places(text: str, wanted: str) -> tuple[list[tuple[int, int]], list[int]]:
@@ -87,6 +97,23 @@ def test_a_piece_of_a_line_is_found_as_a_person_copies_it(wanted: str) -> None:
     [(low, high)] = found
     assert wanted in text[low:high]
     assert low <= begin
+
+
+@pytest.mark.parametrize("drops_space", [False, True])
+@pytest.mark.parametrize(
+    "wanted", ["the quick brown fox", "he quick brown f", " the quick brown "]
+)
+def test_a_text_is_found_where_its_ends_are_in_the_tokens_of_longer_words(
+    wanted: str, *, drops_space: bool
+) -> None:
+    codec = codec_of_pieces(VOCABULARY, drops_space=drops_space)
+    tokens = codec.encode("see the quick brown foxes")
+
+    corpus: Any = Held(tokens)
+    [(low, high)] = find_text(corpus, codec, wanted)
+
+    shown = codec.decode(tokens[low:high]).decode()
+    assert shown.strip() == "the quick brown foxes"
 
 
 def test_a_word_is_found_after_a_space_and_alone() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from heapq import merge
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,12 @@ _BEFORE, _AFTER = (" ", "\n", "x", "("), (" ", "\n", "x", ".")
 
 _MARGIN = 8
 """Tokens on each side of an occurrence in which its first and last tokens may lie."""
+
+_INNER_WORDS = re.compile(rb"\s*\S+((?:\s+\S+)*?)\s+\S*", re.DOTALL)
+"""A text; the group holds its words between the first and the last, with spaces."""
+
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
+"""How a codec shows a part of a character."""
 
 CHUNK = 2**21
 """Tokens that are read at a time: at most 16 MiB."""
@@ -58,7 +65,8 @@ def find_tokens(
             f"the sequence to find must be a list of token ids, got {tokens!r}; encode "
             "a text by roxxel_format.texts.text_codec(corpus).encode"
         )
-    return _places(corpus, wanted, progress, chunk)
+    hits = _places(corpus, wanted, progress, chunk)
+    return (hit for each in hits for hit in each.tolist())
 
 
 def find_text(
@@ -69,11 +77,12 @@ def find_text(
 ) -> Iterator[tuple[int, int]]:
     """Yield the tokens `[start, stop)` of each occurrence of a text, in order.
 
-    In a document, the first and last tokens of a text depend on what stands beside it:
-    most tokenizers join a space to the word that follows. So this searches for the
-    tokens between, and compares the text that the tokens around them stand for. A text
-    of one word has no tokens between. It is found where it stands as typed, or after a
-    space.
+    In a document, the tokens of a text's first and last word depend on what stands
+    beside it: most tokenizers join a space to the word that follows, and a word that is
+    cut has other tokens than the whole. So this searches for the tokens of the words
+    between, and compares the text that the tokens around them stand for. A text
+    without a word between is found where its tokens are those of the text as typed, or
+    of the text after a space.
 
     Args:
         corpus: The corpus to search.
@@ -93,33 +102,105 @@ def find_text(
         [(0, 5), (13, 18)]
     """
     typed = codec.encode(text)
+    if typed.size == len(text.encode(errors="replace")):  # Each token is a byte.
+        yield from _exact(corpus, typed.tolist(), progress)
+        return
+    first, last = _inner(typed, text, codec)
+    if first >= last:
+        wanted = (typed, codec.encode(f" {text}"))
+        each_once = dict.fromkeys(tuple(each.tolist()) for each in wanted)
+        yield from merge(*(_exact(corpus, each, progress) for each in each_once))
+        return
+    shown = codec.decode(typed)
+    ahead, behind = (len(codec.decode(typed[:count])) for count in (first, last))
+    core = _Core(
+        typed[first:last], shown[:ahead], shown[ahead:behind], shown[behind:], codec
+    )
+    content = text.encode(errors="replace")
+    if content.strip() == shown.strip():  # The codec may add or drop a space.
+        ahead += _num_spaces(content) - _num_spaces(shown)
+    else:
+        content = shown
+    # In a document, a token of the text may be as short as a byte.
+    before, after = ahead + _MARGIN, len(content) - ahead + last - first + _MARGIN
+    for hits in _places(corpus, core.tokens, progress, CHUNK):
+        for hit in core.possible(corpus, hits).tolist():
+            low = max(0, hit - before)
+            high = min(corpus.num_tokens, hit + after)
+            held = corpus.read([low], high - low)[0]
+            at = hit - low
+            begin = len(codec.decode(held[:at])) - ahead
+            if begin >= 0 and codec.decode(held)[begin:].startswith(content):
+                start, stop = _range_of(held, begin, begin + len(content), codec)
+                yield low + start, low + stop
+            elif at >= first and np.array_equal(
+                held[at - first :][: typed.size], typed
+            ):
+                yield hit - first, hit - first + typed.size
+
+
+def _inner(typed: npt.NDArray[Any], text: str, codec: TextCodec) -> tuple[int, int]:
+    """Return the tokens `[first, last)` of a text that nothing beside it changes.
+
+    These are the tokens of the words between the first and the last, if there are any,
+    less what some characters beside the text do change.
+    """
     first = max(
         typed.size - _num_common(typed[::-1], codec.encode(each + text)[::-1])
         for each in _BEFORE
     )
     last = min(_num_common(typed, codec.encode(text + each)) for each in _AFTER)
-    if first >= last or last - first == typed.size:
-        # One word, or tokens that nothing beside them changes, such as bytes.
-        spaced = typed if first < last else codec.encode(f" {text}")
-        wanted = dict.fromkeys(tuple(each.tolist()) for each in (typed, spaced))
-        yield from merge(*(_exact(corpus, each, progress) for each in wanted))
-        return
-    content = codec.decode(typed)
-    if content.strip() == text.encode(errors="replace").strip():
-        content = text.encode(errors="replace")  # The codec adds or drops a space.
-    ahead = len(codec.decode(typed[:first]))
-    before, after = first + _MARGIN, typed.size - last + _MARGIN
-    for hit in find_tokens(corpus, typed[first:last], progress):
-        low = max(0, hit - before)
-        high = min(corpus.num_tokens, hit + last - first + after)
-        held = corpus.read([low], high - low)[0]
-        at = hit - low
-        begin = len(codec.decode(held[:at])) - ahead
-        if begin >= 0 and codec.decode(held)[begin:].startswith(content):
-            start, stop = _range_of(held, begin, begin + len(content), codec)
-            yield low + start, low + stop
-        elif at >= first and np.array_equal(held[at - first :][: typed.size], typed):
-            yield hit - first, hit - first + typed.size
+    words = _INNER_WORDS.fullmatch(codec.decode(typed))
+    if words is not None:
+        ends = [len(codec.decode(typed[:count])) for count in range(typed.size + 1)]
+        low = next(count for count, end in enumerate(ends) if end >= words.start(1))
+        high = max(count for count, end in enumerate(ends) if end <= words.end(1))
+        if max(first, low) < min(last, high):
+            return max(first, low), min(last, high)
+    # For example Chinese, which has no spaces: all that is known to be stable.
+    return first, last
+
+
+class _Core(NamedTuple):
+    """Tokens that every occurrence of a text has, and the text before and after."""
+
+    tokens: npt.NDArray[Any]
+    head: bytes
+    content: bytes
+    tail: bytes
+    codec: TextCodec
+
+    def possible(
+        self, corpus: TokenReader, hits: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Return the hits whose neighbours may stand for the text around the core.
+
+        Common words have millions of hits, and to decode the text around each takes
+        thousands of times as long as to look at two tokens.
+        """
+        stop = self.tokens.size
+        for offset, fits in ((-1, self._fits_before), (stop, self._fits_after)):
+            inside = (hits + offset >= 0) & (hits + offset < corpus.num_tokens)
+            beside = corpus.read(hits[inside] + offset, 1)[:, 0] if inside.any() else ()
+            kinds, of_hit = np.unique(np.asarray(beside), return_inverse=True)
+            keep = ~inside
+            keep[inside] = np.array([fits(each) for each in kinds], np.bool_)[of_hit]
+            hits = hits[keep]
+        return hits
+
+    def _fits_before(self, token: Any) -> bool:
+        both = self.codec.decode(np.append(np.asarray(token), self.tokens))
+        head = self.head.lstrip()
+        if not both.endswith(self.content) or not head:
+            return True
+        piece = both.removesuffix(self.content)
+        return _UNKNOWN in piece or head.endswith(piece) or piece.endswith(head)
+
+    def _fits_after(self, token: Any) -> bool:
+        both = self.codec.decode(np.append(self.tokens, np.asarray(token)))
+        piece = both[len(self.codec.decode(self.tokens)) :]
+        tail = self.tail
+        return _UNKNOWN in piece or tail.startswith(piece) or piece.startswith(tail)
 
 
 def _exact(
@@ -141,6 +222,11 @@ def _range_of(
     return start, stop
 
 
+def _num_spaces(content: bytes) -> int:
+    """Return how many spaces and line ends a text begins with."""
+    return len(content) - len(content.lstrip())
+
+
 def _num_common(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> int:
     """Return how many tokens two sequences share at their beginning."""
     size = min(one.size, other.size)
@@ -153,7 +239,8 @@ def _places(
     wanted: npt.NDArray[Any],
     progress: Callable[[int], object] | None,
     chunk: int,
-) -> Iterator[int]:
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield where a sequence begins, in order; one array for each chunk."""
     num_starts = corpus.num_tokens - wanted.size + 1
     for start in range(0, num_starts, chunk):
         count = min(chunk, num_starts - start)
@@ -167,6 +254,6 @@ def _places(
             if not found.size:
                 break
             found = found[held[found + offset] == wanted[offset]]
-        yield from (start + int(place) for place in found)
+        yield start + found
         if progress is not None:
             progress(start + count)

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Find every step and row in which a run has read, or will read, a document, a
 range of tokens, or a text. The steps are computed, not searched, for all epochs
-and phases. Only --text and --ids search the corpora. A text is found whatever
-stands beside it, with the spaces and line ends that you type; a single word is
-found where it is a word of its own. Steps count from 0, as in `roxxel show`.
+and phases. Only --text and --ids search the corpora. A text of three words or
+more is found whatever stands beside it, with the spaces and line ends that you
+type; one or two words are found where they are whole words. Steps count from 0,
+as in `roxxel show`.
 """
 
 EPILOG = """\
