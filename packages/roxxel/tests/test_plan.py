@@ -589,6 +589,24 @@ def test_a_plan_notes_a_held_out_set_that_is_the_training_corpus(
     assert "is the training corpus of source 'self'" in capsys.readouterr().out
 
 
+def test_a_plan_notes_a_loss_mask_that_the_run_will_not_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    corpus = open_curriculum(load_config(config)).primary_streamer
+    assert isinstance(corpus, Roxxel)
+    corpus.write_column("loss_mask", np.ones(corpus.num_tokens, np.uint8))
+
+    noted = said(capsys, "plan", config)
+    read = said(
+        capsys, "plan", config, "--set", 'trainer.fields=["tokens","loss_mask"]'
+    )
+
+    assert "note: self has a column loss_mask that this run does not read" in noted
+    assert "give fields = ['tokens', 'loss_mask'] to leave them out" in noted
+    assert "note:" not in read
+
+
 def test_a_plan_needs_the_held_out_corpora(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

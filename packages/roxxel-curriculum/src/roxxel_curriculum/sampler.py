@@ -452,6 +452,40 @@ class Sampler:
         ranges = map(token_range, self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
+    @property
+    def unread_masks(self) -> str | None:
+        """A warning if corpora have a loss mask that the batches leave out, else None.
+
+        Without `"loss_mask"` among its fields, a run learns prompts, and what users say
+        in chats, as if they were answers.
+        """
+        recorded = self.state(0)["sources"]
+        sources = self._solution.declaration.sources
+        found = [
+            name
+            for name, source, record in zip(
+                self.source_names, sources, recorded, strict=True
+            )
+            if record.get("loss_mask") is None
+            and "loss_mask" in getattr(source.reader, "columns", ())
+        ]
+        if not found:
+            return None
+        if "loss_mask" in self.fields:
+            remedy = (
+                "the column was written after the run had read from the corpus, and "
+                "past masks do not change; begin a new run to leave them out"
+            )
+        else:
+            # A list of texts is spelled alike in Python and in TOML.
+            wanted = [*self.fields, "loss_mask"]
+            remedy = f"give fields = {wanted} to leave them out"
+        return (
+            f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} a column "
+            "loss_mask that this run does not read, so it learns the masked tokens "
+            f"too, such as prompts; {remedy}"
+        )
+
     def _steps_done(self, step: int) -> int:
         step = as_integer("step", step)
         if not 0 <= step <= self.total_steps:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_curriculum import Curriculum, MixPlan, Plan, Sampler
+    from roxxel_curriculum import MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
     from roxxel_train.goodput import Goodput
@@ -204,37 +204,6 @@ def ended_rate(
             "not what you want"
             + ("" if end > start else ", and branch from a checkpoint before the decay")
         )
-
-
-def unread_masks(curriculum: Curriculum, sampler: Sampler) -> str | None:
-    """Return a warning if corpora have a loss mask that the batches leave out."""
-    readers = {
-        curriculum.primary: curriculum.primary_streamer,
-        **curriculum.mix_streamers,
-    }
-    recorded = sampler.state(0)["sources"]
-    found = [
-        name
-        for name, source in zip(sampler.source_names, recorded, strict=True)
-        if source.get("loss_mask") is None
-        and "loss_mask" in getattr(readers[name], "columns", ())
-    ]
-    if not found:
-        return None
-    if "loss_mask" in sampler.fields:
-        remedy = (
-            "the column was written after the run had read from the corpus, and past "
-            "masks do not change; begin a new run to leave them out"
-        )
-    else:
-        # A list of texts is spelled alike in Python and in TOML.
-        wanted = [*sampler.fields, "loss_mask"]
-        remedy = f"give fields = {wanted} to leave them out"
-    return (
-        f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} a column loss_mask "
-        "that this run does not read, so it learns the masked tokens too, such as "
-        f"prompts; {remedy}"
-    )
 
 
 def uploads(folder: Path, url: Path | str) -> str:

@@ -330,7 +330,7 @@ class Session:
             *plan.notes_on_sources,
             *state.held_out.notes,
             self.evaluator.metric_warning(),
-            events.unread_masks(state.curriculum, sampler),
+            sampler.unread_masks,
             events.changed_fields(state.past_fields, sampler.fields),
             events.changed_rate(state.past_rate, state.next_rate, start),
             self._lost_rows(start),

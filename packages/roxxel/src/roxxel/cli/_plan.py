@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> None:
         sets = {name: asdict(each) for name, each in held_out.items()}
         _show(plan, {**plan.to_dict(), "held_out": sets}, options)
         if not options.json:
-            _show_held_out(held_out)
+            sampler = curriculum.sampler(config.seed, state, config.fields)
+            _show_notes(held_out, sampler.unread_masks)
     if (state or other_state) and not options.json:
         print()
         for each, done in {folder: state, other_folder: other_state}.items():
@@ -188,7 +189,7 @@ def print_plan(what: Plan | PlanDiff, say: Callable[[str], object] = print) -> N
         say(str(what))
 
 
-def _show_held_out(sets: Mapping[str, HeldOut]) -> None:
+def _show_notes(sets: Mapping[str, HeldOut], unread_masks: str | None) -> None:
     """Print a line for each held-out set, and one for each doubt."""
     if sets:
         print()
@@ -196,6 +197,8 @@ def _show_held_out(sets: Mapping[str, HeldOut]) -> None:
         print(f"held-out set {name!r}: {each}" if name else f"held-out set: {each}")
         for note in each.notes:
             print(f"  note: {note}")
+    if unread_masks:
+        print(f"\nnote: {unread_masks}")
 
 
 def _draw(plan: Plan, file: Path) -> None:
