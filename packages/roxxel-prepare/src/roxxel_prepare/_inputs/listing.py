@@ -61,8 +61,8 @@ def find_inputs(
         FileNotFoundError: A folder or a pattern has no file, or none that is data.
         InputError: The format of a file is not known, the files are of different kinds,
             or a folder that `datasets` saved cannot be read.
-        ValueError: A path is empty, or a URL is not valid, or is a pattern or a folder
-            on a web server.
+        ValueError: A path is empty, `-` is given twice, or a URL is not valid, or is a
+            pattern or a folder on a web server.
     """
     found: list[str] = []
     named: set[str] = set()
@@ -89,6 +89,8 @@ def find_inputs(
             named.update(data)
         left_out += {*each.files}.difference(data)
     files = _without_side_files(found)
+    if files.count("-") > 1:
+        raise ValueError("-: the standard input can be read only once; pass one -")
     _say_twice(files)
     mixture = check_kinds(files, form, named)
     if mixture is not None:
@@ -106,7 +108,7 @@ def say_empty(inputs: Inputs) -> None:
         path
         for path, facts in zip(inputs.paths, inputs.facts, strict=True)
         if facts[1] == 0
-        and path != inputs.stream
+        and (path in inputs.objects or Path(path).is_file())
         and format_of(path, inputs.form) in ("lines", "jsonl", "json", "csv", "tsv")
     ]
     if empty:
