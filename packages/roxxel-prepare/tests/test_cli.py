@@ -390,6 +390,19 @@ def test_a_linked_folder_in_a_folder_of_inputs_is_refused(
     assert f"{folder / 'linked'}: is a link to a folder" in capsys.readouterr().err
 
 
+def test_the_standard_input_is_read_once_and_not_called_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'"a"\n')))
+    command = "write", tmp_path / "c.rox", "--format", "jsonl", "--separator", 0, "-"
+
+    assert run(*command, "-") == 1
+    assert "can be read only once" in capsys.readouterr().err
+    assert run(*command) == 0
+
+    assert capsys.readouterr().err == ""
+
+
 def test_an_input_that_is_given_twice_is_written_twice_and_said(
     tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -526,6 +539,8 @@ def test_split_divides_by_content_alone(
     assert not set(parts[0]) & set(parts[1])
     assert 60 < len(parts[1]) < 160
     assert Roxxel(kept).documents.with_separator[0][-1] == 5
+    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.3) == 1
+    assert "share is 0.2 in the corpus, 0.3 given" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("split", tmp_path / "all.rox", kept, held_out, "--share", 2)
     assert "'2' is not a share between 0 and 1" in capsys.readouterr().err

@@ -256,9 +256,10 @@ class WriteSummary:
         if self.unit is None:
             return ""
         share = 100 * self.num_padding / max(1, self.num_tokens)
+        num_bins = self.num_tokens // self.unit
         return (
-            f"; packed into {self.num_tokens // self.unit:,} bins of {self.unit:,} "
-            f"tokens ({share:.3f} % padding); {self.num_cut:,} longer "
+            f"; packed into {num_bins:,} bin{'s' * (num_bins != 1)} of "
+            f"{self.unit:,} tokens ({share:.3f} % padding); {self.num_cut:,} longer "
             f"document{'s' * (self.num_cut != 1)} cut"
         )
 

@@ -57,7 +57,6 @@ def split(options: argparse.Namespace) -> int:
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"arguments", "created_by", "separator"}
         not_copied |= {"input_files", "skipped"}
-        identity = f"{corpus.fingerprint} {share} {options.salt!r}"
         summaries = [
             CorpusWrite(
                 each.filepath,
@@ -71,7 +70,12 @@ def split(options: argparse.Namespace) -> int:
                         for key, value in corpus.metadata.items()
                         if key not in not_copied
                     },
-                    also={"inputs": f"{identity} {held_out}"},
+                    also={
+                        "inputs": corpus.fingerprint,
+                        "share": share,
+                        "salt": options.salt,
+                        "held_out": held_out,
+                    },
                 ),
                 options.exist,
             ).run(chosen(held_out=held_out))
