@@ -172,6 +172,23 @@ def test_the_model_of_a_run_continues_a_text(
     assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 0
 
 
+def test_the_name_of_a_special_token_in_a_prompt_is_this_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "text.rox").write(["to be or not to be"] * 9, tokenizer="bytes")
+    text = TEXT_RUN.replace("256", "257\neos_token_id = 256")
+    (tmp_path / "run.toml").write_text(text)
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    capsys.readouterr()
+    prompt = "<|endoftext|>" * 5  # 5 tokens; as text, more than the context
+
+    shown = said(
+        capsys, "sample", tmp_path / "run", "--prompt", prompt, *("--tokens", 9)
+    )
+
+    assert shown.startswith(prompt)
+
+
 def test_texts_begin_and_end_as_the_sources_say_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

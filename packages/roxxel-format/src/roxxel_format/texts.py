@@ -84,7 +84,10 @@ class RecordedText(Protocol):
 
 
 def text_codec(
-    corpus: RecordedText, tokenizer: object | None = None
+    corpus: RecordedText,
+    tokenizer: object | None = None,
+    *,
+    special_tokens: bool = False,
 ) -> TextCodec | None:
     """Return the codec of a corpus; None if the corpus records no tokenizer.
 
@@ -93,6 +96,8 @@ def text_codec(
         tokenizer: The corpus's tokenizer, as for `Roxxel.write`. None loads the
             recorded tokenizer from the folder of the shards, the working folder, or the
             hub, in this order.
+        special_tokens: Whether the name of a special token in a text, such as
+            `<|im_start|>`, is encoded as this token and not as text.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
@@ -103,18 +108,18 @@ def text_codec(
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
-        return _codec_of(tokenizer, recorded)
+        return _codec_of(tokenizer, recorded, special_tokens)
     if recorded is None:
         return _BYTES if corpus.dtype_name == "uint8" else None
     of_bytes = ByteTokenizer()
     if recorded == load(of_bytes).identity:
-        return _codec_of(of_bytes, recorded)
+        return _codec_of(of_bytes, recorded, special_tokens)
     name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
     folder, slash, _ = corpus.paths[0].rpartition("/")
     beside = f"{folder}{slash}{name}"
     try:
         with _on_disk(beside) as path:
-            return _codec_of(path or name, recorded)
+            return _codec_of(path or name, recorded, special_tokens)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{name}: the corpus records this name of its tokenizer, but the file is "
@@ -147,8 +152,10 @@ def _on_disk(file: str) -> Generator[str | None]:
         yield str(copy)
 
 
-def _codec_of(tokenizer: object, recorded: str | None) -> TextCodec:
-    loaded = load(tokenizer)
+def _codec_of(
+    tokenizer: object, recorded: str | None, special_tokens: bool
+) -> TextCodec:
+    loaded = load(tokenizer, special_tokens=special_tokens)
     given = tokenizer if isinstance(tokenizer, str) else loaded.name
     if recorded not in {None, loaded.identity} and not str(recorded).endswith(
         f"@{loaded.hash}"

@@ -66,9 +66,13 @@ def opened(options: argparse.Namespace) -> Run:
 
 
 def codec_of(
-    source: str, corpus: TokenReader, options: argparse.Namespace
+    source: str,
+    corpus: TokenReader,
+    options: argparse.Namespace,
+    *,
+    special_tokens: bool = False,
 ) -> TextCodec:
-    """Return the codec of a source's text.
+    """Return the codec of a source's text; `special_tokens` as for `text_codec`.
 
     Raises:
         RunFolderError: The source's tokenizer is unknown or cannot be loaded.
@@ -78,7 +82,7 @@ def codec_of(
     corpus = whole_of(corpus)
     try:
         codec = (
-            text_codec(corpus, options.tokenizer)
+            text_codec(corpus, options.tokenizer, special_tokens=special_tokens)
             if isinstance(corpus, Roxxel)
             else None
         )
@@ -96,7 +100,11 @@ def codec_of(
 
 
 def codec_of_run(
-    of_run: Run, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+    of_run: Run,
+    corpora: Mapping[str, TokenReader],
+    options: argparse.Namespace,
+    *,
+    special_tokens: bool = False,
 ) -> TextCodec:
     """Return the codec of the first source that records a tokenizer.
 
@@ -108,7 +116,7 @@ def codec_of_run(
     names = [of_run.primary, *corpora]
     recorded = (x for x in names if getattr(whole_of(corpora[x]), "tokenizer", None))
     name = next(recorded, of_run.primary)
-    return codec_of(name, corpora[name], options)
+    return codec_of(name, corpora[name], options, special_tokens=special_tokens)
 
 
 def ends_of(corpora: Mapping[str, TokenReader], model: Any) -> dict[int, str]:

@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompt",
         required=True,
         metavar="TEXT",
-        help="the text to continue; '' begins a document",
+        help="the text to continue, in which the name of a special token, such as "
+        "<|im_start|>, is this token; '' begins a document",
     )
     add_sampling_arguments(parser)
 
@@ -82,7 +83,8 @@ def continued(
 ) -> tuple[str, int]:
     """Return the prompt as a run's model continues it, and the number of new tokens."""
     corpora = opened_run.corpora()
-    codec = codec_of_run(opened_run, corpora, options)
+    # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
+    codec = codec_of_run(opened_run, corpora, options, special_tokens=True)
     model = opened_run.model(step)
     ends = ends_of(corpora, model)
     prompt = before = codec.encode(options.prompt)
