@@ -107,6 +107,22 @@ def test_a_copy_that_cannot_be_made_is_one_sentence(
     assert not [*tmp_path.glob("*.rox")]
 
 
+def test_a_separator_that_flat_tokens_lack_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Such as the wrong one of two ids: the documents would run together."""
+    for name, tokens in (("none", [5, 6, 7]), ("end", [5, 6, 9]), ("empty", [])):
+        np.array(tokens, np.uint16).tofile(tmp_path / f"{name}.bin")
+    options = "--dtype", "uint16", "--separator", 9
+
+    assert copy(tmp_path / "none.bin", tmp_path / "a.rox", *options) == 0
+    assert "separator 9 is nowhere in it" in capsys.readouterr().err
+    assert copy(tmp_path / "end.bin", tmp_path / "b.rox", *options) == 0
+    assert capsys.readouterr().err == ""
+    assert copy(tmp_path / "empty.bin", tmp_path / "c.rox", *options) == 1
+    assert "holds no tokens" in capsys.readouterr().err
+
+
 def test_options_of_other_formats_are_refused_for_shards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import short_size
@@ -66,6 +67,15 @@ def _copy_foreign(options: argparse.Namespace, found: str) -> int:
         options.usage_error(
             f"argument --separator: {options.source} does not record where documents "
             "end; pass the token that ends them, or none for one document"
+        )
+    if not reader.num_tokens:
+        raise ValueError(f"{options.source}: holds no tokens; check the path")
+    is_one = found == "flat" and separator is not None and reader.num_documents == 1
+    # The last token of a single document may be the only separator.
+    if is_one and reader.read([reader.num_tokens - 1], 1)[0, 0] != separator:
+        sys.stderr.write(
+            f"{options.source}: the separator {separator} is nowhere in it, so all "
+            f"{reader.num_tokens:,} tokens are one document\n"
         )
     write = CorpusWrite(
         options.target,
