@@ -452,10 +452,11 @@ def test_a_cache_that_is_removed_while_it_fills_is_one_warning(
 ) -> None:
     cache = tmp_path / "cache"
     corpus = Roxxel(URL, cache=cache)
-    bucket.set_faults(latency_s=0.02)
+    bucket.set_faults(kinds=["503"], keys="wiki_0000[4-8]")
     corpus.read([0], 10)
     wait_for(lambda: len(copies_in(cache)) >= 2)
     cache.rename(tmp_path / "moved")
+    bucket.set_faults()
     wait_for(lambda: state_of(corpus) == "stopped")
 
     assert np.array_equal(corpus.tokens[:], local.tokens[:])

@@ -292,7 +292,8 @@ def test_a_killed_copy_is_not_visible_and_continues(
         "import sys; from roxxel_format import Roxxel\n"
         "Roxxel(sys.argv[1]).copy_to('s3://data/web_*.rox')\n"
     )
-    bucket.set_faults(latency_s=0.1)
+    # No copy can commit before it is killed.
+    bucket.set_faults(latency_s=0.1, kinds=["503"], keys="manifest", methods=["PUT"])
     for _ in range(3):
         with subprocess.Popen(
             [sys.executable, "-c", program, str(corpus.filepath)]

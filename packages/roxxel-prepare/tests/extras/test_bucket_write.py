@@ -170,9 +170,16 @@ def test_appends_of_two_writers_are_both_there() -> None:
     assert len(Roxxel(URL).versions) == 11
 
 
-def test_of_two_first_writes_one_is_an_error(bucket: Bucket) -> None:
-    bucket.set_faults(latency_s=0.1)
+def test_of_two_first_writes_one_is_an_error(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_bucket = type(Place.of(URL))
+    both, commit = threading.Barrier(2, timeout=60), in_bucket.commit
     outcomes: list[str] = []
+
+    def commit_at_once(place: Place, manifest: Any) -> bool:
+        both.wait()
+        return commit(place, manifest)
 
     def write(token: int) -> None:
         try:
@@ -181,6 +188,7 @@ def test_of_two_first_writes_one_is_an_error(bucket: Bucket) -> None:
         except FileExistsError as error:
             outcomes.append(str(error))
 
+    monkeypatch.setattr(in_bucket, "commit", commit_at_once)
     threads = [threading.Thread(target=write, args=(token,)) for token in (7, 8)]
     for thread in threads:
         thread.start()
@@ -189,7 +197,6 @@ def test_of_two_first_writes_one_is_an_error(bucket: Bucket) -> None:
 
     assert max(outcomes) == "written"
     assert "another write was committed first" in min(outcomes)
-    bucket.set_faults()
     assert Roxxel(URL).num_tokens == 1
     assert len(names(bucket)) == 2
 
