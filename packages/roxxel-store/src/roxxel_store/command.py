@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from roxxel_store.arguments import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
 
 EXPECTED = (
@@ -138,6 +138,30 @@ class CommandParser(argparse.ArgumentParser):
         if not words[0].startswith("-"):
             self.check_command(words[0], names)
         return self.parse_args(words)
+
+    def run(
+        self,
+        commands: Mapping[str, Callable[[argparse.Namespace], int | None]],
+        arguments: Sequence[str] | None,
+        expected: tuple[type[Exception], ...],
+        sentence: Callable[[Exception], str] | None = None,
+    ) -> int:
+        """Parse a command line, run its command, and return the exit code.
+
+        Args:
+            commands: What each command does with its options.
+            arguments: Words after the program's name; None for `sys.argv[1:]`.
+            expected: Classes of the errors that are meant for users.
+            sentence: As for `run_command`.
+        """
+        prepare_streams()
+        options = self.parse_command(commands, arguments)
+        return run_command(
+            self.prog,
+            lambda: commands[options.command](options),
+            lambda error: isinstance(error, expected),
+            sentence or sentence_of,
+        )
 
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the base has overloads
         self, args: Sequence[str] | None = None, namespace: Any = None

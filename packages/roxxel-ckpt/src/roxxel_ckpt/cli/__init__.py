@@ -12,6 +12,7 @@ import json
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,8 +22,6 @@ from roxxel_store.command import (
     FOUND,
     REFUSED,
     Progress,
-    prepare_streams,
-    run_command,
     terminal_width,
 )
 
@@ -90,17 +89,18 @@ def main(
     Returns:
         The exit code.
     """
-    prepare_streams()
-    options = parser(prog).parse_command(_COMMANDS, arguments)
-    options.describe = describe
+    found = parser(prog)
+    found.set_defaults(describe=describe)
+    commands = {name: partial(_on_cpu, act) for name, act in _COMMANDS.items()}
+    expected = CheckpointError, ImportError, OSError, ValueError
+    return found.run(commands, arguments, expected)
+
+
+def _on_cpu(act: Callable[[argparse.Namespace], int], options: Any) -> int:
+    """Run a command; it leaves the accelerators to programs that train."""
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
-    expected = CheckpointError, ImportError, OSError, ValueError
-    return run_command(
-        prog,
-        lambda: _COMMANDS[options.command](options),
-        lambda error: isinstance(error, expected),
-    )
+    return act(options)
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
+from roxxel_store.command import EXPECTED, spelled
 
 from roxxel_format.cli import reading, writing
 from roxxel_format.cli.arguments import parser
@@ -27,14 +27,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     Returns:
         The exit code.
     """
-    prepare_streams()
-    options = parser(prog).parse_command(_COMMANDS, arguments)
-    return run_command(
-        prog,
-        lambda: _COMMANDS[options.command](options),
-        lambda error: isinstance(error, EXPECTED),
-        spelled,
-    )
+    return parser(prog).run(_COMMANDS, arguments, EXPECTED, spelled)
 
 
 _COMMANDS = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Separator
 from roxxel_store import roxxel_command
-from roxxel_store.command import EXPECTED, prepare_streams, run_command, spelled
+from roxxel_store.command import EXPECTED, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._plan.side import outputs_of
@@ -45,14 +45,7 @@ def main(
     Returns:
         The exit code.
     """
-    prepare_streams()
-    options = parser(prog).parse_command(_COMMANDS, arguments)
-    return run_command(
-        prog,
-        lambda: _COMMANDS[options.command](options),
-        lambda error: isinstance(error, EXPECTED),
-        spelled,
-    )
+    return parser(prog).run(_COMMANDS, arguments, EXPECTED, spelled)
 
 
 def _write(options: argparse.Namespace) -> int:
