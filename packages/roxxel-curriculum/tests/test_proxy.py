@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -133,6 +133,26 @@ def test_what_cannot_match_is_said_and_a_wrong_scale_refused() -> None:
     for options in ({}, {"scale": 1.0, "tokens": 9}, {"scale": 0.0}, {"scale": 2.0}):
         with pytest.raises(CurriculumError, match="scale"):
             big.proxy(**options)  # pyright: ignore[reportArgumentType] - the point
+
+
+@pytest.mark.parametrize("scale", [1 / 8, 1 / 2, 1])
+@pytest.mark.parametrize("rule", [{"policies": {"self": "drop"}}, {"max_epochs": 1}])
+def test_a_run_that_reads_all_of_a_source_once_has_a_proxy_that_does(
+    rule: dict[str, Any], scale: float
+) -> None:
+    big = Curriculum(PositionReader(200_000), [Phase(None, 8, 65, epochs=1)], **rule)
+
+    proxy = big.proxy(scale=scale)
+
+    assert abs(proxy.plan.total_steps - scale * big.total_steps) < 1
+
+
+def test_a_proxy_without_a_whole_step_asks_for_a_larger_scale() -> None:
+    rule = {"self": "stop"}
+    big = Curriculum(PositionReader(200), [Phase(2, 10, 10)], policies=rule)
+
+    with pytest.raises(CurriculumError, match=r"scale 0\.1 .*larger scale"):
+        big.proxy(scale=0.1)
 
 
 def test_withdrawn_documents_stay_withdrawn_in_a_proxy() -> None:

@@ -116,6 +116,9 @@ def proxy_phases(
         declaration: That of the big run, with the sources of the proxy.
         whole: The solution of the big run.
         scale: The share of the steps.
+
+    Raises:
+        CurriculumError: The parts of the sources do not last for a step of some phase.
     """
     solver = Solver(replace(declaration, skips=()))
     phases: list[Phase] = []
@@ -131,7 +134,12 @@ def proxy_phases(
         best: tuple[float, Phase, dict[str, float]] | None = None
         for steps in range(max(1, about - 1), about + 3):
             declared = Phase(steps, phase.batch_size, phase.seq_len, weights)
-            solved = solver.solve(declared, phase.index)
+            try:
+                solved = solver.solve(declared, phase.index)
+            except CurriculumError as error:
+                if best is None:
+                    raise _too_small(scale, str(error)) from error
+                break  # The part of a source is read to its end.
             after = dict(read)
             for name, count in solved.counts(solved.num_samples).items():
                 after[name] += count * phase.seq_len
@@ -143,7 +151,16 @@ def proxy_phases(
         _, declared, read = best
         phases.append(declared)
         solver.add(declared, phase.index)
+    if not phases:
+        raise _too_small(scale, "a source runs out in the first step")
     return phases
+
+
+def _too_small(scale: float, reason: str) -> CurriculumError:
+    return CurriculumError(
+        f"a proxy of scale {scale:.4g} is too small for this run ({reason}); give a "
+        "larger scale"
+    )
 
 
 def epochs_at_ends(
