@@ -117,6 +117,16 @@ def test_processes_together_read_what_one_reads(
         assert num_windows == sum(alone.windows.values()) / count
 
 
+@SPREAD
+def test_no_process_gathers_the_model_of_the_others(
+    runs: Mapping[int, Run], count: int
+) -> None:
+    """For every process, that would take twice the model in the memory of each host."""
+    num_smallest = 16  # numbers of a bias of the model
+    for process in runs[count].seen:
+        assert max(process["gathered"]) < num_smallest
+
+
 def test_what_was_read_is_what_the_curriculum_says(alone: Run, tmp_path: Path) -> None:
     drill.write(tmp_path)
     corpora = {name: Roxxel(tmp_path / f"{name}_*.rox") for name in ("web", "code")}

@@ -205,12 +205,14 @@ def test_process_killed_while_all_restore_ends_the_others_with_the_reason(
     assert all(reason in text for text in (ended.texts[0], ended.log))
 
 
-@pytest.mark.parametrize("build", [0, 1])
+@pytest.mark.parametrize(
+    ("differing", "build"), [("arrays=1:1", 0), ("arrays=1:1", 1), ("values=1:1", 0)]
+)
 def test_models_that_differ_are_an_error_in_all(
-    data: Path, tmp_path: Path, compilation_cache: Path, build: int
+    data: Path, tmp_path: Path, compilation_cache: Path, differing: str, build: int
 ) -> None:
     ended = train(
-        data, tmp_path / "run", compilation_cache, "arrays=1:1", f"build={build}"
+        data, tmp_path / "run", compilation_cache, differing, f"build={build}"
     )
 
     assert ended.codes == [1, 1]

@@ -2,7 +2,8 @@
 
     several.py DATA RUN SEEN
 
-What each process read, and which files of the run it opened to write, it leaves in
+What each process read, which files of the run it opened to write, and how many numbers
+of each array JAX gathered from all processes to compare them, it leaves in
 `SEEN/<process>.json`.
 """
 
@@ -17,6 +18,7 @@ import numpy as np
 import optax
 from drill import SEED, Model, loss_fn
 from flax import nnx
+from jax.experimental import multihost_utils
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel_train.distributed import initialize
 
@@ -24,6 +26,13 @@ PHASES = [Phase(3, 8, 17, {"self": 0.75, "code": 0.25}), Phase(12, 4, 33)]
 
 data, run, seen = map(Path, sys.argv[1:])
 written = set()
+gathered = [0]
+assert_equal = multihost_utils.assert_equal
+
+
+def watched_assert_equal(tree, *rest, **options):
+    gathered.extend(np.size(x) for x in jax.tree.leaves(tree))
+    return assert_equal(tree, *rest, **options)
 
 
 def watch(event, arguments):
@@ -50,6 +59,7 @@ class Watched(Roxxel):
 
 if __name__ == "__main__":
     sys.addaudithook(watch)
+    multihost_utils.assert_equal = watched_assert_equal
     initialize()
     assert jax.device_count() == 4
     corpora = {name: Watched(data / f"{name}_*.rox") for name in ("web", "code")}
@@ -68,5 +78,5 @@ if __name__ == "__main__":
         seed=SEED,
     ).run()
     windows = {name: corpus.windows for name, corpus in corpora.items()}
-    report = {"windows": windows, "written": sorted(written)}
+    report = {"windows": windows, "written": sorted(written), "gathered": gathered}
     (seen / f"{jax.process_index()}.json").write_text(json.dumps(report))

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -193,8 +195,11 @@ def put_on_mesh(
     pair = (model, optimizer)
     if check is not None:
         state = nnx.state(pair)
-        arrays = jax.tree.map(jax.typeof, nnx.to_pure_dict(state))
-        check(_summary(arrays, _annotations(state)))
+        arrays = nnx.to_pure_dict(state)
+        summary = _summary(jax.tree.map(jax.typeof, arrays), _annotations(state))
+        if jax.process_count() > 1:
+            summary += f", values {_crc_of(arrays):08x}"
+        check(summary)
     for path, node in nnx.iter_graph(pair):
         if isinstance(node, nnx.Variable):
             copy_array = partial(copy, array_path(path), _annotation(node))
@@ -316,10 +321,35 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
 
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
-    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
-        # Over several processes, `device_put` accepts the data of random keys, but not
-        # the keys themselves.
+    if _is_key(x):
+        # Over several processes, the data of random keys can be put there, but not the
+        # keys themselves.
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
         replicated = NamedSharding(sharding.mesh, PartitionSpec())
-        return jax.jit(wrap)(jax.device_put(jax.random.key_data(x), replicated))
-    return jax.device_put(x, sharding)
+        return jax.jit(wrap)(_put(jax.random.key_data(x), replicated))
+    if sharding.is_fully_addressable or _is_global(x):
+        return jax.device_put(x, sharding)
+    # `device_put` would gather the arrays of all processes in each of them, to compare
+    # the values: for every process, twice the array in the memory of each host.
+    values = np.asarray(x)
+    return jax.make_array_from_callback(values.shape, sharding, values.__getitem__)
+
+
+def _crc_of(arrays: Any) -> int:
+    """Return a checksum of the values of all arrays that this process holds whole."""
+    crc = 0
+    for x in jax.tree.leaves(arrays):
+        if not _is_global(x):
+            values = np.asarray(jax.random.key_data(x) if _is_key(x) else x)
+            flat = np.ascontiguousarray(values).reshape(-1)
+            crc = zlib.crc32(flat.view(np.uint8).data, crc)
+    return crc
+
+
+def _is_key(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key)
+
+
+def _is_global(x: Any) -> bool:
+    """Return whether other processes hold a part of an array."""
+    return isinstance(x, jax.Array) and not x.is_fully_addressable
