@@ -195,6 +195,19 @@ def test_an_error_in_a_shuffled_unit_names_the_document_of_the_file(
     assert "a.jsonl: document 7: value 70000 is outside" in capsys.readouterr().err
 
 
+def test_a_split_lists_what_it_skipped_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(
+        b"bad\n" + b"".join(b'"%d"\n' % n for n in range(30))
+    )
+    command = "write", tmp_path / "c_*.rox", tmp_path / "a.jsonl", "--skip-bad"
+
+    assert run(*command, "--split", "valid=0.5") == 0
+
+    assert capsys.readouterr().err.count("not JSON") == 1
+
+
 def test_damaged_documents_and_inputs_are_skipped_counted_and_listed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

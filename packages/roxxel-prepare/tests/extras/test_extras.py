@@ -263,6 +263,22 @@ def test_columns_of_other_things_are_refused_by_row(
     assert not (tmp_path / "a.rox").exists()
 
 
+@pytest.mark.parametrize(
+    ("value", "option"), [(None, "--skip-bad"), ({"values": 1}, "--field")]
+)
+def test_a_row_that_is_no_document_names_the_option_that_helps(
+    value: Any, option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    parquet.write_table(library.table({"text": [value]}), path)
+
+    assert run("write", tmp_path / "a.rox", path) == 1
+
+    assert option in capsys.readouterr().err
+
+
 def test_zstandard_files_are_decompressed(tmp_path: Path) -> None:
     library: Any = import_module("zstandard")
     compress = library.ZstdCompressor().compress

@@ -189,10 +189,10 @@ class RunFolder:
         """
         if not self.path.is_dir():
             what = "is a file" if self.path.exists() else "there is no such folder"
-            raise RunFolderError(f"{self.path}: {what}; give the folder of a run")
+            raise RunFolderError(f"{self}: {what}; give the folder of a run")
         if not self.holds_run:
             raise RunFolderError(
-                f"{self.path}: holds no run ({RECORD}, {METRICS} and {CHECKPOINTS}/ "
+                f"{self}: holds no run ({RECORD}, {METRICS} and {CHECKPOINTS}/ "
                 "are missing); give the save_path of a run"
             )
 

@@ -94,23 +94,24 @@ def _check_text(where: str, text: object) -> None:
 def column_document(path: str, row: int, value: Any) -> object:
     """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
-    what = "a null"
+    what, remedy = "a null", "correct it, or pass --skip-bad to leave it out"
+    of_another_type = "pass the column of the documents as --field"
     if hasattr(items, "to_numpy"):
         if not items.null_count:
             array = items.to_numpy(zero_copy_only=False)
             if array.dtype.kind in "biuf":
                 return array
-            what = str(value.type)
+            what, remedy = str(value.type), of_another_type
         else:
             what = f"a list with {items.null_count} null"
     elif value.is_valid:
         text = _python_value(path, row, value)
         if isinstance(text, str):
             return text
-        what = str(value.type)
+        what, remedy = str(value.type), of_another_type
     raise InputError(
         f"{path}: row {row} holds {what}; a document is a text or a list of tokens, so "
-        "correct the row or leave it out"
+        f"{remedy}"
     )
 
 
