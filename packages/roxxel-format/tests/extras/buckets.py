@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "user",
@@ -22,6 +23,14 @@ _ENVIRONMENT = {
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Wait until a state is reached; far longer than any test takes is an error."""
+    deadline = time.monotonic() + 120
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class Bucket:

@@ -21,20 +21,13 @@ from roxxel_format import BucketError, ChecksumError, Roxxel, Shard, ShardError
 from roxxel_format._read.remote import _Fetcher  # pyright: ignore[reportPrivateUsage] - no other way to see memory
 from roxxel_format.cli import main
 
-from .buckets import Bucket, running_bucket
+from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 LONGEST = 700
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

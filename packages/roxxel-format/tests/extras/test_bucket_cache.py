@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -24,10 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 
-from .buckets import Bucket, running_bucket
+from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 URL = "s3://data/wiki_*.rox"
@@ -42,13 +41,6 @@ while corpus.cache_status().state == "copying":
     pass
 print(corpus.cache_status().state, flush=True)
 """
-
-
-def wait_for(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def state_of(corpus: Roxxel) -> str:

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -17,7 +16,7 @@ from roxxel_format import BucketError, Roxxel, ShardError
 from roxxel_format._write.place import BucketPlace
 from roxxel_format.cli import main
 
-from .buckets import Bucket, running_bucket
+from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -298,17 +297,13 @@ def test_a_killed_copy_is_not_visible_and_continues(
         with subprocess.Popen(
             [sys.executable, "-c", program, str(corpus.filepath)]
         ) as child:
-            before = len(list(bucket.folder.iterdir()))
-            deadline = time.monotonic() + 30
-            while len(list(bucket.folder.iterdir())) < before + 2:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wanted = len(list(bucket.folder.iterdir())) + 2
+            wait_for(lambda wanted=wanted: len([*bucket.folder.iterdir()]) >= wanted)
             child.kill()
         with pytest.raises(FileNotFoundError):
             _ = Roxxel("s3://data/web_*.rox").num_tokens
     bucket.set_faults()
-    while bucket.stats()["open"]:  # The server still deals with requests of a child.
-        time.sleep(0.01)
+    wait_for(lambda: not bucket.stats()["open"])  # No request of a child is left.
     there = {path.name: path.stat().st_mtime_ns for path in bucket.folder.iterdir()}
 
     corpus.copy_to("s3://data/web_*.rox")
@@ -369,10 +364,7 @@ def test_two_replacing_copies_share_no_files(
         target=lambda: other.copy_to("s3://data/web_*.rox", exist="replace")
     )
     first.start()
-    deadline = time.monotonic() + 30
-    while Roxxel("s3://data/web_*.rox").num_documents != 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: Roxxel("s3://data/web_*.rox").num_documents == 1)
 
     corpus.copy_to("s3://data/web_*.rox", exist="replace")
 

@@ -46,10 +46,10 @@ def _grouped(source: _Integers) -> tuple[_Integers, list[tuple[int, int, int]]]:
 
 
 class RowSpans(NamedTuple):
-    """The documents of the rows of a batch, row by row; `start` and `stop` in tokens.
+    """The documents of a batch, row by row.
 
-    They count tokens of the row's source, and are clipped to the row's window. Padding
-    is the document -1. A document without tokens may be among them.
+    `start` and `stop` count tokens of the row's source, and are clipped to the row's
+    window. Padding is the document -1. A document without tokens may be among them.
     """
 
     row: _Integers
