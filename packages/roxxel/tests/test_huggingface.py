@@ -316,6 +316,11 @@ def test_a_rule_without_its_values_is_an_error(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="give the folder of a model that"):
+        read_config(tmp_path / "nope")
+
+
 def test_a_model_may_have_several_end_tokens(tmp_path: Path) -> None:
     several = replace(PLAIN, eos_token_id=(7, 9))
     path = write_config(several, tmp_path)

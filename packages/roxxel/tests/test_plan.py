@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import pydoc
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -587,6 +589,18 @@ def test_a_plan_notes_a_held_out_set_that_is_the_training_corpus(
     assert main(["plan", str(write_project(tmp_path, text))]) == 0
 
     assert "is the training corpus of source 'self'" in capsys.readouterr().out
+
+
+def test_the_help_names_where_the_keys_of_each_table_are_explained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "--help"])
+
+    names = re.findall(r"python -m pydoc (\S+)", capsys.readouterr().out)
+    shown = "".join(map(pydoc.render_doc, names))
+    keys = ("longest", "batch_size", "grad_accum_steps", "z_loss", "groups")
+    assert [key for key in keys if f" {key}: " not in shown] == []
 
 
 def test_a_plan_notes_a_loss_mask_that_the_run_will_not_read(

@@ -148,7 +148,7 @@ class ShardingConfig:
         if prod(shape) != num_devices:
             raise ValueError(
                 f"{num_devices} devices do not fill a mesh of shape {self.mesh_shape}; "
-                "change the shape or pass devices="
+                "change the shape, or in Python pass devices="
             )
         return shape
 

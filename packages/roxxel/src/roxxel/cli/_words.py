@@ -124,7 +124,15 @@ an example of a config file; its paths are relative to the file:
   batch_size = 16
   seq_len = 1025
   weights = { self = 0.8, code = 0.2 }
-all keys: python -c "import roxxel.config as c; help(c)"
+
+all keys, with what they mean:
+  python -m pydoc roxxel.config.RunConfig          # above the tables,
+  python -m pydoc roxxel.Curriculum                # and those of the schedule
+  python -m pydoc roxxel.Phase                     # [[phases]]
+  python -m pydoc roxxel_train.config.TrainConfig  # [trainer]
+  python -m pydoc roxxel.models.llama              # [model_args] of our model,
+  python -m pydoc roxxel.models.LlamaConfig        # and its sizes
+  python -m pydoc roxxel.config.MeshConfig         # [mesh]
 
 """
 

@@ -256,6 +256,11 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
 
 def _parsed(path: Path) -> dict[str, Any]:
     """Return the content of `config.json`; raise ValueError if a size is missing."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path}: there is no such file; give the folder of a model that "
+            "transformers or `roxxel export` saved"
+        )
     remedy = "copy the file of the model again"
     values = parse_object(path.read_bytes(), str(path), remedy)
     sizes = [key for key, field in _FIELDS.items() if field in _SIZES]
