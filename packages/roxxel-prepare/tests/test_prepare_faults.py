@@ -15,10 +15,11 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, WriteSummary
 from roxxel_format.writing import Place
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
+from roxxel_prepare._run import committing
 
 from .extras.full_disk import written_on_a_full_disk
 from .helpers import main
@@ -407,3 +408,23 @@ def test_a_replacement_after_another_append_goes_on_when_it_is_repeated(
 
     assert Roxxel(corpus.filepath).num_documents == 9
     assert corpus.leftovers() == []
+
+
+def test_the_same_command_may_commit_while_this_one_is_about_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    command = ["write", corpus.filepath, lines(tmp_path / "a.jsonl", 9)]
+    command += ["--separator", "0", "--unit-bytes", "2000"]
+    commit = committing.commit_plan
+
+    def commit_second(*arguments: Any) -> WriteSummary:
+        monkeypatch.undo()
+        assert run("commit", corpus.filepath) == 0
+        return commit(*arguments)
+
+    monkeypatch.setattr("roxxel_prepare._run.preparation.commit_plan", commit_second)
+
+    assert run(*command) == 0
+
+    assert corpus.num_documents == 9

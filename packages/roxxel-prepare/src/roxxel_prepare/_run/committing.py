@@ -133,8 +133,15 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
     name, recipe = place.name, plan.recipe
     records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
     new = place.listed(place.found, plan.job)
+    done: Mapping[int, UnitRecord] = {}
     if not len(new):
-        new = _shards_of_all(place, plan)
+        done = done_units(place, plan, range(len(plan.units)))
+        if len(done) < len(plan.units):
+            # The same command may have committed them, and removed their records.
+            place.begin(replaces=False)
+            new = place.listed(place.found, plan.job)
+    if not len(new):
+        new = _shards_of_all(place, plan, done)
 
         def lost(place: Place) -> str:
             return _lost(place, plan)
@@ -188,12 +195,13 @@ def unit_order(plan: Plan) -> list[int]:
     return numbers if seed is None else sorted(numbers, key=key)
 
 
-def _shards_of_all(place: Place, plan: Plan) -> NewShards:
+def _shards_of_all(
+    place: Place, plan: Plan, done: Mapping[int, UnitRecord]
+) -> NewShards:
     """Return the shards of all units, in order, and say what was skipped.
 
-    Raises ValueError if a unit is missing.
+    Raises ValueError if a unit is not in `done`.
     """
-    done = done_units(place, plan, range(len(plan.units)))
     records: list[UnitRecord] = []
     bad: list[str] = []
     num_bad = 0
