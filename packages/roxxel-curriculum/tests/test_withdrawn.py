@@ -464,3 +464,26 @@ def test_a_schedule_withdraws_documents_of_a_file_in_its_folder(
     assert amounts == {"self": "1 document", "web": "3 documents and 4 tokens"}
     ranged = Schedule((phase,), without={"self": "tokens:[5,9)"})
     assert ranged.relative_to(tmp_path).without == ranged.without
+
+
+def test_a_source_that_was_never_read_may_go_with_what_is_withdrawn_of_it() -> None:
+    fields = ("tokens", "loss_mask")
+    later = [Phase(5, 2, 10), Phase(5, 2, 10, {"self": 1, "web": 1})]
+    began = Curriculum(
+        reader(), later, {"web": reader("w")}, without={"web": [3], "self": [0]}
+    )
+    state = began.sampler(0, fields=fields).state(3)
+
+    without = {"self": [0]}
+    edited = Curriculum(reader(), [Phase(10, 2, 10)], without=without)
+
+    before = began.sampler(0, fields=fields)
+    for sampler in (
+        edited.sampler(state=state, fields=fields),
+        recorded_sampler(state, {"self": reader()}, fields),
+    ):
+        sampler.check(state)
+        for step in range(3):
+            for name, values in sampler.batch(step).items():
+                np.testing.assert_array_equal(values, before.batch(step)[name])
+    assert "web" in str(edited.plan(state=state))

@@ -189,7 +189,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
                 each.digest,
                 is_read=any(
                     row.last_step is not None and row.last_step >= each.step
-                    for row in by_source[each.source]
+                    for row in by_source.get(each.source, ())
                 ),
             )
             for each in solution.withdrawals

@@ -279,7 +279,10 @@ def masked_ranges(
 
 
 class WithdrawnByStep:
-    """The withdrawals that hold in each step, by the index of their source."""
+    """The withdrawals that hold in each step, by the index of their source.
+
+    A source that no past step has read may be gone since, with its withdrawals.
+    """
 
     def __init__(
         self, withdrawals: Sequence[Withdrawal], source_names: Sequence[str]
@@ -287,7 +290,11 @@ class WithdrawnByStep:
         self._steps = sorted({0, *(each.step for each in withdrawals)})
         found = [in_force(withdrawals, step) for step in self._steps]
         self._found = [
-            {source_names.index(name): each for name, each in here.items()}
+            {
+                index: here[name]
+                for index, name in enumerate(source_names)
+                if name in here
+            }
             for here in found
         ]
 
