@@ -91,7 +91,8 @@ def import_steps(source: Path, target: str) -> Generator[tuple[Path, str | None]
     if not steps:
         raise CheckpointNotFoundError(
             f"{source}: holds no step of an Orbax CheckpointManager with the item "
-            f"{_ITEM!r}; name the folder that was the manager's directory"
+            f"{_ITEM!r}; name the folder that was the manager's directory, or read "
+            "other checkpoints with Orbax and save them by Checkpointer.save"
         )
     for number, directory in steps:
         try:
