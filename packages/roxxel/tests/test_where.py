@@ -327,3 +327,34 @@ def test_a_document_that_is_not_there_is_an_error(
         "documents have no names, so 'x' chooses none; give a number, or write the "
         "corpus with --id or --path"
     ) in refused(capsys, "where", run, "--document", "self:x")
+
+
+def test_show_names_the_tokens_that_a_column_leaves_out_of_the_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web = Roxxel(tmp_path / "web_*.rox")
+    web.write([np.arange(400) % 50], vocab_size=50)
+    is_learned = np.arange(400) % 8 > 3  # of eight tokens, four are a prompt
+    web.write_column("loss_mask", is_learned, dtype=np.uint8)
+    model = nnx.Embed(50, 2, rngs=nnx.Rngs(0))
+
+    def masked_loss(model: Any, batch: Any) -> Any:
+        mask = batch["loss_mask"]
+        loss = (jnp.square(model(batch["tokens"])).mean(-1) * mask).sum()
+        return loss / jnp.maximum(mask.sum(), 1), {"loss_weight": mask.sum()}
+
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(2, 2, 8)]),
+        masked_loss,
+        tmp_path / "run",
+        fields=["tokens", "loss_mask"],
+    ).run()
+
+    shown = said(capsys, "show", tmp_path / "run", "--step", 1, "--json")
+
+    for row in json.loads(shown)["rows"]:
+        masked = [token for span in row["masked"] for token in range(*span)]
+        window = range(row["start"], row["stop"])
+        assert masked == [token for token in window if not is_learned[token]]

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
     sampler = opened_run.sampler(["tokens", "source"])
-    if sampler.withdrawals:
+    if sampler.withdrawals or opened_run.has_masks:
         sampler = opened_run.sampler(["tokens", "loss_mask"])
     step = _last(opened_run) if options.step is None else options.step
     try:
@@ -131,7 +131,7 @@ def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:
 
 def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
     """Return the ranges of a row's tokens that the loss leaves out."""
-    if not sampler.withdrawals:
+    if "loss_mask" not in sampler.fields:
         return []
     [mask] = sampler.rows(step, [row])["loss_mask"]
     edges = np.flatnonzero(np.diff(mask, prepend=1, append=1)) + start
