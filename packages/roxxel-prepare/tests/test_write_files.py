@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_format import Roxxel
@@ -174,3 +174,30 @@ def test_a_unit_whose_workers_always_die_is_an_error_and_the_others_are_kept(
     assert done.stderr.endswith("1 of 12 units failed; the other 11 are kept\n")
     num_units = len(expected) - 1
     assert len([*(tmp_path / "two").glob(".*.unit")]) == num_units - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"inputs": []}, "inputs is empty"),
+        ({"format": "jsonlx"}, "format='jsonlx'.*jsonl"),
+        ({"part": (3, 2)}, r"part=\(3, 2\)"),
+        ({"part": "0/2"}, "part='0/2'"),
+        ({"split": "valid=0.1"}, "split=.*valid"),
+        ({"split": ("valid", 2)}, "split=.*between 0 and 1"),
+        ({"split": ("../valid", 0.1)}, "split=.*letters"),
+        ({"workers": 0}, "workers must be at least 1"),
+        ({"unit_bytes": 0}, "unit_bytes must be at least 1"),
+        ({"unit_bytes": "64M"}, "unit_bytes must be an integer"),
+        ({"shuffle": True}, "shuffle must be an integer"),
+    ],
+)
+def test_an_argument_that_cannot_be_meant_is_refused(
+    tmp_path: Path, inputs: Path, options: dict[str, Any], named: str
+) -> None:
+    arguments: dict[str, Any] = {"inputs": inputs, "field": "body", **options}
+
+    with pytest.raises((TypeError, ValueError), match=named):
+        write_files(tmp_path / "out" / "c_*.rox", **arguments)
+
+    assert not (tmp_path / "out").exists()

@@ -64,6 +64,8 @@ def find_inputs(
         ValueError: A path is empty, `-` is given twice, or a URL is not valid, or is a
             pattern or a folder on a web server.
     """
+    if not paths:
+        raise ValueError("inputs is empty; pass files, folders, patterns or URLs")
     found: list[str] = []
     named: set[str] = set()
     left_out: list[str] = []

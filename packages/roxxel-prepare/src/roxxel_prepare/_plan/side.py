@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_store.arguments import as_integer
 
@@ -107,6 +109,18 @@ def checked_buckets(lengths: Sequence[int], pack: int | None = None) -> list[int
             "itself; pass only one"
         )
     return found
+
+
+def checked_split(name: object, share: object) -> tuple[str, float]:
+    """Return a split; raise ValueError unless it is a plain name and a share."""
+    with contextlib.suppress(TypeError, ValueError):
+        number = float(cast("Any", share))
+        if re.fullmatch("[A-Za-z0-9-]+", cast("Any", name)) and 0 < number < 1:
+            return str(name), number
+    raise ValueError(
+        f"split={(name, share)!r} must be a name of letters, digits and -, and a share "
+        'between 0 and 1, such as ("valid", 0.001)'
+    )
 
 
 def held_out_path(filepath: str, name: str) -> str:

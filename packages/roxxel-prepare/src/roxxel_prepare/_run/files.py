@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from roxxel_format.writing import Fields, WriteOptions
+from roxxel_store.arguments import as_integer
 
+from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.inputs import first_old_shard
 from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
 from roxxel_prepare._inputs.old_shards import with_old_separator
-from roxxel_prepare._plan.side import checked_buckets, outputs_of
+from roxxel_prepare._plan.side import checked_buckets, checked_split, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.preparation import Choice, prepare
@@ -131,6 +133,9 @@ def write_files(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
             "by processes; pass only one of these"
         )
+    _check_integers(("workers", workers, 1), ("unit_bytes", unit_bytes, 1))
+    _check_integers(("shuffle", shuffle, None))
+    _check_choices(format, part, split)
     runner = None if workers is None else ProcessRunner(workers)
     if ray is not None:
         runner = RayRunner(ray or None)
@@ -185,6 +190,27 @@ def write_files(
     ]
     say_empty(files)
     return written
+
+
+def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
+    """Raise for an argument that is no integer of at least its least value."""
+    for name, value, least in arguments:
+        if value is not None:
+            as_integer(name, value, least)
+
+
+def _check_choices(form: object, part: object, split: object) -> None:
+    """Raise ValueError for a format, a part or a split that is none."""
+    if form is not None and form not in FORMATS:
+        raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
+    if split is not None:
+        checked_split(*cast("Any", split if isinstance(split, tuple) else (split, 0)))
+    if part is None:
+        return
+    is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2
+    member, count = cast("Any", part if is_pair else (0, 0))
+    if not 0 <= as_integer("part", member) < as_integer("part", count):
+        raise ValueError(f"part={part!r} must be (i, n) with i in [0, n), as (0, 8)")
 
 
 def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:

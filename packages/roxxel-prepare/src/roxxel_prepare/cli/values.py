@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from roxxel_prepare._plan.side import checked_buckets
+from roxxel_prepare._plan.side import checked_buckets, checked_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,7 @@ def split(text: str) -> tuple[str, float]:
     """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
     name, _, number = text.partition("=")
     with contextlib.suppress(ValueError):
-        if re.fullmatch("[A-Za-z0-9-]+", name) and 0 < float(number) < 1:
-            return name, float(number)
+        return checked_split(name, number)
     raise argparse.ArgumentTypeError(
         f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
     )
