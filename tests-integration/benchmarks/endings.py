@@ -15,7 +15,6 @@ import argparse
 import os
 import platform
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roxxel_train._together.launcher import held_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -140,32 +141,29 @@ def train(
     data: Path, run: Path, count: int, arguments: Sequence[str]
 ) -> tuple[list[str], list[float]]:
     """Return standard error and time of the end of every process."""
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        port = finder.getsockname()[1]
-    shared = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
-        "JAX_NUM_PROCESSES": str(count),
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-        "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
-    }
-    program = [str(PROGRAMS / "ending.py"), str(data), str(run), *arguments]
+    with held_port() as port, ThreadPoolExecutor(count) as pool:
+        shared = {
+            **os.environ,
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=1",
+            "JAX_NUM_PROCESSES": str(count),
+            "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+            "JAX_COORDINATOR_BIND_ADDRESS": f"127.0.0.1:{port}",
+        }
+        program = [str(PROGRAMS / "ending.py"), str(data), str(run), *arguments]
 
-    def run_one(index: int) -> tuple[str, float]:
-        done = subprocess.run(
-            [sys.executable, *program],
-            env={**shared, "JAX_PROCESS_ID": str(index)},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=GUARD_S,
-            check=False,
-        )
-        return done.stderr, time.time()
+        def run_one(index: int) -> tuple[str, float]:
+            done = subprocess.run(
+                [sys.executable, *program],
+                env={**shared, "JAX_PROCESS_ID": str(index)},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=GUARD_S,
+                check=False,
+            )
+            return done.stderr, time.time()
 
-    with ThreadPoolExecutor(count) as pool:
         ended = list(pool.map(run_one, range(count)))
     return [text for text, _ in ended], [at for _, at in ended]
 
