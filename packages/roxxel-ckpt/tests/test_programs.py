@@ -73,6 +73,27 @@ def test_program_without_close_loses_nothing_in_silence(tmp_path: Path) -> None:
         assert checkpointer(tmp_path / name / "checkpoints").latest_step == newest
 
 
+FORKING = """
+import multiprocessing
+from roxxel_ckpt.coordination import at_exit
+
+at_exit(lambda: print("the program ends", flush=True))
+fork = multiprocessing.get_context("fork").Process(target=lambda: None)
+fork.start()
+fork.join()
+print("the fork has ended")
+"""
+
+
+def test_a_fork_of_the_program_does_not_say_that_the_program_ends(
+    tmp_path: Path,
+) -> None:
+    """Other processes would stop waiting for a program that goes on."""
+    end = run_program(FORKING, tmp_path)
+
+    assert end.stdout.splitlines() == ["the fork has ended", "the program ends"]
+
+
 # The fork server imports once; every program is then a process of its own.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload([__name__, "roxxel_ckpt", "jax", "flax.nnx"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import sys
 import threading
 import time
@@ -303,7 +304,7 @@ class Channel:
 
 _channels: weakref.WeakSet[Channel] = weakref.WeakSet()
 _exit_lock = threading.Lock()
-_at_exit: set[Callable[[], None]] = set()
+_at_exit: set[tuple[int, Callable[[], None]]] = set()
 
 
 def coordination_service() -> CoordinationService | None:
@@ -350,13 +351,19 @@ def at_exit(act: Callable[[], None]) -> None:
     """Call a function once when the program ends, while threads can still start.
 
     Hooks of `atexit` run later, JAX's shutdown among them. Of several functions, the
-    one that was given first runs last.
+    one that was given first runs last. A fork of the program calls only its own.
     """
     register = getattr(threading, "_register_atexit", atexit.register)
+    program = os.getpid()
+
+    def act_in_program() -> None:
+        if os.getpid() == program:
+            act()
+
     with _exit_lock:
-        if act not in _at_exit:
-            _at_exit.add(act)
-            register(act)
+        if (program, act) not in _at_exit:
+            _at_exit.add((program, act))
+            register(act_in_program)
 
 
 def _service() -> CoordinationService | None:
