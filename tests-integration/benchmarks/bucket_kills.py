@@ -246,7 +246,9 @@ class Program:
                     f"process {index} did not end after a kill\n{self._errors()}"
                 ) from None
             if is_running and index not in chosen:
-                assert process.returncode > 0, f"a process ended as if whole: {index}"
+                # Without process 0, JAX may abort the others before they end.
+                code = process.returncode
+                assert code in {1, -signal.SIGABRT}, f"process {index}: code {code}"
         if not is_running:
             assert not any(p.returncode for p in self._processes), self._errors()
             return "ended before the kill"
