@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from roxxel_train._files.mirror import fetch_run
 from roxxel_train._step.compiled import kernel_options, use_compilation_cache
 
 PROGRAM = """
@@ -63,6 +64,19 @@ def test_without_a_home_programs_compile_in_silence_and_a_note_names_the_remedy(
     assert "/dev/null/nobody" in note
     assert note.endswith("set XDG_CACHE_HOME to a folder that can be written")
     assert chosen is None
+
+
+def test_a_run_in_a_bucket_names_the_setting_if_no_home_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+
+    with pytest.raises(FileNotFoundError, match="XDG_CACHE_HOME"):
+        fetch_run("s3://bucket/run")
 
 
 @pytest.mark.parametrize(

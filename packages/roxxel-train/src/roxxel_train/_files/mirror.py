@@ -42,6 +42,7 @@ from roxxel_store.swap import Writer, read_manifest, writer_of
 from roxxel_store.urls import checked_url, expanded
 
 from roxxel_train._files.log import METRICS
+from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD
 from roxxel_train.errors import RunMismatchError
 
@@ -70,12 +71,11 @@ class Mirror:
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = checked_url(url)
         scheme, _, path = self.url.partition("://")
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         name = quote(path, safe="")
         if len(name) > _LONGEST_NAME:
             digest = hashlib.sha256(path.encode()).hexdigest()
             name = f"{name[:_LONGEST_NAME]}-{digest[:16]}"
-        self.folder = Path(base, "roxxel", "runs", scheme, name)
+        self.folder = cache_folder() / "runs" / scheme / name
         self._timeout_s = timeout_s
         self._bucket = checkpoint_bucket(f"{self.url}/{CHECKPOINTS}", timeout_s)
         # Pieces that this program has uploaded and perhaps not committed.

@@ -9,6 +9,23 @@ from pathlib import Path
 from roxxel_store.urls import expanded, url_of
 
 
+def cache_folder() -> Path:
+    """Return Roxxel's folder in `$XDG_CACHE_HOME`, or in `~/.cache`.
+
+    Raises:
+        FileNotFoundError: No home folder is known, as in many containers.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    if not base:
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise FileNotFoundError(
+                "no home folder is known, and XDG_CACHE_HOME is not set"
+            ) from error
+    return Path(base, "roxxel")
+
+
 def check_writable(path: str | os.PathLike[str], name: str) -> Path:
     """Return the absolute path of a folder, given as argument `name`.
 

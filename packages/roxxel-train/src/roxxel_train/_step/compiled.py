@@ -15,12 +15,12 @@ from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_store.amounts import short_size
 
+from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
@@ -34,6 +34,7 @@ from roxxel_train._step.loss import LOSS_WEIGHT
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Executor, Future
+    from pathlib import Path
 
     from jax.sharding import Mesh
 
@@ -59,12 +60,11 @@ def use_compilation_cache() -> list[str]:
     if chosen or not settings["jax_enable_compilation_cache"]:
         return []
     try:
-        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(base) / "roxxel" / "jax"
+        folder = cache_folder() / "jax"
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(f"{folder} cannot be written")
-    except (OSError, RuntimeError) as error:  # RuntimeError: no home is known
+    except OSError as error:
         note = (
             "every start compiles all programs anew, because their cache cannot be "
             f"made ({error}); set XDG_CACHE_HOME to a folder that can be written"
