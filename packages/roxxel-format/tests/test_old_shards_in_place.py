@@ -10,8 +10,8 @@ from roxxel_format import Roxxel, ShardError
 from roxxel_format.cli import main
 from roxxel_store import roxxel_command
 
-from .helpers import names_in, shard_of
-from .test_commit import fork, kill_self
+from .helpers import in_child, names_in, shard_of
+from .test_commit import kill_self
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ def test_after_a_killed_replacement_old_shards_are_as_safe_as_before(
     def replace() -> None:
         Roxxel(pattern).write(killed(), exist="replace", **limits)
 
-    assert fork(replace) == -signal.SIGKILL
+    assert in_child(replace) == -signal.SIGKILL
     left = set(names_in(tmp_path)) - set(shards) - {other.name}
     assert len(left) >= 2
 
