@@ -131,3 +131,20 @@ def test_places_of_a_word_come_in_their_order() -> None:
 
     assert found == sorted(found)
     assert len(found) == 3
+
+
+def test_a_long_document_is_found_without_decoding_each_of_its_beginnings() -> None:
+    codec = codec_of_pieces()
+    text = "the quick brown fox " * 100
+    tokens = codec.encode(text)
+    decoded: list[int] = []
+
+    def decode(part: npt.NDArray[Any]) -> bytes:
+        decoded.append(part.size)
+        return codec.decode(part)
+
+    corpus: Any = Held(codec.encode(f"see {text}and more"))
+    [found] = find_text(corpus, TextCodec(codec.encode, decode), text)
+
+    assert found[1] - found[0] == tokens.size
+    assert sum(size > tokens.size // 2 for size in decoded) < 100

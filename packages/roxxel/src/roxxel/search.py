@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from heapq import merge
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,9 @@ _BEFORE, _AFTER = (" ", "\n", "x", "("), (" ", "\n", "x", ".")
 
 _MARGIN = 8
 """Tokens on each side of an occurrence in which its first and last tokens may lie."""
+
+_PARTS = 4
+"""Tokens, at most, that together stand for one character of UTF-8."""
 
 _INNER_WORDS = re.compile(rb"\s*\S+((?:\s+\S+)*?)\s+\S*", re.DOTALL)
 """A text; the group holds its words between the first and the last, with spaces."""
@@ -152,9 +156,9 @@ def _inner(typed: npt.NDArray[Any], text: str, codec: TextCodec) -> tuple[int, i
     last = min(_num_common(typed, codec.encode(text + each)) for each in _AFTER)
     words = _INNER_WORDS.fullmatch(codec.decode(typed))
     if words is not None:
-        ends = [len(codec.decode(typed[:count])) for count in range(typed.size + 1)]
-        low = next(count for count, end in enumerate(ends) if end >= words.start(1))
-        high = max(count for count, end in enumerate(ends) if end <= words.end(1))
+        begin, end = words.span(1)
+        low = min(n for n, size in _near(typed, begin, codec) if size >= begin)
+        high = max(n for n, size in _near(typed, end, codec) if size <= end)
         if max(first, low) < min(last, high):
             return max(first, low), min(last, high)
     # For example Chinese, which has no spaces: all that is known to be stable.
@@ -216,10 +220,27 @@ def _range_of(
     held: npt.NDArray[Any], begin: int, end: int, codec: TextCodec
 ) -> tuple[int, int]:
     """Return the fewest tokens whose text has the bytes `[begin, end)` of all."""
-    ends = [len(codec.decode(held[:count])) for count in range(held.size + 1)]
-    start = max(count for count, size in enumerate(ends) if size <= begin)
-    stop = min(count for count, size in enumerate(ends) if size >= end)
+    start = max(n for n, size in _near(held, begin, codec) if size <= begin)
+    stop = min(n for n, size in _near(held, end, codec) if size >= end)
     return start, stop
+
+
+def _near(
+    tokens: npt.NDArray[Any], size: int, codec: TextCodec
+) -> list[tuple[int, int]]:
+    """Return the counts of tokens whose text has about `size` bytes, and their bytes.
+
+    The text may be a long document, so few of its beginnings are decoded. They do not
+    always grow: a part of a character is shown by three bytes.
+    """
+
+    def size_of(count: int) -> int:
+        return len(codec.decode(tokens[:count]))
+
+    counts = range(tokens.size + 1)
+    at = bisect_left(counts, size, key=size_of)
+    near = counts[max(0, at - _PARTS) : at + _PARTS + 1]
+    return [(count, size_of(count)) for count in near]
 
 
 def _num_spaces(content: bytes) -> int:
