@@ -86,7 +86,7 @@ class LocalStep:
     def found(cls, number: int, path: Path) -> LocalStep:
         """Return the step whose directory was found."""
         try:
-            return cls(number, path, identity_of(f"{path}/{COMMIT_FILE}"))
+            return cls(number, path, identity_of(path / COMMIT_FILE))
         except (FileNotFoundError, NotADirectoryError):
             return cls(number, path)
 
