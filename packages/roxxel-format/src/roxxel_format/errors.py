@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class ShardError(ValueError):
@@ -84,28 +88,16 @@ class ChecksumError(ShardError):
 
     def reworded(self, reason: str, remedy: str) -> ChecksumError:
         """Return an error about the same bytes in other words."""
-        return _checksum_error(
-            reason, remedy, self.path, self.section, self.block, self.byte_offset
-        )
+        return self._of_these_bytes()(reason, remedy)
 
     def __reduce__(self) -> tuple[object, ...]:
-        at = self.path, self.section, self.block, self.byte_offset
-        return _checksum_error, (self.reason, self.remedy, *at)
+        return self._of_these_bytes(), (self.reason, self.remedy)
 
-
-def _checksum_error(
-    reason: str,
-    remedy: str,
-    path: str,
-    section: str,
-    block: int | None,
-    byte_offset: int,
-) -> ChecksumError:
-    return ChecksumError(
-        reason,
-        remedy,
-        path=path,
-        section=section,
-        block=block,
-        byte_offset=byte_offset,
-    )
+    def _of_these_bytes(self) -> Callable[[str, str], ChecksumError]:
+        return partial(
+            ChecksumError,
+            path=self.path,
+            section=self.section,
+            block=self.block,
+            byte_offset=self.byte_offset,
+        )
