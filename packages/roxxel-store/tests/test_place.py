@@ -37,6 +37,14 @@ def test_a_small_file_is_created_once(place: FilePlace) -> None:
     assert place.location.endswith("folder/")
 
 
+def test_a_small_file_is_replaced_or_added(place: FilePlace) -> None:
+    place.replace("plan", b"first")
+    place.replace("plan", b"second")
+
+    assert place.read("plan", 100) == b"second"
+    assert place.sizes() == {"plan": 6}
+
+
 def test_a_staged_file_is_there_when_it_is_published(place: FilePlace) -> None:
     with place.stage() as stage:
         path = stage.path / "a.rox"

@@ -68,6 +68,10 @@ class FilePlace(ABC):
         """Add a small file; return False if there is a file of this name."""
 
     @abstractmethod
+    def replace(self, name: str, data: bytes) -> None:
+        """Add a small file, in the place of one of this name, if there is one."""
+
+    @abstractmethod
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Return the sizes of all files, or at least of those in `names`."""
 
@@ -142,6 +146,11 @@ class OnDisk(FilePlace):
             replace_file(path, data)
         return True
 
+    def replace(self, name: str, data: bytes) -> None:
+        """Add a small file, in the place of one of this name, if there is one."""
+        with held(self._lock):
+            replace_file(self._folder / name, data)
+
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Return the sizes of all files, or of those in `names`."""
         found: dict[str, int] = {}
@@ -208,6 +217,10 @@ class InBucket(FilePlace):
     def create(self, name: str, data: bytes) -> bool:
         """Put a small object; return False if there is an object of this name."""
         return swap_object(self.bucket, name, data, None) is not None
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a small object, in the place of one of this name, if there is one."""
+        self.add(name, lambda output: output.write(data), lambda _: None)
 
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Return the sizes of all objects: one listing has them."""

@@ -144,6 +144,11 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
         new = _shards_of_all(place, plan, done)
 
         def lost(place: Place) -> str:
+            if recipe.exist == "replace":
+                # Whoever repeats the command has read that there are other documents
+                # now, and wants to replace them too.
+                rebased = replace(plan, base=place.found.fingerprint)
+                place.files.replace(name.plan.name, rebased.pack())
             return _lost(place, plan)
 
         if not recipe.appends and not place.found.has_only(plan.base):
@@ -159,19 +164,9 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
 
 
 def _lost(place: Place, plan: Plan) -> str:
-    """Say what to do; a plan that replaces the corpus then begins from the new one.
-
-    It was said that there are other documents now. So who repeats the command wants
-    to replace them too.
-    """
+    """Return what another write means that was committed first, and what to do."""
     command = roxxel_command(f"format clean --abandon '{place.pattern}'")
     if plan.recipe.exist == "replace":
-        file_name = place.name.plan.name
-        # A kill between both lines costs no more than the units that are done.
-        place.discard([file_name])
-        place.files.create(
-            file_name, replace(plan, base=place.found.fingerprint).pack()
-        )
         return (
             "so this one replaced nothing; its units are done and kept, so repeat the "
             "command to replace what was committed, without tokenizing again, or "

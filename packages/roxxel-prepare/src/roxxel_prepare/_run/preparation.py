@@ -320,9 +320,7 @@ class _Preparation:
         plan = found_plan.with_skipping(write.recipe.arguments)
         check_same(plan, self._inputs, write.recipe, units, write.what)
         if plan != found_plan:
-            # A kill between both lines is safe: the same command makes this plan again.
-            place.discard([file_name])
-            place.files.create(file_name, plan.pack())
+            place.files.replace(file_name, plan.pack())
         return plan
 
     def _new_plan(self, units: Sequence[Unit]) -> Plan:

@@ -81,8 +81,7 @@ class UnitWriter:
         )
         data, path = record.pack(), place.name.unit_record(self.job.digest, number)
         if not place.files.create(path.name, data) and place.read(path.name) != data:
-            place.discard([path.name])  # A damaged record.
-            place.files.create(path.name, data)
+            place.files.replace(path.name, data)  # It was damaged.
         return record
 
 
