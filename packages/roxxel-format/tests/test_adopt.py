@@ -33,7 +33,7 @@ def test_shards_without_a_manifest_are_an_error_that_names_the_command(
     bare(tmp_path, ["c_00000.rox", "c_00001.rox"])
 
     with pytest.raises(ShardError, match=r"roxxel.format adopt") as caught:
-        Roxxel(tmp_path / path).num_tokens  # noqa: B018 - opens the corpus
+        _ = Roxxel(tmp_path / path).num_tokens
 
     assert str(tmp_path / path) in str(caught.value)
     assert "c_00000.rox and 1 more" in str(caught.value)
@@ -219,7 +219,7 @@ def test_a_damaged_shard_without_a_manifest_is_named(tmp_path: Path) -> None:
     os.truncate(tmp_path / "c_00000.rox", 5000)
 
     with pytest.raises(ShardError, match=r"c_00000\.rox: "):
-        Roxxel(tmp_path / "c_*.rox").num_tokens  # noqa: B018 - opens the corpus
+        _ = Roxxel(tmp_path / "c_*.rox").num_tokens
 
 
 def test_a_pattern_over_two_corpora_names_them_and_not_adopt(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_a_pattern_over_two_corpora_names_them_and_not_adopt(tmp_path: Path) -> 
         Roxxel(tmp_path / name).write([[1]], dtype="uint8", separator=None)
 
     with pytest.raises(ShardError) as caught:
-        Roxxel(tmp_path / "c*.rox").num_tokens  # noqa: B018 - opens the corpus
+        _ = Roxxel(tmp_path / "c*.rox").num_tokens
 
     assert "c_*.rox and 1 more; open a corpus by its own pattern" in str(caught.value)
     assert "adopt" not in str(caught.value)

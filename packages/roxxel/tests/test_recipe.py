@@ -2,22 +2,23 @@
 
 The table of keys in `docs/guides/model.md` says what each does. These tests show it:
 
-| key | test |
-| --- | --- |
-| `preset` | `test_llama.py::test_presets_have_the_stated_number_of_parameters` |
-| `seed` | `test_the_seed_decides_the_first_weights` |
-| `z_loss` | `test_llama.py::test_the_gradient_is_that_of_the_definition` |
-| `loss_chunk` | `test_llama.py::test_chunks_change_neither_loss_nor_gradients` |
-| `optimizer` | `test_each_optimizer_lowers_a_loss` |
-| `optimizer_args` | `test_an_argument_of_the_optimizer_reaches_it` |
-| `b1`, `b2` | `test_a_resumed_run_takes_changed_betas_from_the_recipe_and_not_the_checkpoint` |
-| `weight_decay`, `decays` | `test_the_weight_decay_shrinks_what_the_key_says` |
-| `clip` | `test_gradients_are_clipped_to_the_norm_of_the_key` |
-| `ema` | `test_the_averaged_weights_are_the_weighted_mean_of_all_updates` |
-| `schedule`, `peak_rate`, `final_share` | `test_cosine_falls_along_half_a_wave_after_the_warmup` and the four after it |
-| `warmup`, `decay`, `total_steps` | `test_shares_follow_the_end_of_the_run_and_steps_do_not` |
-| `decay_from` | `test_a_cooldown_begins_at_its_step_with_the_rate_of_the_trunk` |
-"""  # noqa: E501 - a row of a table is one line
+- `preset`: `test_llama.py::test_presets_have_the_stated_number_of_parameters`
+- `seed`: `test_the_seed_decides_the_first_weights`
+- `z_loss`: `test_llama.py::test_the_gradient_is_that_of_the_definition`
+- `loss_chunk`: `test_llama.py::test_chunks_change_neither_loss_nor_gradients`
+- `optimizer`: `test_each_optimizer_lowers_a_loss`
+- `optimizer_args`: `test_an_argument_of_the_optimizer_reaches_it`
+- `b1`, `b2`:
+  `test_a_resumed_run_takes_changed_betas_from_the_recipe_and_not_the_checkpoint`
+- `weight_decay`, `decays`: `test_the_weight_decay_shrinks_what_the_key_says`
+- `clip`: `test_gradients_are_clipped_to_the_norm_of_the_key`
+- `ema`: `test_the_averaged_weights_are_the_weighted_mean_of_all_updates`
+- `schedule`, `peak_rate`, `final_share`:
+  `test_cosine_falls_along_half_a_wave_after_the_warmup` and the four after it
+- `warmup`, `decay`, `total_steps`:
+  `test_shares_follow_the_end_of_the_run_and_steps_do_not`
+- `decay_from`: `test_a_cooldown_begins_at_its_step_with_the_rate_of_the_trunk`
+"""
 
 from __future__ import annotations
 
