@@ -7,6 +7,7 @@ import math
 import re
 import signal
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
@@ -796,6 +797,16 @@ def test_trainer_takes_and_documents_the_arguments_of_its_config() -> None:
     assert inspect.signature(Trainer) == inspect.signature(TrainConfig)
     for argument in fields(TrainConfig):
         assert f"\n    {argument.name}: " in text
+
+
+def test_editors_that_follow_no_decorator_list_the_settings() -> None:
+    jedi: Any = import_module("jedi")
+
+    [shown] = jedi.Script("from roxxel_train import Trainer\nTrainer(").get_signatures()
+
+    expected = [each.name for each in fields(TrainConfig)]
+    names = [each.name for each in shown.params if each.name != "_"]  # KW_ONLY
+    assert names == expected
 
 
 def test_settings_that_pace_a_run_are_compared_each_under_its_own_name() -> None:
