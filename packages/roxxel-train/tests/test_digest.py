@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +17,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import read_description
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
-from roxxel_train.digest import add_step, batch_digest, device_digest, digest_text
+from roxxel_train.digest import (
+    add_step,
+    batch_digest,
+    device_digest,
+    digest_text,
+    sum_digests,
+)
 
 from .helpers import mesh_of, rows, trainer
 
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 batches = arrays.arrays(
-    st.sampled_from([np.int32, np.float32, np.uint8, np.float16]),
+    st.sampled_from([np.int32, np.int64, np.float32, np.uint8, np.float16, np.bool_]),
     st.tuples(st.integers(1, 5), st.integers(1, 5)),
 )
 
@@ -35,6 +45,45 @@ def on_devices(batch: Any) -> int:
 @settings(max_examples=50, deadline=None)
 def test_devices_and_numpy_compute_the_same_digest(batch: Any) -> None:
     assert on_devices(batch) == batch_digest(batch)
+
+
+@given(batch=batches, data=st.data())
+@settings(max_examples=50, deadline=None)
+def test_digests_of_the_rows_of_all_processes_add_up(
+    batch: Any, data: st.DataObject
+) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(batch)), max_size=3)))
+    bounds = [0, *cuts, len(batch)]
+
+    parts = [
+        batch_digest(batch[start:stop], first_row=start)
+        for start, stop in pairwise(bounds)
+    ]
+
+    assert sum_digests(data.draw(st.permutations(parts))) == batch_digest(batch)
+
+
+@pytest.mark.parametrize(
+    ("shape", "first_row", "named"), [((4,), 0, "(4,)"), ((2, 2), -1, "-1")]
+)
+def test_rows_that_are_none_are_refused(
+    shape: tuple[int, ...], first_row: int, named: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(named)):
+        batch_digest(np.zeros(shape, np.int32), first_row)
+
+
+def test_a_program_without_jax_computes_digests() -> None:
+    program = (
+        "import sys; sys.modules['jax'] = None\n"
+        "from roxxel_train.digest import batch_digest\n"
+        "print(batch_digest([[1, 2, 3]]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+
+    assert done.stdout == f"{batch_digest([[1, 2, 3]])}\n", done.stderr
 
 
 @given(data=st.data())
