@@ -1,11 +1,11 @@
 """Batches of a curriculum as a dataset of Grain; needs the extra `grain`.
 
-An item is a step, so Grain's own pipeline goes on from there, and its state is the
-number of the next step::
+An item is a step, so Grain's own pipeline goes on from there. Its state is that of the
+sampler, which says to which data a step belongs::
 
     steps = StepDataset(sampler, process_index=0, process_count=1)
     batches = iter(steps.to_iter_dataset())
-    batches.get_state()  # {"next_index": 0}, the same on any number of processes
+    batches.get_state()  # sampler.state(0), the same on any number of processes
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from roxxel_curriculum import Sampler
@@ -31,11 +32,15 @@ __all__ = ["StepDataset"]
 
 
 class StepDataset(grain.MapDataset[Any]):
-    """The batches of a run, one item a step, for `to_iter_dataset`, `map` and the like.
+    """The batches of a run, one item a step, for `to_iter_dataset` and what follows it.
 
-    What would give processes different steps, or train the steps in another order, is
-    refused: `steps[index::count]`, as Grain divides datasets among processes, `shuffle`
-    and `repeat`. `steps[start:stop]` is a part of the run.
+    The state of an iterator is `Sampler.state` of its step. `set_state` checks it, so a
+    loop does not go on with other data, another seed or another past.
+
+    `map` transforms each batch in the threads that read it, and `steps[start:stop]` is
+    a part of the run. Use Grain's other transformations after `to_iter_dataset`: before
+    it they would lose the state, give processes different steps
+    (`steps[index::count]`), or train the steps in another order.
 
     Args:
         sampler: The sampler of the run, the same on all processes.
@@ -52,19 +57,23 @@ class StepDataset(grain.MapDataset[Any]):
         >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
         >>> steps = StepDataset(curriculum.sampler(seed=42))
         >>> batches = iter(steps.to_iter_dataset())
-        >>> next(batches).shape, batches.get_state()
-        ((4, 129), {'next_index': 1})
+        >>> next(batches).shape, batches.get_state()["step"]
+        ((4, 129), 1)
     """
 
     def __init__(
         self, sampler: Sampler, process_index: int = 0, process_count: int = 1
     ) -> None:
         super().__init__()
+        self.sampler = sampler
+        self.steps = range(sampler.total_steps)
+        self._place = process_index, process_count
         self._share = Share(sampler, process_index, process_count)
+        self._transforms: tuple[Callable[[Any], Any], ...] = ()
 
     def __len__(self) -> int:
-        """Return the number of steps of the run."""
-        return self._share.total_steps
+        """Return the number of steps."""
+        return len(self.steps)
 
     def __getitem__(self, index: Any) -> Any:
         """Return this process's rows of a step, or a part of the run for a slice.
@@ -74,9 +83,12 @@ class StepDataset(grain.MapDataset[Any]):
         """
         if isinstance(index, slice):
             return self.slice(index)
-        return self._share.batch(index)
+        batch = self._share.batch(self.steps[index])
+        for transform in self._transforms:
+            batch = transform(batch)
+        return batch
 
-    def slice(self, sl: slice) -> Any:
+    def slice(self, sl: slice) -> StepDataset:
         """Return consecutive steps of the run.
 
         Raises:
@@ -88,26 +100,98 @@ class StepDataset(grain.MapDataset[Any]):
                 "process_index and process_count to StepDataset, which gives each "
                 "process its rows of every step"
             )
-        return super().slice(sl)
+        return self._with(self.steps[sl], self._transforms)
 
-    def shuffle(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse another order.
+    def map(self, transform: Any) -> StepDataset:
+        """Return the same steps, with a function or a `grain.transforms.Map` on each.
+
+        The transformation must return one item for each batch.
+        """
+        function = getattr(transform, "map", transform)
+        return self._with(self.steps, (*self._transforms, function))
+
+    def to_iter_dataset(
+        self, read_options: Any = None, *, allow_nones: bool = False
+    ) -> Any:
+        """Return an iterable dataset whose state says which data it belongs to."""
+        return _Batches(self, read_options, allow_nones)
+
+    def threaded(self, read_options: Any, allow_nones: bool) -> Any:
+        """Return Grain's own iterable dataset, whose state is a number."""
+        return super().to_iter_dataset(read_options, allow_nones=allow_nones)
+
+    def of_worker(self, part: slice) -> StepDataset:
+        """Return the steps that one worker of `mp_prefetch` reads."""
+        return self._with(self.steps[part], self._transforms)
+
+    def _with(
+        self, steps: range, transforms: tuple[Callable[[Any], Any], ...]
+    ) -> StepDataset:
+        found = StepDataset(self.sampler, *self._place)
+        found.steps, found._transforms = steps, transforms
+        return found
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse what would lose the state, or change which step is next.
 
         Raises:
             TypeError: Always.
         """
         raise TypeError(
-            "the steps of a run have an order, by the seed of their sampler; leave "
-            "shuffle out"
+            "an item of StepDataset is a step of the run, whose order is that of its "
+            "sampler; leave shuffle and repeat out (the seed, the phases and the "
+            "policies of the curriculum say what is read), and use other "
+            "transformations after to_iter_dataset()"
         )
 
-    def repeat(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse another length.
+    shuffle = repeat = seed = filter = batch = _refuse
+    map_with_index = random_map = _refuse
+
+
+class _Batches(grain.IterDataset[Any]):
+    def __init__(
+        self, steps: StepDataset, read_options: Any, allow_nones: bool
+    ) -> None:
+        super().__init__()
+        self._steps = steps
+        self._options = read_options, allow_nones
+
+    def __iter__(self) -> Any:
+        return _Iterator(self._steps, iter(self._steps.threaded(*self._options)))
+
+    def set_slice(self, part: slice, sequential_slice: bool = False) -> None:
+        """Keep the steps of one worker, which `mp_prefetch` puts back in order."""
+        if sequential_slice:
+            raise ValueError(
+                "mp_prefetch(sequential_slice=True) would train the steps in another "
+                "order; leave sequential_slice out"
+            )
+        self._steps = self._steps.of_worker(part)
+
+
+class _Iterator(grain.DatasetIterator[Any]):
+    def __init__(self, steps: StepDataset, batches: Any) -> None:
+        super().__init__(batches)
+        self._steps = steps
+        self._batches = batches
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def get_state(self) -> dict[str, Any]:
+        sampler, steps = self._steps.sampler, self._steps.steps
+        index = self._batches.get_state()["next_index"]
+        next_step = steps.start + index * steps.step
+        return sampler.state(min(next_step, sampler.total_steps))
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on at the step of a state.
 
         Raises:
-            TypeError: Always.
+            StateMismatch: The state belongs to other data, another seed or past.
+            IndexError: The step is before or after those of this part of the run.
         """
-        raise TypeError(
-            "a run ends with its last step; for more epochs, give the curriculum more "
-            "steps, or its sources the policy repeat"
-        )
+        steps = self._steps.steps
+        self._steps.sampler.check(state)
+        index = -((steps.start - state["step"]) // steps.step)
+        self._batches.set_state({"next_index": index})
