@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,11 +25,10 @@ from roxxel_ckpt import (
 )
 
 from .helpers import flip, largest_file
-from .trees import Frozen, Pair, bits, trees, updated
+from .trees import ByText, Frozen, Pair, bits, trees, updated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 def params(value: float = 0) -> dict[str, Any]:
@@ -57,6 +58,97 @@ def test_any_nesting_comes_back_bit_for_bit(
         assert bits(checkpointer.load(1, like=second)) == bits(first)
         loaded = checkpointer.load(1, like=first)
         assert jax.tree.structure(loaded) == jax.tree.structure(first)
+
+
+# Each group has names that some file system, bucket or library takes for one, takes for
+# its own, or refuses.
+ODD_NAMES = [
+    ["A", "a"],
+    ["\u00e9", "e\u0301", "\u212b", "\u00c5", "\u00df", "ss", "\u017f"],
+    ["\\", "a\\", "\\a", "..\\", "a\\..\\b", "/\\", "/", "//", "a/b"],
+    ["", " ", ".", "..", "...", "a.", "a ", " a", "a..", ".a", "-", "~", "%", "%25"],
+    ["con", "CON", "nul", "nul.txt", "com1", "aux~", "C:", "a:b", "a*?<>|b", '"'],
+    ["\x00", "\x1b[2J", "\x11", "\u0011", "\U000110bd", "\x110BD", "\ud800", "\u202e"],
+    ["c", "0", "zarr.json", "_METADATA", "checkpoint.json", "a.orbax-checkpoint-tmp-1"],
+    ["n" * 300, "n" * 301, "N" * 300, "\u4e00" * 300],
+]
+NAMES = st.one_of(
+    st.text(max_size=8),
+    st.text("aA./\\%~: ", max_size=5),
+    st.text(st.characters(), min_size=1, max_size=3),
+    st.sampled_from([name for names in ODD_NAMES for name in names]),
+)
+
+
+@pytest.mark.parametrize("names", ODD_NAMES, ids=lambda names: ascii(names[0])[:8])
+def test_a_leaf_may_have_any_name(tmp_path: Path, names: list[str]) -> None:
+    nested = {"a": {name: np.array([i, 1]) for i, name in enumerate(names)}}
+    check_names(tmp_path, {**nested, **{n: np.array(i) for i, n in enumerate(names)}})
+
+
+@given(
+    st.recursive(
+        st.builds(np.arange, st.integers(1, 3)),
+        lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=4),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_no_two_names_of_leaves_meet_in_a_file(tree: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_names(Path(folder), tree)
+
+
+def check_names(folder: Path, tree: Any) -> None:
+    """Save a tree; check that it comes back, and the names of its files."""
+    with Checkpointer(folder) as checkpointer:
+        checkpointer.save(1, state=tree)
+    assert bits(checkpointer.load(like=tree)) == bits(tree)
+    assert checkpointer.report is not None
+    assert all(name.isprintable() for name in checkpointer.report.restored)
+    assert len(checkpointer.report.restored) == len(jax.tree.leaves(tree))
+    for command in (["ls"], ["show"], ["verify"], ["diff", "--values", f"{folder}@1"]):
+        assert cli.main([*command, f"{folder}@1" if command[1:] else str(folder)]) == 0
+    state = folder / "1" / "state"
+    for path in state.rglob("*"):
+        name = path.relative_to(state).as_posix()
+        assert len(name) < 500
+        for part in name.split("/"):
+            assert len(part) <= 80
+            assert re.fullmatch(r"[a-z0-9_~-]+|zarr\.json|_METADATA", part)
+            assert part not in {"con", "nul", "aux", "com1"}
+
+
+def test_a_leaf_may_lie_deeper_than_any_path_of_a_disk(tmp_path: Path) -> None:
+    tree: Any = np.arange(3)
+    for depth in range(150):
+        tree = {f"layer-{depth}-of-a-deep-tree-of-modules": tree}
+
+    check_names(tmp_path, tree)
+
+
+def test_leaves_that_would_share_a_name_are_refused(tmp_path: Path) -> None:
+    for tree in (
+        {"a": ByText(jnp.ones(1), jnp.ones(2))},
+        ByText({"c": jnp.ones(1)}, jnp.ones(2)),
+    ):
+        with pytest.raises(CheckpointError, match="same path as text"):
+            Checkpointer(tmp_path / "run").save(1, state=tree)
+
+
+def test_an_export_refuses_two_leaves_of_one_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = {"params": {"a.b": jnp.ones(1), "a": {"b": jnp.ones(2)}}}
+    with Checkpointer(tmp_path / "run") as checkpointer:
+        checkpointer.save(1, state=tree)
+    file = tmp_path / "out.safetensors"
+    export = ["export", str(tmp_path / "run"), "--safetensors", str(file)]
+
+    assert cli.main([*export, "--part", "params"]) == 1
+    assert "a.b in the file; add --all" in capsys.readouterr().err
+    assert not file.exists()
+    assert cli.main([*export, "--all"]) == 0
 
 
 def test_every_save_writes_the_state_that_it_is_given(tmp_path: Path) -> None:

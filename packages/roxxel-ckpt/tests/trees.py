@@ -54,6 +54,24 @@ class Custom:
         return cls(*parts)
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class ByText:
+    """A node whose two children have the keys 0 and "0"."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def tree_flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
+        """Return the children with their keys."""
+        keys = jax.tree_util.DictKey(0), jax.tree_util.DictKey("0")
+        return list(zip(keys, self.parts, strict=True)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, parts: tuple[Any, ...]) -> ByText:
+        """Return a node of other children."""
+        return cls(*parts)
+
+
 def trees(num_devices: int) -> st.SearchStrategy[Any]:
     """Return any nesting of these kinds; some arrays lie on a mesh of devices."""
     mesh = Mesh(np.array(jax.devices()[:num_devices]), ("data",))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -290,18 +289,3 @@ def crc_of(body: Any) -> int:
 def digests_file(process: int) -> str:
     """Return the path of a process's file of digests, relative to the step."""
     return f"digests/{process}.json"
-
-
-def escaped(text: str) -> str:
-    """Escape one part of a leaf's name, which also names a directory.
-
-    Slashes separate the parts, and no directory can be named with an empty text, with
-    `.` or `..`, or with characters that no file name can hold.
-    """
-    if text in {"", ".", ".."}:
-        return "%2E" * len(text) or "%"
-    return re.sub(r"[%/\x00-\x1f\x7f\ud800-\udfff]", _escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return f"%{ord(found[0]):02X}"

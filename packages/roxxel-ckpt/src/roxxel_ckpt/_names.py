@@ -1,6 +1,21 @@
-"""The names of a checkpoint's files, and of steps in messages."""
+"""The names of leaves, of a checkpoint's files, and of steps in messages.
+
+A leaf's name is its path in the state, as text. The folder of its files has a path that
+every file system, bucket and library takes as it is: a part of the name stays if it has
+few, small ASCII characters, and any other part is replaced by what resembles it, and a
+digest that tells it from every other one. So names that differ in the case of a letter,
+in the normal form of an accent or in a character that a disk refuses have files of
+their own, also after a copy to another disk.
+"""
 
 from __future__ import annotations
+
+import hashlib
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 COMMIT_FILE = "checkpoint.json"
 STATE = "state"
@@ -8,6 +23,51 @@ STATE = "state"
 STATE_ROOT = "state"
 METADATA_FILE = f"{STATE}/_METADATA"
 ABANDONED = "abandoned"
+
+# Windows has these names for devices, whatever the folder.
+_PLAIN = re.compile(r"(?!(?:aux|con|nul|prn|com[0-9]|lpt[0-9])$)[a-z0-9_-]{1,64}")
+# S3 allows names of 1 024 bytes, of which the folder of the run needs a part.
+_LONGEST_PATH = 400
+
+
+def leaf_name(parts: Iterable[str]) -> str:
+    """Return the name of the leaf with a path of these parts.
+
+    Different paths have different names, which can be printed.
+
+    Example:
+        >>> leaf_name(["model", "a/b", "100 %"])
+        'model/a%2Fb/100 %25'
+    """
+    return "/".join("".join(map(_escaped, part)) for part in parts)
+
+
+def leaf_path(name: str) -> str:
+    """Return the path of the folder of a leaf's files, in the arrays of a step.
+
+    Example:
+        >>> leaf_path("model/blocks/0/kernel")
+        'model/blocks/0/kernel'
+        >>> leaf_path("model/Dense_0/kernel")
+        'model/dense_0~b45260976bfb0feb8420/kernel'
+    """
+    path = "/".join(
+        part if _PLAIN.fullmatch(part) else _replaced(part) for part in name.split("/")
+    )
+    return path if len(path) <= _LONGEST_PATH else _replaced(name)
+
+
+def _replaced(text: str) -> str:
+    alike = re.sub(r"[^a-z0-9_]+", "-", text.lower())[:32].strip("-")
+    data = text.encode("utf-8", "surrogatepass")
+    return f"{alike}~{hashlib.blake2b(data, digest_size=10).hexdigest()}"
+
+
+def _escaped(character: str) -> str:
+    if character not in "%/" and character.isprintable():
+        return character
+    data = character.encode("utf-8", "surrogatepass")
+    return "".join(f"%{byte:02X}" for byte in data)
 
 
 def listed(steps: list[int]) -> str:

@@ -123,6 +123,11 @@ def export_safetensors(
                 f"{directory}: {name} is {spec}, which safetensors cannot hold; "
                 "read the checkpoint with Orbax instead"
             )
+        if names[name] in header:
+            raise ValueError(
+                f"{directory}: {name} and another leaf would both be {names[name]} in "
+                "the file; add --all for full names"
+            )
         stop = offset + (spec.num_bytes or 0)
         header[names[name]] = {
             "dtype": dtype,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_store.records import parse_value
 
-from roxxel_ckpt._names import METADATA_FILE, STATE
+from roxxel_ckpt._names import METADATA_FILE, STATE, leaf_path
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def layout_files(names: Iterable[str]) -> list[str]:
 
 
 def _layout_file(name: str) -> str:
-    return f"{STATE}/{name}/zarr.json"
+    return f"{STATE}/{leaf_path(name)}/zarr.json"
 
 
 def chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
@@ -98,7 +98,7 @@ def read_layout(
     try:
         body = parse_value((directory / file).read_bytes(), file, "save again")
         dtype, shape = body["data_type"], tuple(body["shape"])
-        files = chunks.get(f"{STATE}/{name}/c", [])
+        files = chunks.get(f"{STATE}/{leaf_path(name)}/c", [])
         layout = Layout(shape, _regular_chunk(body), files)
         inner = _num_inner(body["codecs"], layout.chunk)
     except (AttributeError, LookupError, TypeError, ValueError) as error:

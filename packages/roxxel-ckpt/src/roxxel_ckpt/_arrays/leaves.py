@@ -10,6 +10,7 @@ flat dict from names to arrays, so a reader needs no program classes.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from roxxel_ckpt._integrity import escaped
+from roxxel_ckpt._names import leaf_name
 from roxxel_ckpt._place.description import LeafSpec
 from roxxel_ckpt.errors import CheckpointError, CheckpointMismatchError
 
@@ -54,9 +55,12 @@ class StateTree:
     def __init__(self, roots: Mapping[str, Any]) -> None:
         paths, self._structure = jax.tree_util.tree_flatten_with_path(dict(roots))
         self.leaves: dict[str, Any] = {
-            "/".join(_component(entry) for entry in path): leaf for path, leaf in paths
+            leaf_name(map(_part, path)): leaf for path, leaf in paths
         }
-        if len(self.leaves) != len(paths):
+        # A path comes right before those that begin with it.
+        named = sorted(name.split("/") for name in self.leaves)
+        within = (below[: len(above)] == above for above, below in pairwise(named))
+        if len(named) != len(paths) or any(within):
             raise CheckpointError(
                 "two leaves of the state have the same path as text; rename one if a "
                 "container uses both 0 and '0' as names"
@@ -278,12 +282,12 @@ def _holds_keys(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _component(entry: Any) -> str:
-    """Return one part of a path as text, with slashes escaped."""
+def _part(entry: Any) -> str:
+    """Return one part of a leaf's path as text."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
-            return escaped(str(getattr(entry, attribute)))
-    return escaped(str(entry))
+            return str(getattr(entry, attribute))
+    return str(entry)
 
 
 class LiveObjects:

@@ -23,7 +23,7 @@ from etils.epath import gpath
 from orbax.checkpoint import type_handlers
 from roxxel_store.files import mode_of
 
-from roxxel_ckpt._names import STATE
+from roxxel_ckpt._names import STATE, leaf_path
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -41,12 +41,13 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
     """
     commits: list[Any] = []
     handler = _handler(commits)
+    by_path = {leaf_path(name): array for name, array in arrays.items()}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         stack.enter_context(contextlib.closing(handler))
         stack.callback(_await_all, commits)
         futures: Any = asyncio.run(
-            handler.async_save(_Path(directory), args=ocp.args.PyTreeSave(arrays))
+            handler.async_save(_Path(directory), args=ocp.args.PyTreeSave(by_path))
         )
         ended = stack.pop_all()
 
@@ -175,9 +176,12 @@ def read_arrays(
     """
     if not targets:
         return {}
-    item = {name: 0 if target is None else target for name, target in targets.items()}
+    paths = {name: leaf_path(name) for name in targets}
+    item = {
+        paths[name]: 0 if target is None else target for name, target in targets.items()
+    }
     restore_args = {
-        name: ocp.RestoreArgs(restore_type=np.ndarray)
+        paths[name]: ocp.RestoreArgs(restore_type=np.ndarray)
         if target is None
         else ocp.ArrayRestoreArgs(
             restore_type=jax.Array,
@@ -190,12 +194,13 @@ def read_arrays(
     # Orbax's own Checkpointer would wait for all processes; its handler does not.
     handler = _handler([])
     with _quiet(), contextlib.closing(handler):
-        return handler.restore(
+        found = handler.restore(
             _Path(directory / STATE),
             args=ocp.args.PyTreeRestore(
                 item=item, restore_args=restore_args, partial_restore=True
             ),
         )
+    return {name: found.pop(path) for name, path in paths.items()}
 
 
 def versions() -> dict[str, str]:

@@ -22,7 +22,7 @@ from roxxel_store.files import names_in, read_file
 from roxxel_store.records import MAX_BYTES, parse_object
 
 from roxxel_ckpt._arrays.orbax import versions
-from roxxel_ckpt._integrity import escaped
+from roxxel_ckpt._names import leaf_name
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
@@ -242,7 +242,7 @@ def _name_of(
         if path[depth] == "value" and len(children[path[:depth]]) == 1:
             del inner[depth - 1]
             break
-    return "/".join([_ROOTS[path[0]], *map(escaped, inner)])
+    return leaf_name([_ROOTS[path[0]], *inner])
 
 
 def _parsed_entry(entry: Any) -> tuple[tuple[str, ...], str | None]:
