@@ -511,7 +511,7 @@ def test_processes_may_load_items_and_one_that_dies_is_an_error() -> None:
             RangeDataset(8).map(os._exit), 4, executor=executor, workers=1
         )
         with pytest.raises(
-            RuntimeError, match="the executor stopped before it loaded items \\[0"
+            RuntimeError, match=r"items \[0, 1, 2, 3\] of step 0.*__main__"
         ):
             list(dying)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import random
@@ -19,9 +20,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
+from roxxel_prepare import write_files
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._run.progress import Progress
+from roxxel_prepare._run.runners import ProcessRunner
 from roxxel_store import roxxel_command
 
 from .helpers import main, names_in
@@ -78,9 +81,8 @@ def test_any_number_of_workers_gives_the_same_shards(tmp_path: Path) -> None:
 
 
 _SLOW = """
-import os, sys, time
+import os, time
 from pathlib import Path
-from roxxel_prepare.cli import main
 from roxxel_prepare._run import unit_writer
 
 def stall(self, number):
@@ -88,21 +90,21 @@ def stall(self, number):
     time.sleep(600)
 
 unit_writer.UnitWriter.write_unit = stall
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
 """
 
 
 def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
-    program, pids = tmp_path / "slow.py", tmp_path / "pids"
-    program.write_text(_SLOW)
+    pids = tmp_path / "pids"
     pids.mkdir()
+    # Each interpreter imports this module first, that of a worker too.
+    (tmp_path / "sitecustomize.py").write_text(_SLOW, encoding="utf-8")
+    environment = {**os.environ, "PIDS": str(pids), "PYTHONPATH": str(tmp_path)}
     inputs = map(str, texts(tmp_path, 5))
     target = str(tmp_path / "out" / "c_*.rox")
     options = "--workers", "2", "--unit-bytes", "2"
-    command = [sys.executable, str(program), "write", target, *inputs, *options]
+    words = ["-m", "roxxel_prepare", "write", target, *inputs, *options]
 
-    with subprocess.Popen(command, env={**os.environ, "PIDS": str(pids)}) as process:
+    with subprocess.Popen([sys.executable, *words], env=environment) as process:
         wait_for(lambda: len(list(pids.iterdir())) == 2)
         process.kill()
 
@@ -468,34 +470,81 @@ def test_a_pipe_is_read_by_one_process(
 
 _DIES = """
 import os, signal
-from roxxel_prepare._run import runners
 
 class Writer:
     def write_unit(self, number):
         os.kill(os.getpid(), signal.SIGKILL)
-
-if __name__ == "__main__":
-    try:
-        list(runners.ProcessRunner(2).run(Writer(), range(4)))
-    except ChildProcessError as error:
-        print(error)
 """
 
 
-def test_a_worker_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
-    script = tmp_path / "dies.py"
-    script.write_text(_DIES, encoding="utf-8")
+def test_a_worker_that_is_killed_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying_writer.py").write_text(_DIES, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    writer: Any = importlib.import_module("dying_writer").Writer()
 
-    done = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, check=True
-    )
+    with pytest.raises(ChildProcessError) as caught:
+        list(ProcessRunner(2).run(writer, range(4)))
 
     assert re.fullmatch(
         r"a worker process ended early 5 times in a row, last in unit [0-3], "
         "perhaps for lack of memory; write again with fewer workers, which keeps the "
-        "finished units\n",
-        done.stdout,
+        "finished units",
+        str(caught.value),
     )
+
+
+_UNGUARDED = """
+from roxxel_prepare import write_files
+print("begins")
+write_files("c_*.rox", "a.jsonl", separator=0, unit_bytes=100, workers=2)
+"""
+
+
+@pytest.mark.parametrize("way", ["a file", "a module", "standard input"])
+def test_a_program_without_a_main_guard_may_have_workers(
+    tmp_path: Path, way: str
+) -> None:
+    lines(tmp_path, "a.jsonl", 30)
+    (tmp_path / "program.py").write_text(_UNGUARDED, encoding="utf-8")
+    words = {"a file": ["program.py"], "a module": ["-m", "program"]}.get(way, ["-"])
+
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        input=_UNGUARDED,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert (done.stdout, done.stderr) == ("begins\n", "")
+    assert len(read_all(tmp_path / "c_*.rox")) == 30
+
+
+class _Letters:
+    """A tokenizer whose class a test puts into the program."""
+
+    def encode(self, text: str) -> list[int]:
+        return [*map(ord, text)]
+
+
+@pytest.mark.parametrize("place", ["the program", "a function"])
+def test_a_tokenizer_that_workers_cannot_load_is_one_sentence(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = lines(tmp_path, "a.jsonl", 30)
+    own = type("Letters", (_Letters,), {"__module__": "__main__"})
+    if place == "the program":
+        monkeypatch.setattr(sys.modules["__main__"], "Letters", own, raising=False)
+    arguments: dict[str, Any] = {"tokenizer": own(), "separator": 0, "unit_bytes": 100}
+
+    with pytest.raises(TypeError, match=r"Letters.*workers=1"):
+        write_files(tmp_path / "c_*.rox", path, workers=2, **arguments)
+
+    write_files(tmp_path / "c_*.rox", path, workers=1, **arguments)
+    assert len(read_all(tmp_path / "c_*.rox")) == 30
 
 
 @pytest.mark.parametrize("unit_bytes", [1, 1 << 20])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +12,7 @@ from roxxel_prepare import PartSummary, Progress, commit_files, write_files
 from .helpers import main
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -105,73 +104,84 @@ def test_ray_and_workers_together_are_an_error(tmp_path: Path, inputs: Path) -> 
         write_files(tmp_path / "c_*.rox", inputs, workers=2, ray="auto")
 
 
-_DIES_ONCE = """
-import os, signal, sys
+_DYING = """
+import os, signal
 from pathlib import Path
 from roxxel_prepare._run.unit_writer import UnitWriter
-from roxxel_prepare import write_files
 
 write_unit = UnitWriter.write_unit
 
 def dying(self, number):
     # In each of the first processes, one of the units in progress.
-    if number == 5 and len(list(Path("died").iterdir())) < int(sys.argv[1]):
-        Path("died", str(os.getpid())).touch()
+    died = Path(os.environ["DIED"])
+    if number == 5 and len(list(died.iterdir())) < int(os.environ["DEATHS"]):
+        (died / str(os.getpid())).touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return write_unit(self, number)
 
 UnitWriter.write_unit = dying
+"""
 
-if __name__ == "__main__":
-    lines = []
-    try:
+
+@pytest.fixture
+def write_dying(
+    tmp_path: Path, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[int], list[str]]:
+    """Return a function that writes with workers of which this number die.
+
+    It returns the lines of the progress.
+    """
+
+    def write(deaths: int) -> list[str]:
+        # Each interpreter imports this module first, that of a worker too.
+        (tmp_path / "sitecustomize.py").write_text(_DYING, encoding="utf-8")
+        (tmp_path / "died").mkdir()
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("DIED", str(tmp_path / "died"))
+        monkeypatch.setenv("DEATHS", str(deaths))
+        lines: list[str] = []
         write_files(
-            "two/c_*.rox", "in", separator=0, field="body", unit_bytes=9000, workers=2,
+            tmp_path / "two" / "c_*.rox",
+            inputs,
+            separator=0,
+            field="body",
+            unit_bytes=9000,
+            workers=2,
             progress=lambda each: lines.append(str(each)),
         )
-    except ChildProcessError as error:
-        print(error)
-    print(lines[-1].partition("/s, ")[2])
-"""
+        return lines
+
+    return write
 
 
 @pytest.mark.parametrize(("deaths", "retries"), [(1, "1 retry"), (2, "2 retries")])
 def test_units_of_a_worker_that_died_are_written_again(
-    tmp_path: Path, expected: dict[str, bytes], deaths: int, retries: str
+    tmp_path: Path,
+    expected: dict[str, bytes],
+    write_dying: Callable[[int], list[str]],
+    deaths: int,
+    retries: str,
 ) -> None:
-    (tmp_path / "dies.py").write_text(_DIES_ONCE, encoding="utf-8")
-    (tmp_path / "died").mkdir()
+    lines = write_dying(deaths)
 
-    done = subprocess.run(
-        [sys.executable, "dies.py", str(deaths)],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert done.stdout == f"done, {retries}\n"
+    assert lines[-1].endswith(f"/s, done, {retries}")
     assert content(tmp_path / "two") == expected
 
 
 def test_a_unit_whose_workers_always_die_is_an_error_and_the_others_are_kept(
-    tmp_path: Path, expected: dict[str, bytes]
+    tmp_path: Path,
+    expected: dict[str, bytes],
+    write_dying: Callable[[int], list[str]],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "dies.py").write_text(_DIES_ONCE, encoding="utf-8")
-    (tmp_path / "died").mkdir()
+    with pytest.raises(
+        ChildProcessError,
+        match=r"in/6\.jsonl: a worker process ended early in unit 5, perhaps for lack",
+    ):
+        write_dying(100)
 
-    done = subprocess.run(
-        [sys.executable, "dies.py", "100"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert done.stdout.startswith(
-        "in/6.jsonl: a worker process ended early in unit 5, perhaps for lack of memory"
-    )
-    assert done.stderr.endswith("1 of 12 units failed; the other 11 are kept\n")
+    said = capsys.readouterr().err
+    assert said.endswith("1 of 12 units failed; the other 11 are kept\n")
     num_units = len(expected) - 1
     assert len([*(tmp_path / "two").glob(".*.unit")]) == num_units - 1
 

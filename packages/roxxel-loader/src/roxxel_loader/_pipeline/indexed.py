@@ -101,7 +101,9 @@ class IndexedItems:
         except (BrokenExecutor, CancelledError) as error:
             raise RuntimeError(
                 f"the executor stopped before it loaded items {list(indices)} of step "
-                f"{step}; iterate again from this step with a new executor"
+                f"{step}; iterate again from this step with a new executor (if its "
+                "processes never began, put the main part of the program under `if "
+                '__name__ == "__main__":`, because each process imports the program)'
             ) from error
 
 

@@ -85,9 +85,8 @@ def write_files(
         exist: As for `Roxxel.write`; but `"keep"` also compares the inputs with those
             of the last write.
         workers: Processes of this machine. None: one for each core, but not for less
-            than 64 MiB of inputs. A program with several workers must guard its main
-            part with `if __name__ == "__main__":`, because each worker imports the
-            program.
+            than 64 MiB of inputs. A worker does not import your program, so the program
+            needs no main guard, and a tokenizer of yours needs a module of its own.
         ray: Address of a Ray cluster that writes the units as tasks, in place of
             processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
             the extra `ray`. A program that is connected to Ray uses its own cluster.

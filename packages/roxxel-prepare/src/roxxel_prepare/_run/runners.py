@@ -9,14 +9,18 @@ is written again.
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
+import pickle
+import sys
 import threading
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -80,10 +84,12 @@ class ProcessRunner:
         Raises:
             ChildProcessError: With one process at a time, several processes died in a
                 row, in different units.
+            TypeError: The writer holds an object that another process cannot load.
         """
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)
             return
+        pickled = _pickled(writer)
         missing: list[int] = [*numbers]
         workers, num_vain = self.workers, 0
         deaths: Counter[int] = Counter()
@@ -91,7 +97,7 @@ class ProcessRunner:
             ended: set[int] = set()
             death: BaseException | None = None
             try:
-                with contextlib.closing(_pooled(writer, missing, workers)) as outcomes:
+                with contextlib.closing(_pooled(pickled, missing, workers)) as outcomes:
                     for outcome in outcomes:
                         ended.add(outcome.number)
                         yield outcome
@@ -134,18 +140,81 @@ def _death(where: str, cause: BaseException | None) -> ChildProcessError:
     return error
 
 
-def _pooled(writer: Writer, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
+def _pickled(writer: Writer) -> bytes:
+    """Pickle a writer for processes that do not import the program.
+
+    Raises:
+        TypeError: It holds an object that cannot be pickled, such as a tokenizer of the
+            user's, or an object of a class of the program.
+    """
+    try:
+        pickled = pickle.dumps(writer)
+        _WithoutMain(io.BytesIO(pickled)).load()
+    except (AttributeError, pickle.PickleError, TypeError) as error:
+        raise TypeError(
+            f"the worker processes cannot load what they need ({error}); pass the "
+            "tokenizer by its path or name, define its class in a module and not in "
+            "the program, or pass workers=1"
+        ) from error
+    return pickled
+
+
+class _WithoutMain(pickle.Unpickler):
+    """Refuses objects whose class or function is defined in the program."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        if module_name == "__main__":
+            raise pickle.UnpicklingError(f"{global_name} is defined in the program")
+        return super().find_class(module_name, global_name)
+
+
+class _Main(ModuleType):
+    """The module `__main__` without its file.
+
+    A new process imports the file of its parent's `__main__`. A program without a main
+    guard would then write the corpus again in each worker, and the standard input has
+    no file at all.
+    """
+
+    def __init__(self, main: ModuleType) -> None:
+        super().__init__("__main__")
+        self._main = main
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__file__":
+            raise AttributeError(name)
+        return getattr(self._main, name)
+
+
+_starting = threading.Lock()
+
+
+@contextlib.contextmanager
+def _without_main() -> Generator[None]:
+    """Let the processes that start meanwhile import nothing of the program."""
+    with _starting:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = _Main(main)
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _pooled(pickled: bytes, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
     """Write units in new processes; raise BrokenProcessPool if one died."""
     # The parent may have threads, so a forked child could deadlock.
     pool = ProcessPoolExecutor(
         min(workers, len(numbers)),
         multiprocessing.get_context("spawn"),
         initializer=_begin_worker,
-        initargs=(writer,),
+        initargs=(pickled,),
     )
     broken: BaseException | None = None
     try:
-        for future in as_completed([pool.submit(_work, number) for number in numbers]):
+        with _without_main():  # The pool starts a process when it gets its work.
+            futures = [pool.submit(_work, number) for number in numbers]
+        for future in as_completed(futures):
             error = future.exception()
             if isinstance(error, BrokenProcessPool):
                 broken = error  # Outcomes of units that ended before may follow.
@@ -169,12 +238,12 @@ _writer: Writer | None = None
 """The writer of a worker process, so that a tokenizer is loaded once."""
 
 
-def _begin_worker(writer: Writer) -> None:
+def _begin_worker(pickled: bytes) -> None:
     global _writer  # noqa: PLW0603 - one per process, set when the process begins
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # One process per core: the threads of a tokenizer would compete for the cores.
     os.environ.update(ONE_THREAD)
-    _writer = writer
+    _writer = pickle.loads(pickled)  # noqa: S301 - the parent process pickled it
 
 
 def _end_with_parent() -> None:
