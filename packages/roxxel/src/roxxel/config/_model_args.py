@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from roxxel_store.arguments import nearest
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._model_code import module_file, parsed
+from roxxel.config._model_code import parsed
+from roxxel.config._modules import module_file
 from roxxel.config._open import separator_of
 from roxxel.learning_rate import RECIPE, LearningRate, rate_of
 from roxxel.llama_config import LlamaConfig, llama_config

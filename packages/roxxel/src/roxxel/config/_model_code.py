@@ -8,31 +8,18 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import sys
-from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roxxel.config._modules import module_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from roxxel.config._declaration import RunConfig
 
 _FUNCTIONS = ("eval_fn", "train_step")
 """Settings of the trainer that name a function, as `model` does."""
-
-
-def module_file(folder: Path, module: str) -> Path | None:
-    """Return the file of a module, searched in a folder first; None if unknown."""
-    path = [str(folder.resolve()), *sys.path]
-    spec, name = None, ""
-    for part in module.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = PathFinder.find_spec(name, path)
-        if spec is None:
-            return None
-        path = list(spec.submodule_search_locations or ())
-    return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def parsed(file: Path) -> ast.Module | None:

@@ -8,14 +8,11 @@ is extended, a schedule of the learning rate is extended, too.
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 import tomllib
 import traceback
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import CurriculumError
@@ -29,6 +26,7 @@ from roxxel.config._model_args import (
     check_model_data,
     no_function,
 )
+from roxxel.config._modules import import_beside
 from roxxel.config._open import (
     begun_state,
     open_curriculum,
@@ -39,7 +37,6 @@ from roxxel.config._text import config_text, keep_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
-    from pathlib import Path
 
     from roxxel_curriculum import Curriculum
     from roxxel_train import Trainer
@@ -59,7 +56,8 @@ def make_trainer(config: RunConfig) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
     This function imports the model's module from `config.folder` or, failing that, from
-    `sys.path`, and leaves `sys.path` unchanged.
+    `sys.path`. Modules in the folder belong to the config: your own `import` of one
+    makes another copy.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
@@ -82,7 +80,7 @@ def make_trainer(config: RunConfig) -> Trainer:
     from roxxel_train import Trainer
 
     given = _keywords(config)
-    with _importable(config.folder), _as_config_error(config):
+    with _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
         for name in given.keys() & {"eval_fn", "train_step"}:
             given[name] = load_function(config, given[name], name)
@@ -165,7 +163,7 @@ def make_pair(
         ConfigError: The config has no `model`, or the function does not fit.
         Exception: The model's own code raised this error.
     """
-    with _importable(config.folder), _as_config_error(config):
+    with _as_config_error(config):
         made = _Made(config, lambda: state or _planned_state(config))
         return made.model_and_optimizer()
 
@@ -179,7 +177,7 @@ def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:
     Raises:
         ConfigError: The config has no `model`, or the function does not exist.
     """
-    with _importable(config.folder), _as_config_error(config):
+    with _as_config_error(config):
         function = load_function(config, str(config.model), "model")
         accepted, _ = _parameters(function)
     if "total_steps" not in accepted.keys() - config.model_args.keys():
@@ -272,9 +270,8 @@ def _parameters(
 def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
     """Import the `"module:function"` of a key; errors in its module propagate."""
     name, _, function = text.partition(":")
-    _forget_namesake(name.partition(".")[0], config.folder)
     try:
-        module = importlib.import_module(name)
+        module = import_beside(config.folder, name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
@@ -286,28 +283,6 @@ def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(no_function(config, module.__file__, function, key))
     return found
-
-
-@contextmanager
-def _importable(folder: Path) -> Generator[None]:
-    """Put a folder first on `sys.path` inside the block."""
-    entry = str(folder.resolve())
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        sys.path.remove(entry)
-
-
-def _forget_namesake(name: str, folder: Path) -> None:
-    """Unload a module of this name that belongs to the folder of another config."""
-    spec = PathFinder.find_spec(name, [str(folder.resolve())])
-    loaded = sys.modules.get(name)
-    if spec is None or spec.origin is None or loaded is None:
-        return
-    if getattr(loaded, "__file__", None) != spec.origin:
-        for other in [n for n in sys.modules if f"{n}.".startswith(f"{name}.")]:
-            del sys.modules[other]
 
 
 @contextmanager
