@@ -589,7 +589,8 @@ class Roxxel:
                 `content`: True renders them by the chat template of the tokenizer, and
                 the path of a file by the template in the file. The column `loss_mask`
                 is 1 on what the assistant says: what the template marks with
-                `{% generation %}`, or else each message of the role `assistant`. A
+                `{% generation %}`, or else each message of the role `assistant`. It is
+                1 on the separator too if the assistant says the last message. A
                 message with the text of a special token is an error, unless
                 `special_tokens` makes it the token. Needs `roxxel-prepare` with its
                 extra `chat`. Not for a corpus of one file.

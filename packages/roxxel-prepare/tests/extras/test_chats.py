@@ -37,7 +37,7 @@ MARKED = """{%- macro said(message) -%}
 DATED = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
 REFUSING = "{{ raise_exception('no system message, please') }}"
 CHANGING = """{% for message in messages %}
-{{ message.content if loop.last else 'left out' }}
+{{ message.content }}{{ ' at the end' if loop.last }}
 {% endfor %}"""
 CHATS = [
     [
@@ -127,13 +127,12 @@ def test_a_chat_is_one_text_whose_assistant_is_learned(
         (text[: text.index("\n\ncaf")], False),
         ("\n\ncaf\u00e9, \u6f22\u5b57 too<|im_end|>\n", True),
         ("<|turn|>user\nthe end<|im_end|>\n<|turn|>assistant\n", False),
-        ("The end it is<|im_end|>\n", True),
+        ("The end it is<|im_end|>\n<|endoftext|>", True),
         (
-            "<|endoftext|><|begin|><|turn|>user\none<|im_end|>\n<|turn|>assistant\n",
+            "<|begin|><|turn|>user\none<|im_end|>\n<|turn|>assistant\n",
             False,
         ),
-        ("two<|im_end|>\n", True),
-        ("<|endoftext|>", False),
+        ("two<|im_end|>\n<|endoftext|>", True),
     ]
 
 
@@ -150,7 +149,8 @@ def test_what_a_template_marks_is_learned(tmp_path: Path, tokenizer: Path) -> No
     assert parts(corpus, tokenizer) == [
         ("user: one\nassistant: ", False),
         ("two<|im_end|>", True),
-        ("\n<|endoftext|>", False),
+        ("\n", False),
+        ("<|endoftext|>", True),
     ]
 
 
@@ -170,8 +170,8 @@ def test_chats_of_tables_and_of_lines_are_the_same_in_bins_too(
     assert one.fingerprint == other.fingerprint
     assert np.array_equal(one.column("loss_mask")[:], other.column("loss_mask")[:])
     learned = "".join(text for text, is_learned in parts(one, tokenizer) if is_learned)
-    assert "The end it is<|im_end|>\n" in learned
-    assert "two<|im_end|>\n" in learned
+    assert "The end it is<|im_end|>\n<|endoftext|>" in learned
+    assert "two<|im_end|>\n<|endoftext|>" in learned
     assert not {"one", "brief", "<|begin|>"} & {*learned.split()}
 
 
@@ -191,7 +191,7 @@ BAD: list[tuple[Any, list[str]]] = [
         ["message 0", "'<|im_end|>'", "--special-tokens"],
     ),
     ([{"role": "user", "content": "a \ufdd0"}], ["message 0", "U+FDD0"]),
-    ([{"role": "user", "content": 5}], ["refused by the chat template"]),
+    ([{"role": "user", "content": 5}], ["message 0", "the number 5"]),
 ]
 
 
@@ -253,6 +253,48 @@ def test_the_null_of_a_call_is_kept_and_that_of_a_message_is_not(
     assert parts(corpus, tokenizer) == [
         ('{"name": "f", "arguments": {"a": null}}', True),
     ]
+
+
+def test_a_chat_of_parts_is_that_of_its_texts(tmp_path: Path, tokenizer: Path) -> None:
+    in_parts = [
+        [
+            message | {"content": [{"type": "text", "text": message["content"]}]}
+            for message in chat
+        ]
+        for chat in CHATS
+    ]
+    table = arrow.table({"messages": in_parts})
+    parquet.write_table(table, tmp_path / "c.parquet")
+    files = [lines(tmp_path / "c.jsonl", CHATS), tmp_path / "c.parquet"]
+    files += [lines(tmp_path / "p.jsonl", in_parts)]
+    corpora = [Roxxel(tmp_path / f"{number}_*.rox") for number in range(3)]
+
+    for corpus, file in zip(corpora, files, strict=True):
+        write_files(str(corpus.filepath), file, chat=True, tokenizer=tokenizer)
+
+    assert len({each.fingerprint for each in corpora}) == 1
+    assert len({each.column("loss_mask").digest for each in corpora}) == 1
+
+
+def test_only_the_end_after_the_assistant_is_learned(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    turns = [*CHATS[1], {"role": "user", "content": "more"}]
+    rows = [{"messages": turns[:2]}, {"messages": turns}]
+    plain = "{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %}"
+
+    for text in (plain, PLAIN, MARKED):
+        for pack in (None, 8, 512):
+            corpus = Roxxel(tmp_path / f"{text.count('m')}_{pack}_*.rox")
+            corpus.write(
+                rows, tokenizer=tokenizer, chat=template(tmp_path, text), pack=pack
+            )
+            ends = [
+                int(corpus.column("loss_mask")[stop - 1])
+                for document, _, stop in corpus.document_spans(0, corpus.num_tokens)
+                if document >= 0 and corpus.tokens[stop - 1] == 0
+            ]
+            assert sorted(ends) == [0, 1]
 
 
 def test_special_tokens_let_a_message_write_one(

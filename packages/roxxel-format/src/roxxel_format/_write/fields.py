@@ -42,6 +42,8 @@ class Chat(Protocol):
     def render(self, messages: object) -> tuple[str, Spans]:
         """Return the text of a chat, and which of its characters are learned.
 
+        A span that ends after the text covers the separators of the document too.
+
         Raises ValueError, whose message says what to do, for messages that cannot be
         rendered.
         """

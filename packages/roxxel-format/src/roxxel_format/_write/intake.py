@@ -337,11 +337,13 @@ class Intake:
         for number, row in enumerate(rows):
             waiting.append(row)
             text = str(row.content)
+            said = row.learned or ()
             try:
-                ids, spans = encode(text, row.learned or ())
+                ids, spans = encode(text, said)
             except Exception as error:  # the library raises bare Exception
                 raise DocumentError(number, _not_encoded(error)) from error
-            learned.append(spans)
+            ends = any(stop > len(text) for _, stop in said)
+            learned.append((*spans, (ids.size, TO_END)) if ends else spans)
             yield _Encoded(ids, 0 if drops is None else drops(text))
 
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:

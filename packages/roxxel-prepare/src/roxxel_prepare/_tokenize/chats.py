@@ -7,6 +7,13 @@ not depend on the day. Templates that look for it first take their own date.
 A template may mark what the assistant says with `{% generation %}`. Otherwise each
 message of the assistant is what its chat has more than the chat before it, with the
 prompt for an answer. This is known only if each of these texts begins the whole one.
+If the last message is the assistant's, so is the end of the document: a template need
+not have a token that ends a turn, and the model must learn to stop.
+
+A content is a text, or a list of parts, and a template may take one of the two or both.
+Nothing in a template says so. So each chat is also rendered with a text of ours in
+place of each content: a template takes what it writes. What it leaves out would be lost
+in silence, so that is an error.
 
 A chat is encoded as one text, in which the template has written the special tokens, as
 `transformers` does for inference. So a token may span the border of what the assistant
@@ -18,6 +25,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -27,6 +35,15 @@ import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 
+from roxxel_prepare._tokenize.values import (
+    NOTHING,
+    as_value,
+    json_default,
+    name_of,
+    printed,
+    test_of_values,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -34,11 +51,16 @@ if TYPE_CHECKING:
 
     _Spans = tuple[tuple[int, int], ...]
     _Encode = Callable[[str, _Spans], tuple[npt.NDArray[np.uint32], _Spans]]
+    _Messages = list[dict[str, Any]]
 
 _ASSISTANT = "assistant"
 # Around what a template marks. Unicode reserves them for use inside a program.
 _START, _STOP = "\ufdd0", "\ufdd1"
 _OTHER = "pass the path of another one as chat (--chat-template)"
+# What stands for a part of a message, by their numbers; no template changes letters.
+_NEEDLE = "roxxel{0}part{1}end"
+# What the assistant may say besides its content.
+_ALSO_SAID = ("tool_calls", "function_call", "refusal", "audio")
 _TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls")}
 
 
@@ -110,57 +132,110 @@ class ChatTemplate:
     def render(self, messages: object) -> tuple[str, _Spans]:
         """Return the text of a chat, and the spans of what the assistant says.
 
-        A field of a message that is None is left out, because a table cannot tell it
-        from one that is missing.
+        The last span ends one character after the text if the assistant speaks last:
+        then the end of the document is learned too. A field of a message that is None
+        is left out, because a table cannot tell it from one that is missing.
 
         Raises:
             ValueError: The messages cannot be rendered, or hold a text that is refused,
                 or what the assistant says is unknown or nothing.
         """
-        parsed = self._parsed(messages)
+        parsed, trial = self._as_taken(self._parsed(messages))
+        last = len(parsed) - 1
         if _compiled(self.text).marks:
             text, spans = _without_marks(self._rendered(parsed))
+            whole, marked = _without_marks(trial)
+            needle = _NEEDLE.format(last, 0)
+            is_last = any(needle in whole[start:stop] for start, stop in marked)
         else:
             text, spans = self._by_prefixes(parsed)
+            is_last = parsed[last]["role"] == _ASSISTANT
         if not any(stop > start for start, stop in spans):
             raise ValueError(
                 "messages hold nothing that the assistant says, so nothing would be "
                 "learned; leave the chat out"
             )
-        return text, spans
+        return text, (*spans, (len(text), len(text) + 1)) if is_last else spans
 
-    def _parsed(self, messages: object) -> list[dict[str, Any]]:
+    def _parsed(self, messages: object) -> _Messages:
         what = "an empty list" if messages == [] else f"no list, but {messages!r:.30}"
         if not isinstance(messages, list) or not messages:
             raise ValueError(
                 f"messages are {what}; pass a list of messages with role and content"
             )
-        found: list[dict[str, Any]] = []
+        found: _Messages = []
         for number, message in enumerate(cast("list[object]", messages)):
-            table = _given_fields(message)
+            what = f"message {number}"
+            table = _given_fields(what, message)
             if table is None:
                 raise ValueError(
-                    f"message {number} is a {type(message).__name__}; a message is an "
-                    "object with role and content"
+                    f"{what} is a {type(message).__name__}; a message is an object "
+                    "with role and content"
                 )
             if type(table.get("role")) is not str:
                 raise ValueError(
-                    f"message {number} has no role, only {', '.join(table)}; a message "
-                    "is an object with role and content"
+                    f"{what} has no role, only {', '.join(table)}; a message is an "
+                    "object with role and content"
                 )
             if not {"content", "tool_calls"} & table.keys():
                 raise ValueError(
-                    f"message {number} has no content, only {', '.join(table)}; a "
-                    "message is an object with role and content"
+                    f"{what} has no content, only {', '.join(table)}; a message is an "
+                    "object with role and content"
                 )
-            if "tool_calls" in table and "tool_calls" not in self.text:
-                raise ValueError(
-                    f"message {number} has tool_calls, which the chat template "
-                    f"{self.name} does not write; leave the chat out, or {_OTHER}"
-                )
+            for name in _ALSO_SAID:
+                if name in table and name not in self.text:
+                    raise ValueError(
+                        f"{what} has {name}, which the chat template {self.name} does "
+                        f"not write; leave the chat out, or {_OTHER}"
+                    )
+            problem = _problem_of_content(table.get("content", ""))
+            if problem:
+                raise ValueError(f"{what} {problem}")
             self._check_texts(number, table)
             found.append(table)
         return found
+
+    def _as_taken(self, messages: _Messages) -> tuple[_Messages, str]:
+        """Return the messages with contents as the template takes them.
+
+        The contents as they are come first, then texts, then lists of parts. Also
+        returns the rendering with a text of ours for each part.
+
+        Raises:
+            ValueError: The template refuses them all, or leaves one out.
+        """
+        problem: ValueError | None = None
+        for change in (None, _joined, _as_parts):
+            taken = messages
+            if change is not None:
+                taken = [_with_content(each, change) for each in messages]
+            try:
+                return taken, self._trial(taken)
+            except ValueError as error:
+                # Parts, where the template takes texts, are why it refused the first.
+                if change is not _as_parts or problem is None:
+                    problem = error
+        assert problem is not None  # noqa: S101 - each of the three failed
+        raise problem
+
+    def _trial(self, messages: _Messages) -> str:
+        """Return a chat with a text of ours for each part, as it is rendered.
+
+        Raises:
+            ValueError: The template refuses it, or leaves a part out.
+        """
+        needles: list[tuple[int, str, str]] = []
+        trial = self._rendered(
+            [_with_needles(at, each, needles) for at, each in enumerate(messages)]
+        )
+        for at, what, needle in needles:
+            if needle not in trial:
+                raise ValueError(
+                    f"message {at} of the role {messages[at]['role']!r} has {what} "
+                    f"that the chat template {self.name} leaves out; leave the chat "
+                    f"out, or {_OTHER}"
+                )
+        return trial
 
     def _check_texts(self, number: int, message: object) -> None:
         for text in _texts_in(message):
@@ -201,8 +276,8 @@ class ChatTemplate:
         try:
             return _compiled(self.text).template.render(
                 messages=messages,
-                tools=None,
-                documents=None,
+                tools=NOTHING,
+                documents=NOTHING,
                 add_generation_prompt=is_asked,
                 **dict(self.tokens),
             )
@@ -288,20 +363,48 @@ def _compiled(text: str) -> _Compiled:
     def refuse(message: str) -> None:
         raise jinja.TemplateError(message)
 
-    def to_json(value: object, indent: int | None = None, **options: Any) -> str:
-        # That of Jinja escapes characters for web pages.
-        return json.dumps(value, ensure_ascii=False, indent=indent, **options)
+    def to_json(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # As that of transformers; that of Jinja escapes characters for web pages.
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+            default=json_default,
+        )
 
     environment: Any = sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[Generation, extensions.loopcontrols],
+        finalize=printed,
     )
     environment.filters["tojson"] = to_json
+    environment.filters["string"] = _printed_text
     environment.globals["raise_exception"] = refuse
+    for name, test in environment.tests.items():
+        if not hasattr(test, "jinja_pass_arg"):  # Those are not about values.
+            environment.tests[name] = test_of_values(test)
+    tree = environment.parse(text)
+    for joined in [*tree.find_all(nodes.Concat)]:  # `~` makes texts of its operands.
+        joined.nodes = [
+            nodes.Filter(each, "string", [], [], None, None, lineno=joined.lineno)
+            for each in joined.nodes
+        ]
     meta: Any = importlib.import_module("jinja2.meta")
-    names = meta.find_undeclared_variables(environment.parse(text))
-    return _Compiled(environment.from_string(text), set(names), has_marks)
+    names = meta.find_undeclared_variables(tree)
+    return _Compiled(environment.from_string(tree), set(names), has_marks)
+
+
+def _printed_text(value: object) -> str:
+    return str(printed(value))
 
 
 def _without_marks(text: str) -> tuple[str, _Spans]:
@@ -318,12 +421,136 @@ def _without_marks(text: str) -> tuple[str, _Spans]:
     return "".join(parts), tuple(spans)
 
 
-def _given_fields(message: object) -> dict[str, Any] | None:
-    """Return the fields of a message that are not None; None if it is no message."""
+def _given_fields(what: str, message: object) -> dict[str, Any] | None:
+    """Return the fields of a message that are not null or empty lists.
+
+    Nulls are left out of the parts of its content too. None if it is no message.
+    """
     if not isinstance(message, Mapping):
         return None
-    fields = cast("Mapping[str, Any]", message).items()
-    return {name: value for name, value in fields if value is not None}
+    fields = cast("Mapping[str, object]", message)
+    given = {
+        name: value
+        for name, value in fields.items()
+        if value is not None and value != []
+    }
+    parts = given.get("content")
+    if isinstance(parts, (list, tuple)):
+        given["content"] = [_given(part) for part in cast("list[object]", parts)]
+    try:
+        return as_value(given)
+    except ValueError as error:
+        raise ValueError(
+            f"{what} holds {error}; pass texts, numbers, lists and objects"
+        ) from None
+
+
+def _given(part: object) -> object:
+    if not isinstance(part, Mapping):
+        return part
+    fields = cast("Mapping[str, Any]", part)
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _problem_of_content(content: object) -> str:
+    """Return why a content has no texts alone; empty if it has."""
+    if isinstance(content, str):
+        return ""
+    if not isinstance(content, list):
+        return (
+            f"has as content {name_of(content)}; a content is a text, or a list of "
+            "parts of type text"
+        )
+    problems = map(_problem_of, cast("list[object]", content))
+    found = ((number, problem) for number, problem in enumerate(problems) if problem)
+    for number, problem in found:
+        return (
+            f"has a content whose part {number} {problem}; a part is an object with "
+            "type text and a text, so leave the chat out"
+        )
+    return ""
+
+
+def _problem_of(part: object) -> str:
+    """Return why a part of a content is no text; empty if it is one."""
+    if not isinstance(part, dict):
+        return f"is {name_of(part)}"
+    table = cast("dict[str, object]", part)
+    kind = table.get("type")
+    if kind == "text":
+        return "" if isinstance(table.get("text"), str) else "has no text"
+    return f"is of type {kind!r}" if isinstance(kind, str) else "has no type"
+
+
+def _with_content(
+    message: dict[str, Any], change: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return a message with another content, if it has one."""
+    if "content" not in message:
+        return message
+    changed = copy(message)
+    content = change(message["content"])
+    changed["content"] = content if isinstance(content, str) else as_value(content)
+    return changed
+
+
+def _texts_of(content: Any) -> list[str]:
+    return [content] if isinstance(content, str) else [each["text"] for each in content]
+
+
+def _joined(content: Any) -> str:
+    # As the templates do that print one part after the other.
+    return "".join(_texts_of(content))
+
+
+def _as_parts(content: Any) -> Any:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content
+
+
+def _with_needles(
+    number: int, message: dict[str, Any], needles: list[tuple[int, str, str]]
+) -> dict[str, Any]:
+    """Return a message with texts of ours for what it says; blank texts stay.
+
+    Notes for each text the message, what it stands for, and the text.
+    """
+    num_parts = 0
+
+    def needle(text: str, what: str) -> str:
+        nonlocal num_parts
+        if not text.strip():
+            return text
+        found = _NEEDLE.format(number, num_parts)
+        needles.append((number, what, found))
+        num_parts += 1
+        return found
+
+    def content_of(content: Any) -> Any:
+        if isinstance(content, str):
+            return needle(content, "a content")
+        return [
+            dict(part) | {"text": needle(part["text"], "a part of a content")}
+            for part in content
+        ]
+
+    def call_of(call: Any) -> Any:
+        if not isinstance(call, dict):
+            return call
+        table = cast("dict[str, Any]", call)
+        if isinstance(table.get("function"), dict):
+            return table | {"function": call_of(table["function"])}
+        if isinstance(table.get("name"), str):
+            return table | {"name": needle(table["name"], "a call")}
+        return table
+
+    changed = _with_content(message, content_of)
+    calls = changed.get("tool_calls")
+    if isinstance(calls, list):
+        changed = copy(changed)
+        changed["tool_calls"] = as_value([*map(call_of, cast("list[Any]", calls))])
+    return changed
 
 
 def _texts_in(value: object) -> Iterator[str]:

@@ -1,0 +1,373 @@
+"""What the templates of well-known models make of chats, and what is learned of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_prepare.tokenizers import load_chat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    Render = Callable[[str, Any], tuple[str, list[str]]]
+
+
+CHATML = """{% for message in messages %}
+{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+LLAMA_3 = """{% set loop_messages = messages %}{% for message in loop_messages %}
+{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' +
+ message['content'] | trim + '<|eot_id|>' %}
+{% if loop.index0 == 0 %}{% set content = '<|begin_of_text|>' + content %}{% endif %}
+{{ content }}{% endfor %}{% if add_generation_prompt -%}
+{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"""
+MISTRAL = """{% set ns = namespace(system='') %}<s>
+{%- for message in messages %}
+{%- if message['role'] == 'system' %}{% set ns.system = message['content'] + '\n\n' %}
+{%- elif message['role'] == 'user' %}
+{{- '[INST] ' + (ns.system if loop.index0 < 2 else '') + message['content'] +
+ '[/INST]' }}
+{%- elif message['role'] == 'assistant' %}{{ ' ' + message['content'] + '</s>' }}
+{%- else %}{{ raise_exception('Only user, system and assistant roles!') }}
+{%- endif %}{% endfor %}"""
+GEMMA = """{{ '<bos>' }}{% for message in messages %}
+{% if (message['role'] == 'assistant') %}{% set role = 'model' %}
+{% else %}{% set role = message['role'] %}{% endif %}
+{{ '<start_of_turn>' + role + '\n' + message['content'] | trim + '<end_of_turn>\n' }}
+{%- endfor %}
+{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+GEMMA_3 = """{{ '<bos>' }}{% for message in messages %}
+{% set role = 'model' if message['role'] == 'assistant' else message['role'] %}
+{{ '<start_of_turn>' + role + '\n' }}
+{%- if message['content'] is string %}{{ message['content'] | trim }}
+{%- elif message['content'] is iterable %}{% for item in message['content'] %}
+{% if item['type'] == 'image' %}{{ '<image>' }}
+{%- elif item['type'] == 'text' %}{{ item['text'] | trim }}{% endif %}{% endfor %}
+{% else %}{{ raise_exception('Invalid content type') }}{% endif %}
+{{ '<end_of_turn>\n' }}{% endfor %}
+{% if add_generation_prompt %}{{'<start_of_turn>model\n'}}{% endif %}"""
+PHI = """{% for message in messages %}{% if message['role'] == 'system' %}
+{{'<|system|>\n' + message['content'] + '<|end|>\n'}}
+{%- elif message['role'] == 'user' %}
+{{'<|user|>\n' + message['content'] + '<|end|>\n'}}
+{%- elif message['role'] == 'assistant' %}
+{{'<|assistant|>\n' + message['content'] + '<|end|>\n'}}{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"""
+ZEPHYR = """{% for message in messages %}
+{% if message['role'] == 'user' %}{{ '<|user|>\n' + message['content'] + '</s>' }}
+{% elif message['role'] == 'system' %}{{ '<|system|>\n' + message['content'] + '</s>' }}
+{% elif message['role'] == 'assistant' %}
+{{ '<|assistant|>\n'  + message['content'] + '</s>' }}{% endif %}
+
+{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}
+{% endfor %}"""
+DEEPSEEK = """{% if not add_generation_prompt is defined %}
+{% set add_generation_prompt = false %}{% endif %}
+{% set ns = namespace(system='') %}{% for message in messages %}
+{% if message['role'] == 'system' %}{% set ns.system = message['content'] %}{% endif %}
+{% endfor %}{{ '<bos>' }}{{ ns.system }}{% for message in messages %}
+{% if message['role'] == 'user' %}{{ '<User>' + message['content'] }}{% endif %}
+{% if message['role'] == 'assistant' and message['content'] is not none %}
+{% set content = message['content'] %}
+{% if '</think>' in content %}{% set content = content.split('</think>')[-1] %}
+{% endif %}{{ '<Assistant>' + content + '<end>' }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<Assistant>' }}{% endif %}"""
+VISION = """{% for message in messages %}{% if loop.first %}<|start|>{% endif %}
+{{ message['role'] | capitalize }}
+{%- if message['content'][0]['type'] == 'image' %}{{ ':' }}
+{%- else %}{{ ': ' }}{% endif %}
+{% for line in message['content'] %}{% if line['type'] == 'text' %}{{ line['text'] }}
+{%- elif line['type'] == 'image' %}{{ '<image>' }}{% endif %}{% endfor %}<end>
+{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"""
+MARKED = """{% for message in messages %}{{ '<|' ~ message.role ~ '|>' }}
+{% if message.role == 'assistant' %}
+{% generation %}{{ message.content + '<eos>' }}{% endgeneration %}{{ '\n' }}
+{% else %}{{ message.content + '\n' }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
+PLAIN = """{% for message in messages %}
+[{{ message['role'] }}] {{ message['content'] }}
+{% endfor %}"""
+QWEN_TOOLS = """{% for message in messages %}{% if message.tool_calls %}
+{{ '<|im_start|>' + message.role }}{% if message.content %}
+{{ '\n' + message.content }}{% endif %}{% for tool_call in message.tool_calls %}
+{% if tool_call.function is defined %}
+{% set tool_call = tool_call.function %}{% endif %}
+{{ '\n<tool_call>\n{"name": "' }}{{ tool_call.name }}{{ '", "arguments": ' }}
+{{- tool_call.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}
+{{ '<|im_end|>\n' }}{% elif message.role == 'tool' %}
+{{ '<|im_start|>user\n<tool_response>\n' + message.content }}
+{{- '\n</tool_response><|im_end|>\n' }}{% else %}
+{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+FAMILIES: dict[str, tuple[str, str]] = {
+    "chatml": (CHATML, "{}<|im_end|>\n"),
+    "llama 3": (LLAMA_3, "{}<|eot_id|>"),
+    "mistral": (MISTRAL, " {}</s>"),
+    "gemma": (GEMMA, "{}<end_of_turn>\n"),
+    "gemma 3": (GEMMA_3, "{}<end_of_turn>\n"),
+    "phi": (PHI, "{}<|end|>\n"),
+    "zephyr": (ZEPHYR, "{}</s>\n"),
+    "deepseek": (DEEPSEEK, "{}<end>"),
+    "vision": (VISION, " {}<end>\n"),
+    "marked": (MARKED, "{}<eos>"),
+    "plain": (PLAIN, "[assistant] {}\n"),
+    "qwen with tools": (QWEN_TOOLS, "{}<|im_end|>\n"),
+}
+
+
+@pytest.fixture(scope="module")
+def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
+    """Return what renders a chat: its text, and the parts that are learned.
+
+    An end of the document that is learned is the part `[end]`.
+    """
+    folder = tmp_path_factory.mktemp("templates")
+
+    def rendered(template: str, chat: Any) -> tuple[str, list[str]]:
+        path: Path = folder / "chat.jinja"
+        path.write_text(template, encoding="utf-8")
+        text, spans = load_chat(None, path, ()).render(chat)
+        learned = [
+            f"{text}[end]"[slice(*span)] for span in spans if span[0] < len(text)
+        ]
+        ends = any(stop > len(text) for _, stop in spans)
+        return text, learned + ["[end]"] * ends
+
+    return rendered
+
+
+def said(role: str, content: Any, **others: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **others}
+
+
+def as_parts(chat: list[Any], cut: int) -> list[Any]:
+    """Return a chat whose contents are two parts each."""
+    return [
+        message
+        | {
+            "content": [
+                {"type": "text", "text": text}
+                for text in (message["content"][:cut], message["content"][cut:])
+            ]
+        }
+        for message in chat
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_template_learns_exactly_what_the_assistant_says(
+    render: Render, family: str, data: st.DataObject
+) -> None:
+    template, ending = FAMILIES[family]
+    # No template trims a word, and no word is one that a template writes.
+    words = st.text("xyz\u00e9\u6f22{}'\"", min_size=2, max_size=9)
+    turns = data.draw(st.lists(st.tuples(words, words), min_size=1, max_size=3))
+    chat = [said("system", data.draw(words))] if data.draw(st.booleans()) else []
+    for user, assistant in turns:
+        chat += [said("user", user), said("assistant", assistant)]
+    has_more = data.draw(st.booleans())
+    chat += [said("user", data.draw(words))] * has_more
+
+    text, learned = render(template, chat)
+
+    right = [ending.format(assistant) for _, assistant in turns]
+    assert learned == right + ["[end]"] * (not has_more)
+    at = 0
+    for message in chat:
+        if message["role"] != "system":
+            at = text.index(message["content"], at) + len(message["content"])
+    assert render(template, as_parts(chat, data.draw(st.integers(0, 9)))) == (
+        text,
+        learned,
+    )
+
+
+CALL: dict[str, Any] = {
+    "id": "abcdefghi",
+    "type": "function",
+    "function": {"name": "add", "arguments": {"a": 1, "b": None, "c": [True]}},
+}
+CALLING = [
+    said("user", "1+1?"),
+    said("assistant", None, tool_calls=[CALL]),
+    said("tool", "2"),
+    said("assistant", "It is 2", tool_calls=[]),
+]
+
+
+def test_calls_are_learned_as_json(render: Render) -> None:
+    _, learned = render(QWEN_TOOLS, CALLING)
+
+    arguments = '{"a": 1, "b": null, "c": [true]}'
+    call = f'{{"name": "add", "arguments": {arguments}}}'
+    assert learned == [
+        f"<tool_call>\n{call}\n</tool_call><|im_end|>\n",
+        "It is 2<|im_end|>\n",
+        "[end]",
+    ]
+
+
+def test_a_call_that_a_template_leaves_out_is_refused(render: Render) -> None:
+    first = QWEN_TOOLS.replace(
+        "in message.tool_calls %}", "in message.tool_calls[:1] %}"
+    )
+    other: dict[str, Any] = {"name": "subtract", "arguments": {}}
+
+    assert "add" in render(first, CALLING)[0]
+    for calls in ([CALL, other], [other, CALL]):
+        with pytest.raises(ValueError, match=r"message 1 .* a call"):
+            render(first, [CALLING[0], said("assistant", "", tool_calls=calls)])
+        both = render(QWEN_TOOLS, [CALLING[0], said("assistant", "", tool_calls=calls)])
+        assert all(f'"name": "{name}"' in both[0] for name in ("add", "subtract"))
+
+
+PAIR = [said("user", "one"), said("assistant", "two")]
+PRINTING = [
+    "{{ m.calls }}",
+    "{{ m.calls[0] }}",
+    "{{ m.calls[0].a }}",
+    "{{ m.calls[0].b }}",
+    "{{ m.calls[0].c }}",
+    "{{ m }}",
+    "{{ messages }}",
+    "{{ 'a' ~ m.calls }}",
+    "{{ 'a' ~ m.calls[0].a }}",
+    "{{ m.calls | string }}",
+    "{{ m.calls[0].b | string }}",
+    "{{ m.calls | trim }}",
+    "{{ m.calls[0].b | upper }}",
+    "{{ '%s' % m.calls }}",
+    "{{ '%s' | format(m.calls[0].c) }}",
+    "{{ '{}'.format(m.calls[0].c) }}",
+    "{{ m.calls[0].values() | join(', ') }}",
+    "{{ m.calls[0].items() | list }}",
+    "{{ m.calls | map('string') | join }}",
+    "{{ none }}",
+    "{{ tools }}",
+    "{{ 'a' ~ tools }}",
+    "{{ m.role == 'user' }}",
+    "{{ 'a' ~ (m.role == 'user') }}",
+    "{{ m.role.upper }}",
+]
+
+
+@pytest.mark.parametrize("printing", PRINTING)
+def test_what_python_would_spell_is_refused(render: Render, printing: str) -> None:
+    template = f"{{% for m in messages %}}{{{{ m.content }}}}{printing}{{% endfor %}}"
+    calls = [{"a": None, "b": True, "c": False}]
+    chat = [message | {"calls": calls} for message in PAIR]
+
+    with pytest.raises(ValueError, match="as Python spells it"):
+        render(template, chat)
+
+
+def test_tests_of_a_template_know_the_values_of_a_chat(render: Render) -> None:
+    asked = """{{ 'no tools,' if tools is none and not documents }}
+    {%- for m in messages %}{{ m.content }}{% for v in m.given %}
+    {{- ' none' if v is none }}{{ ' == none' if v == none }}{{ ' true' if v is true }}
+    {{- ' false' if v is false }}{{ ' boolean' if v is boolean }}
+    {{- ' number' if v is number }}{{ ' text' if v is string }}
+    {{- ' list' if v is sequence }}{{ ' object' if v is mapping }}{{ ' yes' if v }}
+    {{- ' same' if v is sameas true }}{{ ' ' + v | tojson }},{% endfor %}
+    {%- endfor %}"""
+    chat: list[Any] = [
+        PAIR[0],
+        PAIR[1] | {"given": [None, True, False, 1.5, [], {}, "t"]},
+    ]
+
+    text, _ = render(asked, chat)
+
+    assert text == (
+        "no tools,onetwo none == none null, true boolean number yes same true, "
+        "false boolean number false, number yes 1.5, list [], "
+        'list object {}, text list yes "t",'
+    )
+
+
+REFUSED: list[tuple[Any, list[str]]] = [
+    (said("user", [{"type": "image_url", "image_url": {}}]), ["0", "'image_url'"]),
+    (said("user", [{"type": "text", "text": "a"}, {"type": "audio"}]), ["1", "audio"]),
+    (said("user", [{"type": "tool_use", "input": {}}]), ["part 0", "tool_use"]),
+    (said("user", [{"type": "refusal", "refusal": "no"}]), ["part 0", "refusal"]),
+    (said("user", [{"type": "text", "text": None}]), ["part 0", "no text"]),
+    (said("user", [{"type": "text", "text": 5}]), ["part 0", "no text"]),
+    (said("user", [{"text": "a"}]), ["part 0", "no type"]),
+    (said("user", ["a"]), ["part 0", "a text"]),
+    (said("user", [None]), ["part 0", "null"]),
+    (said("user", [["a"]]), ["part 0", "a list"]),
+    (said("user", 5), ["the number 5"]),
+    (said("user", True), ["true"]),
+    (said("user", {"text": "a"}), ["an object"]),
+    (said("user", None), ["no content"]),
+    (said("user", []), ["no content"]),
+    (said("user", float("nan")), ["nan"]),
+    (said("user", "a", at=b"x"), ["b'x'"]),
+    (said("user", "a", at={1: "x"}), ["names"]),
+    ({"content": "a"}, ["no role"]),
+    (said("user", "a", refusal="no"), ["refusal"]),
+    (said("user", "a", function_call={"name": "f"}), ["function_call"]),
+    (said("user", "a", audio={"id": "f"}), ["audio"]),
+]
+
+
+@pytest.mark.parametrize(("message", "named"), REFUSED)
+def test_a_message_that_is_no_text_is_refused(
+    render: Render, message: Any, named: list[str]
+) -> None:
+    for template in (PLAIN, CHATML, GEMMA_3, VISION):
+        with pytest.raises(ValueError, match="message 2") as found:
+            render(template, [*PAIR, message, PAIR[1]])
+
+        assert all(each in str(found.value) for each in named)
+
+
+@pytest.mark.parametrize("role", ["developer", "tool", "function", "gpt"])
+def test_a_message_that_a_template_leaves_out_is_refused(
+    render: Render, role: str
+) -> None:
+    chat = [said(role, "hello"), *PAIR]
+
+    assert "hello" in render(CHATML, chat)[0]
+    for template in (PHI, DEEPSEEK, ZEPHYR):
+        with pytest.raises(ValueError, match=f"message 0 .*'{role}'.*--chat-template"):
+            render(template, chat)
+
+
+def test_the_end_is_learned_if_what_is_marked_is_said_last(render: Render) -> None:
+    marked = MARKED.replace("message.role == 'assistant'", "message.train")
+    chat = [*PAIR, *PAIR]
+
+    for trains in ((False, True), (True, False), (True, True)):
+        for number, is_learned in zip((1, 3), trains, strict=True):
+            chat[number] = chat[number] | {"train": is_learned}
+
+        _, learned = render(marked, chat)
+
+        assert learned == ["two<eos>"] * sum(trains) + ["[end]"] * trains[1]
+
+
+def test_names_and_further_fields_change_nothing(render: Render) -> None:
+    more = {"name": "Ann", "id": 5, "at": None, "tags": ["a"], "ok": True}
+
+    for template, _ in FAMILIES.values():
+        extended = [message | more for message in PAIR]
+        assert render(template, extended) == render(template, PAIR)
+
+
+def test_json_is_written_as_transformers_does(render: Render) -> None:
+    template = """{% for m in messages %}{{ m.content }}
+    {{- {'b': 'é', 'a': none} | tojson(ensure_ascii=true, sort_keys=true, indent=1,
+    separators=(',', ':')) }}{% endfor %}"""
+    told = json.dumps({"a": None, "b": "é"}, indent=1, separators=(",", ":"))
+
+    assert render(template, PAIR)[0] == f"one{told}two{told}"
