@@ -3,8 +3,9 @@
 For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exceptions
 of several types, or none if the end of a Zstandard frame is missing. This module
 decompresses member by member, so its errors name the file and the member. Concatenated
-members are one text, as for the tools `gzip` and `zstd`. Any byte after the last member
-is an error, even a zero, which a crash of the machine can leave.
+members are one text, as for the tools `gzip` and `zstd`. Zeros may follow a member of
+gzip, as on tapes of `tar`, and of xz. Any other byte after a member is an error:
+`gzip -d` would leave out the rest of the file, and only warn.
 
 Only bytes that are not in their format are damage, because `--skip-bad` leaves such a
 file out. A lack of memory, and an error of the disk or the bucket, are not.
@@ -35,6 +36,7 @@ BUFFER = 1 << 20
 _ZSTANDARD_WINDOW = 1 << 31
 """The largest window that Zstandard has: that of `zstd --long=31`. A decoder refuses
 windows over 128 MiB unless it is told to accept them."""
+_GZIP_PADDING = 1
 _XZ_PADDING = 4
 
 
@@ -62,7 +64,7 @@ class _Decoder(Protocol):
 class Compression:
     """A compressed format: its names, the decoder of a member, and its error type.
 
-    A member may be followed by zeros, a multiple of `padding` bytes, if this is not 0.
+    A member may be followed by any multiple of `padding` zeros, if this is not 0.
     `magic` are its first bytes, for a decoder that waits for more of them than it needs
     to refuse others.
     """
@@ -132,6 +134,7 @@ def compression_of(path: str) -> Compression:
             "gzip member",
             lambda: found.decompressobj(16 + zlib.MAX_WBITS),
             found.error,
+            _GZIP_PADDING,
             magic=b"\x1f\x8b",
         )
     if name.endswith(".zst"):
