@@ -37,9 +37,9 @@ def lines_of(texts: list[str]) -> bytes:
     return "".join(f"{json.dumps({'text': text})}\n" for text in texts).encode()
 
 
-def table_of(texts: list[str], delimiter: str = ",") -> bytes:
+def table_of(texts: list[str]) -> bytes:
     file = io.StringIO(newline="")
-    writer = csv.writer(file, delimiter=delimiter)
+    writer = csv.writer(file)
     writer.writerow(["id", "text"])
     writer.writerows(enumerate(texts))
     return file.getvalue().encode()
@@ -156,15 +156,12 @@ def test_bad_items_of_an_array_are_skipped(tmp_path: Path) -> None:
     assert found == ["one", "three"]
 
 
-@pytest.mark.parametrize(("ending", "delimiter"), [(".csv", ","), (".tsv", "\t")])
 @pytest.mark.parametrize("compressed", COMPRESS)
-def test_a_row_of_a_table_is_a_document(
-    ending: str, delimiter: str, compressed: str, tmp_path: Path
-) -> None:
-    content = COMPRESS[compressed](table_of(TEXTS, delimiter))
+def test_a_row_of_a_table_is_a_document(compressed: str, tmp_path: Path) -> None:
+    content = COMPRESS[compressed](table_of(TEXTS))
     options = "--field", "text", "--id", "id"
 
-    found = documents(tmp_path, f"a{ending}{compressed}", content, *options)
+    found = documents(tmp_path, f"a.csv{compressed}", content, *options)
 
     assert found == TEXTS
     assert Roxxel(tmp_path / "out" / "c_*.rox").document_name(2) == "2"
@@ -177,6 +174,87 @@ def test_any_table_is_read(
     folder = tmp_path_factory.mktemp("table")
 
     assert documents(folder, "a.csv", table_of(["first", *texts])) == ["first", *texts]
+
+
+cells = st.text(st.characters(codec="utf-8", exclude_characters="\0\t\r\n"), max_size=5)
+hostile = st.text(st.sampled_from('"a\t\n,'), max_size=5)
+
+
+@given(
+    rows=st.integers(1, 3).flatmap(
+        lambda width: st.lists(
+            st.lists(st.one_of(cells, st.text('"a')), min_size=width, max_size=width),
+            min_size=1,
+        )
+    ),
+    end=st.sampled_from(["\n", "\r\n"]),
+)
+def test_the_fields_of_tsv_are_what_lies_between_tabs(
+    rows: list[list[str]], end: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("table")
+    names = ["text", "b", "c"][: len(rows[0])]
+    lines = ["\t".join(row) + end for row in [names, *rows]]
+    path = folder / "a.tsv"
+    path.write_text("".join(lines), encoding="utf-8", newline="")
+
+    found = documents(folder, "a.tsv", path.read_bytes(), "--format", "tsv")
+
+    assert found == [row[0] for row in rows]
+
+
+@given(
+    texts=st.lists(hostile, min_size=1, max_size=6),
+    before=st.booleans(),
+    quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC]),
+)
+def test_csv_with_tabs_is_never_read_as_other_texts(
+    texts: list[str],
+    quoting: Any,
+    tmp_path_factory: pytest.TempPathFactory,
+    *,
+    before: bool,
+) -> None:
+    """It is refused, but for files without any field in quotes."""
+    folder = tmp_path_factory.mktemp("table")
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, delimiter="\t", quoting=quoting)
+    names = ["id", "text"] if before else ["text"]
+    writer.writerows([names, *([7, each][-len(names) :] for each in texts)])
+    (folder / "a.tsv").write_text(file.getvalue(), encoding="utf-8", newline="")
+
+    done = main(["write", str(folder / "c_*.rox"), str(folder / "a.tsv")])
+
+    if done == 0:
+        corpus = Roxxel(folder / "c_*.rox")
+        assert [bytes(each).decode() for each in corpus.documents] == texts
+        assert '"' not in file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "row", ['1\t"Yes," she said', '1\tabc"', '1\t5" disk', '1\t"abc', '1\t"abc" "d"']
+)
+def test_quotes_that_no_csv_has_are_characters_of_tsv(row: str, tmp_path: Path) -> None:
+    rows = ["id\ttext", row, "2\tb"]
+    content = "".join(f"{each}\n" for each in rows).encode()
+
+    found = documents(tmp_path, "a.tsv", content)
+
+    assert found == [row.partition("\t")[2], "b"]
+
+
+def test_a_field_of_tsv_that_may_have_gone_on_names_both_lines(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    content = b'id\ttext\n1\t"abc\n2\tb\n3\tdef"\n4\tlast\n'
+
+    error = refused("a.tsv", content)
+
+    assert ":4: ends a field in quotes (from line 2)" in error
+    assert "--format tsv" in error
+    assert documents(tmp_path, "a.tsv", content, "--format", "tsv") == [
+        *('"abc', "b", 'def"', "last")
+    ]
 
 
 def test_a_field_of_a_table_may_be_long(tmp_path: Path) -> None:

@@ -176,7 +176,8 @@ def documents_in(
             line is a document. `jsonl`: each line is a JSON string, a list of tokens,
             or an object with one of these in each of `fields`. `json`: the same, or an
             array of such values. `csv` and `tsv`: each row after the first, which names
-            the columns, is a document, with a text in each of the columns `fields`.
+            the columns, is a document, with a text in each of the columns `fields`;
+            a `tsv` that looks like CSV with tabs is refused unless `form` is given.
             `npy`: a flat array is one document; each row of a 2-D array is a document.
             `parquet` and `arrow`: each row is a document, with a text or a list of
             tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
@@ -214,7 +215,9 @@ def documents_in(
             is_given = form is not None
             telling = telling_content(path, part.version, name, is_given=is_given)
             with nullcontext() if has_head else telling:
-                for document in documents_of(path, file, name, fields, span):
+                for document in documents_of(
+                    path, file, name, fields, span, is_given=is_given
+                ):
                     if isinstance(document, InputError) and not yields_errors:
                         raise document
                     yield document

@@ -31,7 +31,11 @@ from roxxel_prepare._inputs.row_documents import (
     text_of,
     tried,
 )
-from roxxel_prepare._inputs.row_texts import array_documents, table_documents
+from roxxel_prepare._inputs.row_texts import (
+    array_documents,
+    csv_documents,
+    tsv_documents,
+)
 from roxxel_prepare._inputs.tables import record_batches
 
 if TYPE_CHECKING:
@@ -63,12 +67,22 @@ def is_present_shard(path: str) -> bool:
 
 
 def documents_of(
-    path: str, file: BinaryIO, form: str, fields: Fields, span: Span | None
+    path: str,
+    file: BinaryIO,
+    form: str,
+    fields: Fields,
+    span: Span | None,
+    *,
+    is_given: bool,
 ) -> Iterator[object]:
     """Yield the documents of an opened file; a bad one may yield an InputError.
 
-    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
+    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`, and
+    `is_given` says whether the user named it.
     """
+    if form == "tsv":
+        lines = _plain_lines(path, file)
+        return tsv_documents(path, lines, fields, may_be_quoted=not is_given)
     return _READERS[form](path, file, fields, span)
 
 
@@ -108,11 +122,14 @@ def _json_array(
     return array_documents(path, file, fields)
 
 
-def _table(
-    delimiter: str, path: str, file: BinaryIO, fields: Fields, _span: Span | None
+def _csv(
+    path: str, file: BinaryIO, fields: Fields, _span: Span | None
 ) -> Iterator[object]:
-    lines = (line for _, line in _located_lines(path, file, None))
-    return table_documents(path, lines, fields, delimiter)
+    return csv_documents(path, _plain_lines(path, file), fields)
+
+
+def _plain_lines(path: str, file: BinaryIO) -> Iterator[bytes]:
+    return (line for _, line in _located_lines(path, file, None))
 
 
 def _located_lines(
@@ -313,8 +330,7 @@ _READERS: dict[
     "lines": _lines,
     "jsonl": _json_lines,
     "json": _json_array,
-    "csv": partial(_table, ","),
-    "tsv": partial(_table, "\t"),
+    "csv": _csv,
     "npy": _array_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,

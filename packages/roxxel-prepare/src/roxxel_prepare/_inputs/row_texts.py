@@ -1,6 +1,13 @@
 """Divide files of rows into the rows: arrays of JSON, and tables of CSV and TSV.
 
-Both keep one row in memory. JSON lines need no such module, because a row is a line.
+All keep one row in memory. JSON lines need no such module, because a row is a line.
+
+TSV is the media type `text/tab-separated-values` of IANA: a row is a line, its fields
+are what lies between tabs, and a quotation mark is a character like any other. Some
+programs write CSV with tabs into a `.tsv`, where a field in quotes may hold tabs, line
+ends and doubled quotes. Nothing in a file tells the two apart for certain, so fields
+that are right in CSV and mean something else there are refused unless the user has
+named the format.
 """
 
 from __future__ import annotations
@@ -28,6 +35,11 @@ _SPACE = b" \t\r\n"
 # The third alternative is a string that goes on after the bytes that were read.
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{},]|"', re.DOTALL)
 _MAX_FIELD = 2**31 - 1
+
+_OPENING = re.compile(r'(?:^|\t)"')
+_CONTENT = re.compile(r'[^"]*+(?:""[^"]*+)*+')
+_ONLY_IN_QUOTES = re.compile(r'\A\Z|[\t\r"]')
+"""What a writer of CSV puts into quotes; it leaves other fields as they are."""
 
 
 def array_documents(path: str, file: BinaryIO, fields: Fields) -> Iterator[object]:
@@ -87,17 +99,17 @@ def _after_bracket(path: str, file: BinaryIO) -> bytes:
     return data[1:]
 
 
-def table_documents(
-    path: str, lines: Iterator[bytes], fields: Fields, delimiter: str
+def csv_documents(
+    path: str, lines: Iterator[bytes], fields: Fields
 ) -> Iterator[object]:
-    """Yield the documents of the rows of CSV or TSV, whose first row names columns.
+    """Yield the documents of the rows of CSV, whose first row names columns.
 
     A field may be in quotes, and then hold newlines. Errors name the first line of the
     row.
     """
     # A part of a row in another encoding is an error of this row alone.
     texts = (line.decode(errors="surrogateescape") for line in lines)
-    reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    reader = csv.reader(texts, strict=True)
     header: list[str] | None = None
     while True:
         where = f"{path}:{reader.line_num + 1}"
@@ -111,6 +123,65 @@ def table_documents(
             check_columns(path, header, fields)
         else:
             yield tried(_table_row, where, header, row, fields)
+
+
+def tsv_documents(
+    path: str, lines: Iterator[bytes], fields: Fields, *, may_be_quoted: bool
+) -> Iterator[object]:
+    """Yield the documents of the rows of TSV, whose first row names columns.
+
+    With `may_be_quoted`, raises InputError if the file looks like CSV with tabs.
+    """
+    quotes = _Quotes(path)
+    header: list[str] | None = None
+    for number, line in enumerate(lines, 1):
+        text = line.decode(errors="surrogateescape")
+        text = text.removesuffix("\n").removesuffix("\r")
+        if may_be_quoted:
+            quotes.check(number, text)
+        row = text.split("\t")
+        if header is None:
+            header = row
+            check_columns(path, header, fields)
+        elif text or len(header) == 1:  # Else an empty line.
+            yield tried(_table_row, f"{path}:{number}", header, row, fields)
+
+
+class _Quotes:
+    """Looks in lines of TSV for fields in quotes, as CSV has them."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._opened_at = 0
+        """The line in which a field in quotes began that may go on; 0 without one."""
+        self._is_tsv = False
+        """Whether a quote was found that CSV does not allow where it is."""
+
+    def check(self, number: int, line: str) -> None:
+        """Raise InputError if a field ends here that means something else in CSV."""
+        at = 0
+        while not self._is_tsv:
+            if not self._opened_at:
+                begin = _OPENING.search(line, at)
+                if begin is None:
+                    return
+                self._opened_at, at = number, begin.end()
+            content = _CONTENT.match(line, at)
+            assert content is not None  # noqa: S101 - it matches the empty text
+            at = content.end() + 1
+            if at > len(line):
+                return
+            if line[at : at + 1] not in ("", "\t"):
+                self._is_tsv = True
+            elif self._opened_at < number or _ONLY_IN_QUOTES.search(content[0]):
+                raise InputError(
+                    f"{self._path}:{number}: ends a field in quotes (from line "
+                    f"{self._opened_at}), which CSV has and TSV has not; save the rows "
+                    "as CSV, JSON lines or Parquet, or pass --format tsv if the quotes "
+                    "are part of the texts"
+                )
+            else:
+                self._opened_at = 0
 
 
 def _next_row(where: str, reader: Iterator[list[str]]) -> list[str] | None:
@@ -131,7 +202,7 @@ def _table_row(where: str, header: list[str], row: list[str], fields: Fields) ->
     if len(row) != len(header):
         raise InputError(
             f"{where}: has {len(row)} fields, but the first row names {len(header)} "
-            "columns; correct the row"
+            "columns; correct the row (in TSV, no field holds a tab or a line end)"
         )
     values = dict(zip(header, row, strict=True))
     texts = {
