@@ -18,10 +18,13 @@ import re
 import sys
 from dataclasses import MISSING, fields
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, get_args
 
+from msgspec.inspect import type_info
 from roxxel.cli import parsers
 from roxxel.config import (
+    MESH_KEYS,
     PHASE_KEYS,
     TOP_KEYS,
     TRAINER_KEYS,
@@ -34,14 +37,15 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
 from roxxel_store.command import EXIT_CODES
 from roxxel_train.config import TrainConfig
+from roxxel_train.settings import described
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
 _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
-_REQUIRED = ("batch_size", "seq_len")
+_REQUIRED = ("batch_size", "seq_len", "sources", "phases", "model", "save_path")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SENTENCES = {
     "eval": "Held-out data: `sources` and `[[phases]]`, or one table for each set.",
@@ -105,22 +109,47 @@ def _cell(text: str) -> str:
     )
 
 
-def keys(names: Iterable[str], *declared: Any) -> str:
-    """Return the table of some keys: name, default, meaning."""
-    told: dict[str, str] = {}
-    usual: dict[str, str] = {}
-    for each in declared:
-        told |= documented(each)
-        usual |= defaults(each)
-    rows = ((f"`{name}`", usual.get(name, ""), told.get(name, "")) for name in names)
-    return table(("key", "default", "meaning"), rows)
+def keys(
+    names: Iterable[str],
+    told: Mapping[str, str],
+    usual: Mapping[str, str],
+    types: Mapping[str, Any] | None = None,
+) -> str:
+    """Return the table of some keys: name, default, meaning, and value if known.
+
+    TOML has no None: `false` turns a setting off where that is allowed, and elsewhere a
+    key without a value is left out.
+    """
+    heads = ("key", "default", "meaning")
+    if types is None:
+        rows = ((f"`{x}`", usual.get(x, ""), _toml_of(told.get(x, ""))) for x in names)
+        return table(heads, rows)
+    with_types = (
+        (
+            f"`{name}`",
+            described(type_info(types[name]), "`false`"),
+            "required" if name in _REQUIRED else usual.get(name, ""),
+            _toml_of(told.get(name, ""), types[name]),
+        )
+        for name in names
+    )
+    return table((heads[0], "value", *heads[1:]), with_types)
+
+
+def _toml_of(meaning: str, kind: Any = None) -> str:
+    """Return what a key means, in words of TOML."""
+    may_be_off = NoneType in get_args(kind)
+    return re.sub(r"\bNone\b", "`false`" if may_be_off else "no value", meaning)
+
+
+def _all(describe: Callable[[Any], dict[str, str]], *declared: Any) -> dict[str, str]:
+    return {name: text for each in declared for name, text in describe(each).items()}
 
 
 def config() -> str:
     """Return the tables of every key of a config file."""
     top = {**documented(Curriculum), **documented(RunConfig), **_SENTENCES}
     usual = {**defaults(RunConfig), "overlap": "`0`"}
-    rows = ((f"`{name}`", usual.get(name, ""), top.get(name, "")) for name in TOP_KEYS)
     source = ("path", "policy", "tokenizer", "format", "dtype", "offset", "separator")
     of_source = {
         **documented(foreign.open_foreign),
@@ -140,15 +169,23 @@ def config() -> str:
     declared = (LlamaConfig, LearningRate, make_optimizer, llama)
     of_model = list(dict.fromkeys(chain(*map(_names, reversed(declared)))))
     parts = {
-        "Above the tables": table(("key", "default", "meaning"), rows),
+        "Above the tables": keys(TOP_KEYS, top, usual, TOP_KEYS),
         "`[sources]`": table(
             ("key", "meaning"), ((f"`{name}`", of_source[name]) for name in source)
         ),
-        "`[[phases]]`": keys(PHASE_KEYS, Phase),
-        "`[trainer]`": keys(TRAINER_KEYS, TrainConfig),
-        "`[mesh]`": keys((each.name for each in fields(MeshConfig)), MeshConfig),
+        "`[[phases]]`": keys(
+            PHASE_KEYS, documented(Phase), defaults(Phase), PHASE_KEYS
+        ),
+        "`[trainer]`": keys(
+            TRAINER_KEYS, documented(TrainConfig), defaults(TrainConfig), TRAINER_KEYS
+        ),
+        "`[mesh]`": keys(
+            MESH_KEYS, documented(MeshConfig), defaults(MeshConfig), MESH_KEYS
+        ),
         "`[model_args]` of `roxxel.models:llama`": keys(
-            of_model, *declared, next_token_loss
+            of_model,
+            _all(documented, *declared, next_token_loss),
+            _all(defaults, *declared, next_token_loss),
         ),
     }
     return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())

@@ -460,12 +460,6 @@ def test_error_is_reported_while_process_0_answers_nothing(
     assert reason in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("hang_after_s", [0, -1.0, math.nan])
-def test_time_to_hang_must_be_above_zero(tmp_path: Path, hang_after_s: float) -> None:
-    with pytest.raises(ValueError, match="hang_after_s must be above 0, got"):
-        trainer(tmp_path, hang_after_s=hang_after_s)
-
-
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     error = Preempted(12, "SIGTERM")
 

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
-import operator
 import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from importlib import import_module
@@ -30,18 +26,17 @@ from typing import (
     runtime_checkable,
 )
 
-import numpy as np
 from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
-from roxxel_store.arguments import as_integer, nearest
+from roxxel_store.arguments import nearest
 
 from roxxel_train._files.log import plain_row
 from roxxel_train._log.sinks import LogTo, check_log_to
 from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
+from roxxel_train.settings import check_settings, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from dataclasses import Field as _Setting
 
     from flax import nnx
     from jax.sharding import Mesh, NamedSharding
@@ -57,10 +52,10 @@ _Self = TypeVar("_Self")
 # derives the table `[trainer]` of a config file from the types and this metadata.
 _COUNT = {"at_least": 1}
 _AMOUNT = {"above": 0}
-_PATH = {"is_path": True}
 _OF_PHASES = {"steps", "epochs", "tokens", "batch_size", "seq_len", "weights"}
 _ALIKE = {"alike": True}  # must be equal in all processes
 _OBJECT = {"is_object": True}  # nothing that a file may record
+_UNTYPED = {"is_object", "called_with", "instance_of"}
 
 
 CONTINUOUS = "continuous"
@@ -236,7 +231,7 @@ class TrainConfig:
     loss_fn: LossFunction | None = field(
         default=None, metadata={"called_with": "model, batch"}
     )
-    save_path: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
+    save_path: str | os.PathLike[str] | None = None
     eval_fn: Callable[[ModelState], Any] | None = field(
         default=None, metadata={"called_with": "state"}
     )
@@ -273,10 +268,8 @@ class TrainConfig:
         default=None, metadata=_OBJECT
     )
     best_metric: str | None = field(default=None, metadata=_ALIKE)
-    init_from: str | os.PathLike[str] | Weights | None = field(
-        default=None, metadata=_PATH
-    )
-    branch_from: str | os.PathLike[str] | None = field(default=None, metadata=_PATH)
+    init_from: str | os.PathLike[str] | Weights | None = None
+    branch_from: str | os.PathLike[str] | None = None
     profile: tuple[int, int] | None = field(
         default=None, metadata={"must_be": "two rising steps [start, stop]"}
     )
@@ -297,10 +290,25 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            if value is not None or "None" not in str(each.type):
+            if value is None and "None" in str(each.type):
+                continue
+            if "called_with" in each.metadata:
+                _check_function(each.name, value, each.metadata["called_with"])
+            elif "instance_of" in each.metadata:
+                _check_object(each.name, value, each.metadata["instance_of"])
+            elif not isinstance(value, os.PathLike):
                 # A narrow NumPy integer, such as int8, may overflow in arithmetic.
-                object.__setattr__(self, each.name, _checked(each, value))
-
+                object.__setattr__(self, each.name, plain(value))
+        loads_itself = isinstance(self.init_from, Weights)
+        check_settings(
+            self,
+            [
+                each.name
+                for each in fields(self)
+                if not _UNTYPED & each.metadata.keys()
+                and not (each.name == "init_from" and loads_itself)
+            ],
+        )
         _check_profile(self.profile)
         _check_held_out(self.eval_curriculum)
         check_log_to(self.log_to)
@@ -353,11 +361,10 @@ class TrainConfig:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as JSON values, for `run.json`; objects are left out."""
-        objects = {"is_object", "called_with", "instance_of"}
         return {
             each.name: _as_json(getattr(self, each.name))
             for each in fields(self)
-            if not objects & each.metadata.keys()
+            if not _UNTYPED & each.metadata.keys()
         }
 
 
@@ -442,32 +449,6 @@ def _check_held_out(value: Any) -> None:
             )
 
 
-def _checked(setting: _Setting[Any], value: Any) -> Any:
-    """Return a value that fits its metadata; a number of NumPy becomes Python's."""
-    name, rule = setting.name, setting.metadata
-    if "at_least" in rule and not (
-        isinstance(value, str) and "str" in str(setting.type)
-    ):
-        return as_integer(name, value, rule["at_least"])
-    if "pattern" in rule and isinstance(value, str):
-        if re.search(rule["pattern"], value) is None:
-            raise ValueError(f"{name} must be {rule['must_be']}, got {value!r}")
-        return value
-    if "above" in rule:
-        _check_amount(name, value)
-    elif "called_with" in rule:
-        _check_function(name, value, rule["called_with"])
-    elif "instance_of" in rule:
-        _check_object(name, value, rule["instance_of"])
-    elif name == "init_from" and isinstance(value, Weights):
-        return value
-    elif "is_path" in rule and not isinstance(value, str | os.PathLike):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}; give a path or a URL as text"
-        )
-    return value
-
-
 def _check_function(name: str, value: Any, arguments: str) -> None:
     """Check that the trainer can call a function of the user with its arguments."""
     from roxxel_train._step.diagnose.calls import check_call
@@ -499,30 +480,12 @@ def _check_object(name: str, value: Any, wanted: str) -> None:
     raise TypeError(f"{name} is a {type(value).__name__}; {remedy}")
 
 
-def _check_profile(profile: Any) -> None:
-    """Check that a profile is two rising steps; the run checks them with its length."""
+def _check_profile(profile: tuple[int, int] | None) -> None:
+    """Check that the steps rise; the run checks them with its length."""
     if profile is None:
         return
-    try:
-        start, stop = map(operator.index, profile)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"profile must be (start, stop), two steps, got {profile!r}"
-        ) from error
+    start, stop = profile
     if not 0 <= start < stop:
         raise ValueError(
             f"profile={(start, stop)} holds no steps; give 0 <= start < stop"
         )
-
-
-def _check_amount(name: str, value: Any) -> None:
-    """Check that a value is a number above 0; infinity passes."""
-    is_number = isinstance(value, int | float | np.integer | np.floating)
-    if not is_number or isinstance(value, bool):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not value > 0:
-        raise ValueError(f"{name} must be above 0, got {value}")
-    # Comparing with a narrow NumPy float would overflow.
-    number = value if isinstance(value, int) else float(value)
-    if sys.float_info.max < number < math.inf:
-        raise ValueError(f"{name} is larger than any float; give a smaller number")

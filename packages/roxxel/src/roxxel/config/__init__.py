@@ -74,7 +74,13 @@ from roxxel.config._open import (
     whole_curriculum,
     whole_of,
 )
-from roxxel.config._parse import TOP_KEYS, TRAINER_KEYS, load_config, parse_config
+from roxxel.config._parse import (
+    MESH_KEYS,
+    TOP_KEYS,
+    TRAINER_KEYS,
+    load_config,
+    parse_config,
+)
 from roxxel.config._schedule import (
     PHASE_KEYS,
     load_schedule,
@@ -108,6 +114,7 @@ from roxxel.config._trainer import (
 from roxxel.config._values import config_differences, config_values
 
 __all__ = [
+    "MESH_KEYS",
     "NOT_REPEATED",
     "PHASE_KEYS",
     "TOP_KEYS",

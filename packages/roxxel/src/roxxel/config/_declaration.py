@@ -134,15 +134,15 @@ class RunConfig:
         readers: How to open corpora of other formats, by source: `format`, `dtype`,
             `offset` and `separator`, as for `roxxel_format.foreign.open_foreign`.
         model: `"module:function"`; the function returns model, optimizer and loss
-            function. May be None for planning.
+            function. A plan needs no model.
         model_args: Keywords of the function that `model` names.
         seed: Seed of the data order.
-        save_path: Folder of the run. May be None for planning.
+        save_path: Folder of the run. A plan needs no folder.
         relative_to: Base folder of the file's relative paths; a relative `relative_to`
             starts from the folder of the file.
         trainer: The settings of `roxxel_train.config.TrainConfig` that the file gives,
             by name. `eval_fn` and `train_step` are functions as `"module:function"`,
-            and `hang_after_s=0` turns the check for a hanging run off.
+            and `false` is the None of Python: `max_to_keep = false` keeps all.
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss, or of several by name; None if the run has no
             held-out loss.

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import copy
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from msgspec import Meta
 from roxxel_store.urls import expanded
 from roxxel_train.config import TrainConfig
 from roxxel_train.run_folder import PRIMARY
+from roxxel_train.settings import dotted, table_of
 
 from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
@@ -30,12 +31,10 @@ from roxxel.config._declaration import (
 from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
 from roxxel.config._toml import (
     checked,
-    dotted,
     given,
     keys_of,
     named,
     parsed,
-    table_of,
 )
 
 if TYPE_CHECKING:
@@ -50,10 +49,6 @@ _Text = Annotated[str, Meta(min_length=1)]
 _Paths = Annotated[
     _Text | Annotated[tuple[_Text, ...], Meta(min_length=1)],
     Meta(description="a path, a pattern, or a list of paths and patterns"),
-]
-_Seconds = Annotated[
-    float,
-    Meta(ge=0, le=sys.float_info.max, description="a number of seconds, 0 or above"),
 ]
 _NumBytes = Annotated[
     Annotated[int, Meta(ge=1)]
@@ -95,11 +90,14 @@ _OF_PYTHON = {
 
 TRAINER_KEYS = keys_of(
     TrainConfig,
+    can_be_off=True,
     **dict.fromkeys(_OF_PYTHON),
     **dict.fromkeys(_FUNCTIONS, FunctionName),
-    hang_after_s=_Seconds,
-    init_from=_Text,
 )
+
+MESH_KEYS = keys_of(MeshConfig)
+
+_MAY_BE_OFF = [key for key, kind in TRAINER_KEYS.items() if NoneType in get_args(kind)]
 
 _EVAL = {"sources": dict[str, _Source], **SCHEDULE}
 
@@ -130,7 +128,7 @@ _ABOVE = dict.fromkeys(TOP_KEYS, "write it above the first [table] of the file")
 _HINTS: Hints = {
     "": {
         **dict.fromkeys(TRAINER_KEYS, "write it under [trainer]"),
-        **dict.fromkeys(keys_of(MeshConfig), "write it under [mesh]"),
+        **dict.fromkeys(MESH_KEYS, "write it under [mesh]"),
     },
     "trainer": {**_ABOVE, **_OF_PYTHON},
     "mesh": _ABOVE,
@@ -221,7 +219,9 @@ def _attempt(
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
-    found = given(checked(table, _Top, hints=_HINTS))
+    settings, off = _switched_off(table.get("trainer"))
+    of_file = {**table, "trainer": settings} if "trainer" in table else table
+    found = given(checked(of_file, _Top, hints=_HINTS))
     sources, schedule, readers = _data(table)
     if "cache_bytes" in found:
         if "cache" not in found:
@@ -234,7 +234,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     if "proxy" in found:
         found["proxy"] = ProxyConfig(**given(found["proxy"]))
     if "trainer" in found:
-        found["trainer"] = _trainer(given(found["trainer"]))
+        found["trainer"] = _trainer({**given(found["trainer"]), **off})
     if "eval" in found:
         found["eval"] = _held_out(found["eval"], schedule.primary)
     own = {name: value for name, value in found.items() if name not in _EVAL}
@@ -243,11 +243,21 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     )
 
 
+def _switched_off(trainer: Any) -> tuple[Any, dict[str, None]]:
+    """Return `[trainer]` without the keys that `false` turns off, and these keys.
+
+    TOML has no null, so `false` is the None of a setting.
+    """
+    if not isinstance(trainer, dict):
+        return trainer, {}
+    table = cast("dict[str, Any]", trainer)
+    off = {key: None for key in _MAY_BE_OFF if table.get(key) is False}
+    return {key: value for key, value in table.items() if key not in off}, off
+
+
 def _trainer(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of `[trainer]` after the trainer's own checks."""
     plain = {name: settings[name] for name in settings if name not in _FUNCTIONS}
-    if plain.get("hang_after_s") == 0:
-        del plain["hang_after_s"]  # TOML has no null, so 0 means None
     TrainConfig(cast("Any", None), save_path="a run", **plain)
     return settings
 

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import Phase, Policy, Schedule
 from roxxel_store.urls import expanded
+from roxxel_train.settings import dotted, table_of
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._toml import checked, dotted, keys_of, parsed, table_of
+from roxxel.config._toml import checked, keys_of, parsed
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Mapping, Sequence
 
-    from roxxel.config._toml import Key
+    from roxxel_train.settings import Key
 
 PHASE_KEYS = keys_of(Phase)
 """The keys of a phase, with their types."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from msgspec import Meta
 from roxxel_store.arguments import nearest
+from roxxel_train.settings import table_of
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
-from roxxel.config._toml import checked, given, keys_of, parsed, table_of
+from roxxel.config._toml import checked, given, keys_of, parsed
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     _Keys = TypeVar("_Keys", TOMLDocument, Table, InlineTable)
 
+_ABSENT = object()
 _CONFIG = "config.toml"
 _HISTORY = "configs"
 _STEP_FILE = re.compile(r"step-([0-9]+)\.toml")
@@ -98,9 +99,9 @@ def config_text(config: RunConfig) -> str:
         "model_args": config.model_args,
         # In one order, whether the values were given or read.
         "trainer": {
-            each.name: config.trainer[each.name]
+            each.name: False if value is None else value
             for each in fields(TrainConfig)
-            if each.name in config.trainer
+            if (value := config.trainer.get(each.name, _ABSENT)) is not _ABSENT
         },
     }
     document = tomlkit.document()

@@ -123,16 +123,16 @@ def keep_begun(config: RunConfig, total_steps: int) -> dict[str, Any] | None:
 def _keywords(config: RunConfig) -> dict[str, Any]:
     """Return the keywords under `[trainer]`, with paths and options of the sinks."""
     given = dict(config.trainer)
-    for name in given.keys() & {"init_from", "branch_from"}:
+    for name in ("init_from", "branch_from"):
+        if given.get(name) is None:
+            continue
         folder = given[name].removeprefix(_HF)
         if name == "init_from" and folder != given[name]:
             weights = load_function(config, _HF_WEIGHTS, name)
             given[name] = weights(config.path(folder))
         else:
             given[name] = config.corpus(given[name])
-    if given.get("hang_after_s") == 0:
-        given["hang_after_s"] = None  # TOML has no null, so 0 means None
-    named = given.get("log_to", ())
+    named = given.get("log_to") or ()
     options = named if isinstance(named, dict) else {key: {} for key in named}
     sinks = {name: dict(each) for name, each in options.items()}
     for each in sinks.values():
