@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import jax
@@ -160,15 +161,17 @@ def test_the_model_of_a_run_continues_a_text(
     assert newest.startswith("to be")
     assert said(capsys, "sample", f"{run}@2", *prompt) == newest
 
-    for arguments, named in (
-        (["sample", f"{run}@7", *prompt], "7"),
-        (["sample", run, "--prompt", "to be", "--tokens", "99"], "context"),
-    ):
-        assert main(arguments) == 1
-        error = capsys.readouterr().err
-        assert error.count("\n") == 1
-        assert named in error
+    assert main(["sample", f"{run}@7", *prompt]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "7" in error
 
+    # More tokens than the context has, and a prompt of more.
+    for text, count in (("to be", "99"), ("to be " * 20, "4")):
+        shown = said(capsys, "sample", run, "--prompt", text, "--tokens", count)
+        assert shown.startswith(text.strip())
+    few = said(capsys, "sample", run, *prompt, "--context", "2", "--json")
+    assert json.loads(few)["tokens"] <= 4
     assert main(["sample", run, "--prompt", "", "--tokens", "4"]) == 0
 
 

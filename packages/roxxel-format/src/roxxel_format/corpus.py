@@ -243,6 +243,14 @@ class Roxxel:
         return self._open().tokenizer
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments with which this version was written, as recorded.
+
+        Empty if unknown, as for shards that `adopt` made a corpus.
+        """
+        return self._open().arguments
+
+    @property
     def separator(self) -> tuple[int, ...]:
         """The tokens that end each document; empty if none do, or none are recorded."""
         return tuple(self.metadata.get("separator") or ())

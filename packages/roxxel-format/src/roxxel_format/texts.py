@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.tokenizers import Tokenizer
+    from roxxel_format.protocol import DocumentSequence
 
 __all__ = ["BYTE_ALPHABET", "END_OF_TEXT", "RecordedText", "TextCodec", "text_codec"]
+
+_MAX_LOOKED_AT = 8
+"""Documents whose first and last tokens are compared with those of the tokenizer."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,31 @@ class TextCodec:
     encode: Callable[[str], Tokens]
     decode: Callable[[Tokens], bytes]
     definition: str | None = None
+    _around: Callable[[], tuple[list[int], list[int]]] = field(
+        default=lambda: ([], []), repr=False
+    )
+
+    @property
+    def before(self) -> list[int]:
+        """The tokens before the text of every document, such as `<s>`; often none.
+
+        A model continues a prompt as it continues documents only if both begin alike,
+        so put these tokens before the tokens of a prompt.
+
+        Raises:
+            ValueError: The tokenizer does not say which tokens it puts before a text.
+        """
+        return self._ends[0]
+
+    @property
+    def after(self) -> list[int]:
+        """The tokens that the tokenizer put after each text; the separator follows."""
+        return self._ends[1]
+
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        # Reads documents, so only those pay who make prompts.
+        return self._around()
 
 
 class RecordedText(Protocol):
@@ -78,6 +109,16 @@ class RecordedText(Protocol):
         ...
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the write; empty if unknown."""
+        ...
+
+    @property
+    def documents(self) -> DocumentSequence:
+        """The documents, in order."""
+        ...
+
+    @property
     def paths(self) -> list[str]:
         """The shards, in order."""
         ...
@@ -87,7 +128,7 @@ def text_codec(
     corpus: RecordedText,
     tokenizer: object | None = None,
     *,
-    special_tokens: bool = False,
+    special_tokens: bool | None = None,
 ) -> TextCodec | None:
     """Return the codec of a corpus; None if the corpus records no tokenizer.
 
@@ -97,7 +138,8 @@ def text_codec(
             recorded tokenizer from the folder of the shards, the working folder, or the
             hub, in this order.
         special_tokens: Whether the name of a special token in a text, such as
-            `<|im_start|>`, is encoded as this token and not as text.
+            `<|im_start|>`, is encoded as this token and not as text. None encodes as
+            the write of the corpus did: as tokens in chats and with `special_tokens`.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
@@ -108,18 +150,18 @@ def text_codec(
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
-        return _codec_of(tokenizer, recorded, special_tokens)
+        return _codec_of(tokenizer, corpus, special_tokens)
     if recorded is None:
         return _BYTES if corpus.dtype_name == "uint8" else None
     of_bytes = ByteTokenizer()
     if recorded == load(of_bytes).identity:
-        return _codec_of(of_bytes, recorded, special_tokens)
+        return _codec_of(of_bytes, corpus, special_tokens)
     name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
     folder, slash, _ = corpus.paths[0].rpartition("/")
     beside = f"{folder}{slash}{name}"
     try:
         with _on_disk(beside) as path:
-            return _codec_of(path or name, recorded, special_tokens)
+            return _codec_of(path or name, corpus, special_tokens)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"{name}: the corpus records this name of its tokenizer, but the file is "
@@ -153,8 +195,11 @@ def _on_disk(file: str) -> Generator[str | None]:
 
 
 def _codec_of(
-    tokenizer: object, recorded: str | None, special_tokens: bool
+    tokenizer: object, corpus: RecordedText, special_tokens: bool | None
 ) -> TextCodec:
+    recorded, arguments = corpus.tokenizer, corpus.arguments
+    if special_tokens is None:
+        special_tokens = any(map(arguments.get, ("special_tokens", "chat")))
     loaded = load(tokenizer, special_tokens=special_tokens)
     given = tokenizer if isinstance(tokenizer, str) else loaded.name
     if recorded not in {None, loaded.identity} and not str(recorded).endswith(
@@ -170,8 +215,15 @@ def _codec_of(
         ids = encoded_ids((loaded.encode_part or loaded.encode)(text))
         return ids.astype(np.int64, copy=False)
 
+    def around() -> tuple[list[int], list[int]]:
+        return _found_around(loaded, corpus)
+
     if hasattr(source, "decode_bytes"):
-        return TextCodec(encode, lambda tokens: source.decode_bytes(tokens.tolist()))
+
+        def decode_bytes(tokens: Tokens) -> bytes:
+            return source.decode_bytes(tokens.tolist())
+
+        return TextCodec(encode, decode_bytes, None, around)
     if getattr(source, "decode", None) is None:
         raise TypeError(f"{given}: cannot decode; use --ids")
 
@@ -182,7 +234,32 @@ def _codec_of(
 
     definition = definition_of(source)
     is_json = definition is not None and definition.startswith("{")
-    return TextCodec(encode, decode, definition if is_json else None)
+    return TextCodec(encode, decode, definition if is_json else None, around)
+
+
+def _found_around(
+    tokenizer: Tokenizer, corpus: RecordedText
+) -> tuple[list[int], list[int]]:
+    """Return the tokens before and after the text of each document of a corpus.
+
+    They are those that the tokenizer puts around a text, unless the documents say
+    otherwise: chats are rendered by a template, and ready-made tokens are as their
+    maker wished, who often begins each document with the end-of-text token.
+    """
+    before, after = tokenizer.around()
+    every = corpus.documents
+    some = map(every.__getitem__, range(min(len(every), _MAX_LOOKED_AT)))
+    documents: list[list[int]] = [each.tolist() for each in some if each.size]
+    if not documents:
+        return before, after
+    firsts = [before, *([token] for token in tokenizer.starts())]
+    common = (
+        first
+        for first in firsts
+        if first and all(each[: len(first)] == first for each in documents)
+    )
+    has_after = all(each[len(each) - len(after) :] == after for each in documents)
+    return next(common, []), after if has_after else []
 
 
 _BYTES = TextCodec(

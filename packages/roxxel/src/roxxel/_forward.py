@@ -21,11 +21,16 @@ class Forward:
 
     Args:
         model: The model; it stays as it is.
+
+    Attributes:
+        context: Most tokens that the model takes, if its config says so.
     """
 
     def __init__(self, model: nnx.Module) -> None:
         self._graphdef, state = nnx.split(model)
         self.arrays: Any = nnx.to_pure_dict(state)
+        context = getattr(getattr(model, "config", None), "context", None)
+        self.context: int | None = context if isinstance(context, int) else None
 
     def __call__(self, arrays: Any, tokens: jax.Array) -> jax.Array:
         """Return the logits of tokens, shape (B, T), as (B, T, vocabulary).

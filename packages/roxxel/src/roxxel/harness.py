@@ -6,17 +6,18 @@ import contextlib
 import logging
 import os
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.arguments import nearest
 
+from roxxel.prompts import Prompt, Prompts
 from roxxel.sampling import Continuation
 from roxxel.scoring import Scorer
 
 try:
-    from lm_eval import utils
     from lm_eval.api.model import TemplateLM
     from lm_eval.evaluator import simple_evaluate
     from lm_eval.tasks import TaskManager
@@ -24,7 +25,7 @@ except ModuleNotFoundError as error:
     raise missing_extra("roxxel eval", "lm_eval", "roxxel", "eval") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from flax import nnx
     from roxxel_format.texts import TextCodec
@@ -39,6 +40,23 @@ _MAX_GENERATED = 256
 """Tokens that a task may generate unless it says how many."""
 
 
+@dataclass
+class _Answer:
+    """A text that is generated: its prompt, its tokens so far, and what ends it.
+
+    `room` is the most tokens that it may have. `is_cut` is whether the prompt lost its
+    beginning, `is_shortened` whether the task allows more tokens than `room`.
+    """
+
+    prompt: Prompt
+    room: int
+    is_cut: bool
+    is_shortened: bool
+    added: list[int] = field(default_factory=list[int])
+    text: str = ""
+    is_done: bool = False
+
+
 class HarnessModel(TemplateLM):
     """A causal model with its tokenizer, as the harness asks for it.
 
@@ -46,8 +64,9 @@ class HarnessModel(TemplateLM):
         model: A model from tokens, integers, shape (B, T), to logits, shape (B, T,
             vocabulary).
         codec: Converts text to tokens and back; see `roxxel_format.texts.text_codec`.
-        end: The token between documents. It stands before a text without a context, and
-            ends a generated one.
+        end: The token that ends documents, or several. Each ends a generated text. A
+            text without a context begins after it, unless the corpus begins documents
+            with a token of their own.
         context: Maximum T.
         batch_size: Texts at a time.
 
@@ -61,34 +80,63 @@ class HarnessModel(TemplateLM):
         model: nnx.Module,
         codec: TextCodec,
         *,
-        end: int,
+        end: int | Collection[int],
         context: int,
         batch_size: int = 8,
     ) -> None:
         super().__init__()
         self._model = model
         self._codec = codec
-        self._end = end
+        self._ends = {end} if isinstance(end, int) else {*end}
+        self._prompts = Prompts(codec, self._ends)
         self._context = context
         self._batch_size = batch_size
         self._scorer = Scorer(model, context=context, batch_size=batch_size)
 
     @property
     def eot_token_id(self) -> int:
-        """The token between documents."""
-        return self._end
+        """The last token before a text."""
+        return self._prompts.first[-1]
 
-    def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
-        """Return the tokens of a text, without special tokens."""
-        return self._codec.encode(string).tolist()
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
+        """Return the tokens of a text, as a document of this text begins."""
+        if add_special_tokens is False:
+            return self._codec.encode(string).tolist()
+        return self._codec.before + self._codec.encode(string).tolist()
+
+    def loglikelihood(
+        self,
+        requests: Sequence[Any],
+        disable_tqdm: bool = False,
+    ) -> list[tuple[float, bool]]:
+        """Return log-likelihood and greediness of each continuation of a context."""
+        pairs: list[tuple[Any, list[int], list[int]]] = []
+        for request in requests:
+            context, added = request.args
+            if context.strip():
+                before, after = self._encode_pair(context, added)
+            else:
+                before, after = [], self._codec.encode(context + added).tolist()
+            pairs.append((request.args, before or self._prompts.first, after))
+        return self._loglikelihood_tokens(pairs, disable_tqdm=disable_tqdm)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness of each continuation."""
-        scores = self._scorer.scores(
-            [(context + added, len(added)) for _, context, added in requests]
-        )
+        sequences: list[tuple[list[int], int]] = []
+        num_cut = 0
+        for _, tokens, added in requests:
+            # The last token is predicted, and not read.
+            room = max(1, self._context + 1 - len(added))
+            num_cut += len(tokens) > room
+            size = len(self._codec.before)
+            prompt = Prompt(tokens[:size], tokens[size:]).shortened(room)
+            sequences.append((prompt.tokens + added, len(added)))
+        self._say_cut(num_cut, len(requests))
+        scores = self._scorer.scores(sequences)
         return [(score.log_likelihood, score.is_greedy) for score in scores]
 
     def loglikelihood_rolling(
@@ -100,95 +148,126 @@ class HarnessModel(TemplateLM):
         windows: list[tuple[list[int], int]] = []
         owners: list[int] = []
         for owner, request in enumerate(requests):
-            for before, predicted in utils.get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self._context,
-                context_len=1,
-            ):
-                windows.append(([*before, predicted[-1]], len(predicted)))
+            for window in self._windows(request.args[0]):
+                windows.append(window)
                 owners.append(owner)
         totals = [0.0] * len(requests)
         for owner, score in zip(owners, self._scorer.scores(windows), strict=True):
             totals[owner] += score.log_likelihood
         return totals
 
+    def _windows(self, text: str) -> Iterator[tuple[list[int], int]]:
+        """Yield the tokens of windows, and how many of the last are scored.
+
+        Each token of a text is scored once, in a window with as many tokens before it
+        as fit.
+        """
+        first = self._prompts.first
+        tokens = first + self._codec.encode(text).tolist()
+        begin, done = max(0, len(first) - self._context), len(first)
+        while done < len(tokens):
+            # The last token of a window is predicted, and not read.
+            stop = min(len(tokens), begin + self._context + 1)
+            yield tokens[max(0, stop - self._context - 1) : stop], stop - done
+            begin, done = stop - 1, stop
+
     def generate_until(
         self,
         requests: Sequence[Any],
         disable_tqdm: bool = False,  # noqa: ARG002 - the harness's
     ) -> list[str]:
-        """Return the texts that continue prompts, up to where each task stops them."""
+        """Return the texts that continue prompts, up to where each task stops them.
+
+        Half of the context belongs to the prompt if it has as many tokens. The rest is
+        for the new ones, whatever the task asks for.
+        """
         groups: dict[tuple[Any, ...], list[int]] = {}
         for index, request in enumerate(requests):
             groups.setdefault(_options_of(request.args[1]), []).append(index)
-        found: dict[int, str] = {}
+        found: dict[int, _Answer] = {}
         for (temperature, top_k, most, *until), chosen in groups.items():
             continuation = Continuation(
-                self._model, temperature=temperature, top_k=top_k
+                self._model,
+                temperature=temperature,
+                top_k=top_k,
+                context=self._context,
             )
             for first in range(0, len(chosen), self._batch_size):
                 batch = chosen[first : first + self._batch_size]
-                prompts = [requests[index].args[0] for index in batch]
-                texts = self._continued(continuation, prompts, most, until)
-                found.update(zip(batch, texts, strict=True))
-        return [found[index] for index in range(len(requests))]
+                answers = [
+                    self._answer(requests[index].args[0], most) for index in batch
+                ]
+                self._continue(continuation, answers, until)
+                found.update(zip(batch, answers, strict=True))
+        self._say_cut(sum(each.is_cut for each in found.values()), len(found))
+        num_ended = sum(
+            each.is_shortened and not each.is_done for each in found.values()
+        )
+        if num_ended:
+            sys.stderr.write(
+                f"{num_ended} of {len(found)} answers ended before the number of "
+                f"tokens that their task allows, because the context of "
+                f"{self._context} tokens was full\n"
+            )
+        return [found[index].text for index in range(len(requests))]
 
-    def _continued(
+    def _answer(self, text: str, most: int) -> _Answer:
+        prompt = self._prompts.of(text)
+        num_tokens = len(prompt.tokens)
+        least = min(num_tokens, max(1, self._context // 2))
+        room = min(most, max(1, self._context - least))
+        kept = prompt.shortened(max(1, self._context - room))
+        return _Answer(kept, room, len(kept.tokens) < num_tokens, room < most)
+
+    def _continue(
         self,
         continuation: Continuation,
-        prompts: Sequence[str],
-        most: int,
+        answers: Sequence[_Answer],
         until: Sequence[str],
-    ) -> list[str]:
-        """Return the texts that continue some prompts, at most a batch."""
-        most = min(most, self._context - 1)
-        encoded = [
-            (self.tok_encode(prompt) or [self._end])[-(self._context - most) :]
-            for prompt in prompts
-        ]
-        encoded += [[self._end]] * (self._batch_size - len(encoded))
-        starts = [len(tokens) for tokens in encoded]
-        rows = np.zeros((self._batch_size, self._context), np.int32)
-        for row, tokens in zip(rows, encoded, strict=True):
-            row[: len(tokens)] = tokens
-        added: list[list[int]] = [[] for _ in prompts]
-        texts = [""] * len(prompts)
-        is_done = [False] * len(prompts)
+    ) -> None:
+        """Add the new tokens to some answers, at most a batch."""
+        rows = np.zeros((self._batch_size, 2 * self._context), np.int32)
+        for row, answer in zip(rows, answers, strict=False):
+            row[: len(answer.prompt.tokens)] = answer.prompt.tokens
+        # Rows beyond the answers only fill the batch.
+        starts = [len(answer.prompt.tokens) for answer in answers]
+        starts += [1] * (self._batch_size - len(starts))
+        most = max(answer.room for answer in answers)
         for done in range(0, most, _AT_A_TIME):
             count = min(_AT_A_TIME, most - done)
             drawn = continuation.added(rows, starts, count)
             for row, tokens, start in zip(rows, drawn, starts, strict=True):
                 row[start : start + count] = tokens
             starts = [start + count for start in starts]
-            for index, tokens in enumerate(drawn[: len(prompts)]):
-                if not is_done[index]:
-                    added[index].extend(tokens.tolist())
-                    text, is_done[index] = self._stopped(
-                        encoded[index], added[index], until
-                    )
-                    texts[index] = text
-            if all(is_done):
+            for answer, tokens in zip(answers, drawn, strict=False):
+                self._add(answer, tokens.tolist(), until)
+            if all(x.is_done or len(x.added) == x.room for x in answers):
                 break
-        return texts
 
-    def _stopped(
-        self, prompt: list[int], added: list[int], until: Sequence[str]
-    ) -> tuple[str, bool]:
-        """Return the text that was added, up to where it stops, and whether it does."""
-        is_done = self._end in added
-        whole = added[: added.index(self._end)] if is_done else added
-        # Decoded with the prompt, because some tokenizers drop a space at the start.
-        before = self._decoded(prompt)
-        text = self._decoded([*prompt, *whole])[len(before) :]
+    def _add(self, answer: _Answer, tokens: list[int], until: Sequence[str]) -> None:
+        """Add new tokens to an answer, up to where it stops."""
+        if answer.is_done:
+            return
+        answer.added += tokens[: answer.room - len(answer.added)]
+        ends = (n for n, token in enumerate(answer.added) if token in self._ends)
+        end = next(ends, None)
+        answer.is_done = end is not None
+        before = self._text(answer.prompt, [])
+        text = self._text(answer.prompt, answer.added[:end])[len(before) :]
         places = [place for stop in until if (place := text.find(stop)) >= 0]
         if places:
-            return text[: min(places)], True
-        return text, is_done
+            text, answer.is_done = text[: min(places)], True
+        answer.text = text
 
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        content = self._codec.decode(np.asarray(tokens, np.int32))
-        return content.decode("utf-8", errors="replace")
+    def _text(self, prompt: Prompt, added: Sequence[int]) -> str:
+        return self._prompts.text(prompt, added).decode("utf-8", errors="replace")
+
+    def _say_cut(self, num_cut: int, num: int) -> None:
+        if num_cut:
+            sys.stderr.write(
+                f"{num_cut} of {num} prompts do not fit the context of "
+                f"{self._context} tokens, so the model saw only their end\n"
+            )
 
 
 def evaluate(

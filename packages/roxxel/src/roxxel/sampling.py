@@ -26,6 +26,7 @@ def sample_tokens(
     temperature: float = 1.0,
     top_k: int | None = None,
     stop: int | Iterable[int] = (),
+    context: int | None = None,
 ) -> npt.NDArray[np.int32]:
     """Continue a sequence of tokens with a causal model, in evaluation mode.
 
@@ -36,14 +37,15 @@ def sample_tokens(
         model: A model from tokens, integers, shape (1, T), to logits, shape (1, T,
             vocabulary), such as `roxxel.models.Llama`.
         prompt: The first tokens, integers, shape (N,), at least one.
-        num_tokens: Maximum number of tokens to add. Prompt and added tokens must fit
-            the context of the model.
+        num_tokens: Maximum number of tokens to add.
         seed: Of the draws. The same model, prompt and seed give the same tokens.
         temperature: Divisor of the logits; less than 1 favours the likeliest tokens, 0
             always takes the likeliest.
         top_k: Draw only from the `top_k` likeliest tokens; None draws from all.
         stop: A token, or several, any of which ends the sequence and is left out, such
             as the separator between documents.
+        context: Most tokens that the model takes. Each new token follows from the
+            newest ones. None: what `model.config.context` says, else no limit.
 
     Returns:
         The added tokens, shape (at most `num_tokens`,).
@@ -64,7 +66,9 @@ def sample_tokens(
         )
     if num_tokens < 1:
         raise ValueError(f"num_tokens must be 1 or more, got {num_tokens}")
-    continuation = Continuation(model, temperature=temperature, top_k=top_k, seed=seed)
+    continuation = Continuation(
+        model, temperature=temperature, top_k=top_k, seed=seed, context=context
+    )
     rows = np.zeros((1, start.size + num_tokens), np.int32)
     rows[0, : start.size] = start
     added = continuation.added(rows, [start.size], num_tokens)[0]
@@ -82,6 +86,7 @@ class Continuation:
         temperature: As for `sample_tokens`.
         top_k: As for `sample_tokens`.
         seed: As for `sample_tokens`.
+        context: As for `sample_tokens`.
 
     Raises:
         ValueError: A number is out of range.
@@ -100,14 +105,18 @@ class Continuation:
         temperature: float = 1.0,
         top_k: int | None = None,
         seed: int = 0,
+        context: int | None = None,
     ) -> None:
         if not 0 <= temperature < float("inf"):
             raise ValueError(f"temperature must be 0 or more, got {temperature}")
         if top_k is not None and top_k < 1:
             raise ValueError(f"top_k must be 1 or more, got {top_k}")
+        if context is not None and context < 1:
+            raise ValueError(f"context must be 1 or more, got {context}")
         forward = Forward(model)
         self._arrays = forward.arrays
         self._key = jax.random.key(seed)
+        most = context or forward.context
 
         def one_drawn(logits: jax.Array, key: jax.Array) -> jax.Array:
             if top_k is not None and top_k < logits.size:
@@ -126,12 +135,18 @@ class Continuation:
             key: jax.Array,
         ) -> jax.Array:
             row = jnp.arange(len(rows))
+            width = min(most or rows.shape[1], rows.shape[1])
+
+            def newest(row: jax.Array, begin: jax.Array) -> jax.Array:
+                return jax.lax.dynamic_slice(row, (begin,), (width,))
 
             def add_one(index: jax.Array, rows: jax.Array) -> jax.Array:
                 # The causal mask hides the tokens that the loop has not drawn yet.
                 at = starts + index
                 keys = jax.vmap(jax.random.fold_in, (None, 0))(key, at)
-                logits = forward(arrays, rows)[row, at - 1]
+                begins = jnp.maximum(at - width, 0)
+                window = jax.vmap(newest)(rows, begins)
+                logits = forward(arrays, window)[row, at - 1 - begins]
                 drawn = jax.vmap(one_drawn)(logits, keys)
                 return rows.at[row, at].set(drawn)
 

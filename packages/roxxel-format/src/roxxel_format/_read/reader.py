@@ -36,7 +36,7 @@ from roxxel_format._read.spans import (
     rows_of,
 )
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import tokenizer_identity
+from roxxel_format._spec.tables import as_table, tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
 from roxxel_format.errors import ChangedShardError, ChecksumError, ShardError
 
@@ -509,6 +509,15 @@ class CorpusReader:
                 "open them as two corpora"
             )
         return next(iter(found))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The recorded arguments of the write of this version; empty if unknown."""
+        manifest = self.contents.manifest
+        if manifest is None:  # One file.
+            return as_table(self.metadata(0).get("arguments"))
+        version = manifest.version(self.contents.fingerprint) or manifest.versions[-1]
+        return dict(version.arguments)
 
     def _continues(self, number: int, local: int) -> bool:
         """Return whether a document of a shard continues in the next shard."""

@@ -8,6 +8,7 @@ token, and `tiktoken` refuses the text.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import importlib
@@ -26,6 +27,8 @@ from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.dropped import Drops
     from roxxel_format._write.fields import Chat, Spans
@@ -49,6 +52,15 @@ _ENDS_OF_TEXT = (
     "[EOS]",
     "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
 )
+_STARTS_OF_TEXT = (
+    "<s>",
+    "<bos>",
+    "<|bos|>",
+    "<|begin_of_text|>",
+    "<|startoftext|>",
+    "[BOS]",
+    "<\uff5cbegin\u2581of\u2581sentence\uff5c>",  # of DeepSeek
+)
 # Ends of a turn in a chat, which a tokenizer may name as its end. A text ends with
 # its end-of-text token all the same.
 _ENDS_OF_TURN = {
@@ -61,7 +73,7 @@ _ENDS_OF_TURN = {
     "<turn|>",
 }
 _MAX_NAMES = 8
-_NO_IDS = np.empty(0, np.int64)
+_MAX_TRIED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,46 +174,80 @@ class Tokenizer:
             return ""
         return f"{self.name} is encoded by {self.encoder}{self.encoder_note}\n"
 
+    def around(self) -> tuple[list[int], list[int]]:
+        """Return the tokens that `encode` adds before and after each text.
+
+        Raises:
+            ValueError: They are unknown.
+        """
+        if self.encode_part is None:
+            if encoded_ids(self.encode("")).size:
+                raise ValueError(
+                    f"{self.name}: its encode adds tokens to each text, and does not "
+                    "say which of them stand before it; pass a tokenizer of "
+                    "tokenizers, transformers or tiktoken, or one that adds none"
+                )
+            return [], []
+        for text, whole in self._some_encoded():
+            part = encoded_ids(self.encode_part(text)).tolist()
+            places = [
+                n
+                for n in range(len(whole) - len(part) + 1)
+                if whole[n : n + len(part)] == part
+            ]
+            if not places:
+                raise ValueError(
+                    f"{self.name}: encodes {text!r} as {whole}, and without special "
+                    f"tokens as {part}, so the tokens around a text are unknown; pass "
+                    "another tokenizer"
+                )
+            if len(places) == 1:
+                return whole[: places[0]], whole[places[0] + len(part) :]
+        raise ValueError(
+            f"{self.name}: gives texts no tokens of their own, so the tokens around a "
+            "text are unknown; pass another tokenizer"
+        )
+
     def for_parts(self) -> tuple[Tokenizer, Tokens, Tokens]:
         """Return a tokenizer that encodes the parts of a document separately.
 
         It adds no special tokens. Also returns the tokens that `encode` adds before and
         after each text.
         """
-        if self.encode_part is None:
-            if encoded_ids(self.encode("")).size:
-                raise ValueError(
-                    f"{self.name}: its encode adds tokens to each text, which would "
-                    "stand between a prompt and its completion; pass a tokenizer of "
-                    "tokenizers, transformers or tiktoken, or one that adds none"
-                )
-            return self, _NO_IDS, _NO_IDS
-        whole, part = (
-            encoded_ids(encode("a")).tolist()
-            for encode in (self.encode, self.encode_part)
-        )
-        places = range(len(whole) - len(part) + 1)
-        at = next((n for n in places if whole[n : n + len(part)] == part), None)
-        if at is None or (whole and not part):
-            raise ValueError(
-                f"{self.name}: encodes 'a' as {whole}, and without special tokens as "
-                f"{part}, so the tokens around a text are unknown; pass another "
-                "tokenizer"
-            )
-        before, after = whole[:at], whole[at + len(part) :]
+        before, after = (np.array(each, np.int64) for each in self.around())
         tokenizer = replace(
-            self, encode=self.encode_part, encode_batch=self.encode_parts
+            self,
+            encode=self.encode_part or self.encode,
+            encode_batch=self.encode_parts,
         )
-        return tokenizer, np.array(before, np.int64), np.array(after, np.int64)
+        return tokenizer, before, after
+
+    def starts(self) -> list[int]:
+        """Return the tokens with which makers of token files may begin a document."""
+        names = (*_STARTS_OF_TEXT, *_ENDS_OF_TEXT)
+        return [self.special_ids[name] for name in names if name in self.special_ids]
+
+    def _some_encoded(self) -> Iterator[tuple[str, list[int]]]:
+        """Yield a few texts and their ids."""
+        for text in self._some_texts():
+            # The libraries raise bare Exception for a text without tokens.
+            with contextlib.suppress(Exception):
+                yield text, encoded_ids(self.encode(text)).tolist()
+
+    def _some_texts(self) -> Iterator[str]:
+        yield "a"
+        # A vocabulary of words may lack this letter, but has its own words.
+        vocabulary = _vocabulary(self.source) or {}
+        words = vocabulary.keys() - self.special_ids.keys()
+        yield from sorted(words, key=vocabulary.__getitem__)[:_MAX_TRIED]
 
     def added_end(self) -> int | None:
         """Return the special token with which `encode` ends every text, if any."""
-        of_empty, of_letter = (
-            encoded_ids(self.encode(text))[-1:].tolist() for text in ("", "a")
-        )
-        if of_empty != of_letter or not of_empty:
+        ids = encoded_ids(self.encode("")).tolist()
+        if not ids or ids[-1] not in self.special_ids.values():
             return None
-        return of_empty[0] if of_empty[0] in self.special_ids.values() else None
+        found = next(self._some_encoded(), None)
+        return ids[-1] if found is not None and found[1][-1:] == ids[-1:] else None
 
     def _named_end(self) -> tuple[int, str] | None:
         """Return the end of text that the tokenizer names, and its name."""

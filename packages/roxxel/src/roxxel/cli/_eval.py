@@ -12,6 +12,7 @@ from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
+    add_context_argument,
     add_run_arguments,
     codec_of_run,
     ends_of,
@@ -67,12 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="texts at a time (default: %(default)s)",
     )
-    parser.add_argument(
-        "--context",
-        type=at_least_1,
-        metavar="N",
-        help="most tokens that the model takes (default: what its config says)",
-    )
+    add_context_argument(parser)
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -96,8 +92,10 @@ def run(options: argparse.Namespace) -> None:
     if step is None:
         step = _newest(of_run)
     model = of_run.model(step)
-    why = "a text is scored from this token on: it must be one"
-    end = one_end(ends_of(corpora, model), why, options)
+    ends = ends_of(corpora, model, codec)
+    if not codec.before:
+        why = "a text is scored from this token on: it must be one"
+        one_end(ends, why, options)
     context = options.context or _context(model, options)
 
     try:
@@ -105,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
             HarnessModel(
                 model,
                 codec,
-                end=end,
+                end=ends,
                 context=context,
                 batch_size=options.batch_size,
             ),

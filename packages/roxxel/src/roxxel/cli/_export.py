@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
+    from roxxel_format import TokenReader
+
     from roxxel.models import Llama
     from roxxel.run import Run
 
@@ -82,13 +84,14 @@ def _tokenizer(
     """Return the tokens that end a document, the tokenizer's files, and a note."""
     from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
 
-    ends: tuple[int, ...] = ()
+    corpora: Mapping[str, TokenReader] = {}
     try:
         corpora = of_run.corpora()
-        ends = tuple(ends_of(corpora, model))
         codec = codec_of_run(of_run, corpora, options)
     except RunFolderError as error:
+        ends = tuple(ends_of(corpora, model, None))
         return ends, {}, f"without a tokenizer, because {error}"
+    ends = tuple(ends_of(corpora, model, codec))
     definition = codec.definition
     recorded = [x.tokenizer for x in corpora.values() if x.tokenizer is not None]
     if definition is None and all(x.startswith("bytes") for x in recorded):

@@ -12,6 +12,7 @@ from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
+from roxxel.cli._words import at_least_1
 from roxxel.config import separator_of, whole_of
 from roxxel.run import open_run
 from roxxel.search import find_text, find_tokens
@@ -59,6 +60,15 @@ def add_run_arguments(
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def add_context_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--context",
+        type=at_least_1,
+        metavar="N",
+        help="most tokens that the model takes (default: what its config says)",
+    )
+
+
 def opened(options: argparse.Namespace) -> Run:
     """Return the run of the arguments."""
     with Progress(f"reading {options.run}"):
@@ -70,7 +80,7 @@ def codec_of(
     corpus: TokenReader,
     options: argparse.Namespace,
     *,
-    special_tokens: bool = False,
+    special_tokens: bool | None = None,
 ) -> TextCodec:
     """Return the codec of a source's text; `special_tokens` as for `text_codec`.
 
@@ -104,7 +114,7 @@ def codec_of_run(
     corpora: Mapping[str, TokenReader],
     options: argparse.Namespace,
     *,
-    special_tokens: bool = False,
+    special_tokens: bool | None = None,
 ) -> TextCodec:
     """Return the codec of the first source that records a tokenizer.
 
@@ -119,16 +129,21 @@ def codec_of_run(
     return codec_of(name, corpora[name], options, special_tokens=special_tokens)
 
 
-def ends_of(corpora: Mapping[str, TokenReader], model: Any) -> dict[int, str]:
+def ends_of(
+    corpora: Mapping[str, TokenReader], model: Any, codec: TextCodec | None
+) -> dict[int, str]:
     """Return every token that ends a document, and which source or model says so.
 
-    The model's own tokens count if no source records a separator of one token.
+    The tokenizer's token after a text counts if no source records a separator of one
+    token. If there is none either, the model's own tokens count.
     """
     found: dict[int, str] = {}
     for name, corpus in corpora.items():
         separator = separator_of(corpus)
         if len(separator) == 1:
             found.setdefault(separator[0], f"source {name!r}")
+    if codec is not None and codec.after and not found:
+        found[codec.after[-1]] = "the tokenizer"
     own = getattr(getattr(model, "config", None), "end_tokens", ())
     return found or dict.fromkeys(own, "the model")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import numpy as np
 from roxxel_ckpt.locations import split_step
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
+    add_context_argument,
     add_run_arguments,
     codec_of_run,
     ends_of,
@@ -66,6 +66,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
         help="draw only from the K likeliest tokens",
     )
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: 0)")
+    add_context_argument(parser)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -86,26 +87,27 @@ def continued(
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
     codec = codec_of_run(opened_run, corpora, options, special_tokens=True)
     model = opened_run.model(step)
-    ends = ends_of(corpora, model)
-    prompt = before = codec.encode(options.prompt)
-    if not prompt.size:
-        why = "an empty --prompt begins after this token: it must be one"
-        before = np.asarray([one_end(ends, why, options)])
+    ends = ends_of(corpora, model, codec)
 
+    from roxxel.prompts import Prompts
     from roxxel.sampling import readable, sample_tokens
 
+    prompts = Prompts(codec, ends)
+    if not (options.prompt or codec.before):
+        why = "an empty --prompt begins after this token: it must be one"
+        one_end(ends, why, options)
     try:
+        prompt = prompts.typed(options.prompt)
         added = sample_tokens(
             model,
-            before,
+            prompt.tokens,
             options.tokens,
             seed=options.seed,
             temperature=options.temperature,
             top_k=options.top_k,
             stop=ends,
+            context=options.context,
         )
     except ValueError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
-    # Decoded with the prompt, because some tokenizers drop a space at the beginning.
-    tokens = np.concatenate([prompt, added])
-    return readable(codec.decode(tokens)), len(added)
+    return readable(prompts.text(prompt, added.tolist())), len(added)
