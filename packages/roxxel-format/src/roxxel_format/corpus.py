@@ -569,7 +569,8 @@ class Roxxel:
                 installed with its extra `tokenizers`, the path of a `tokenizer.json`,
                 the path of a folder with this file, or a name on the Hugging Face hub.
                 An existing path is never read as a name. Special tokens are added if
-                `encode` adds them.
+                `encode` adds them. Whatever samples, such as a dropout, is switched
+                off.
             tokenizer_backend: What encodes for the path or the name of a tokenizer:
                 `"fastokens"`, `"tokenizers"`, or `"auto"`: the first where it is
                 installed (`roxxel-prepare`, extra `fast`) and can. The ids are the

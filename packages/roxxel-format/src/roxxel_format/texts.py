@@ -19,6 +19,7 @@ from roxxel_format._write.byte_tokenizer import (
     END_OF_TEXT,
     ByteTokenizer,
 )
+from roxxel_format._write.sampling import without_sampling
 from roxxel_format._write.tokenizers import definition_of, encoded_ids, load
 
 if TYPE_CHECKING:
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
     from roxxel_format._write.tokenizers import Tokenizer
     from roxxel_format.protocol import DocumentSequence
 
-__all__ = ["BYTE_ALPHABET", "END_OF_TEXT", "RecordedText", "TextCodec", "text_codec"]
+__all__ = [
+    "BYTE_ALPHABET",
+    "END_OF_TEXT",
+    "RecordedText",
+    "TextCodec",
+    "text_codec",
+    "without_sampling",
+]
 
 _MAX_LOOKED_AT = 8
 """Documents whose first and last tokens are compared with those of the tokenizer."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_format import ShardError
+from roxxel_format.texts import without_sampling
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 from roxxel_store.files import open_file, read_file
@@ -49,6 +50,8 @@ class NamedTokenizer(NamedTuple):
         end_of_text: The end-of-text token that the files beside it name, if any.
         encoder: What encodes its texts, with versions, which a corpus records.
         note: What else to say of the encoder: why it is not a faster one.
+        switched_off: What is random in its file, such as `dropout 0.1`, and is switched
+            off.
 
     Example:
         >>> named = NamedTokenizer(object(), "gpt2", "<|endoftext|>", "tokenizers 0.23")
@@ -61,6 +64,7 @@ class NamedTokenizer(NamedTuple):
     end_of_text: str | None
     encoder: str
     note: str = ""
+    switched_off: str = ""
 
 
 def load_tokenizer(
@@ -109,14 +113,14 @@ def load_tokenizer(
             f"{name}: cannot be loaded as a tokenizer ({reason_of(error)}); pass the "
             "path of a tokenizer.json or a name on the Hugging Face hub"
         ) from error
-    if path is None:
-        loaded, *encoder = _with_backend(loaded, str(name), backend)
-        return NamedTokenizer(loaded, str(name), _end_named_by(naming), *encoder)
-    loaded, *encoder = _with_backend(loaded, path.name, backend)
-    if path.name == "tokenizer.json":
+    loaded, switched_off = without_sampling(loaded)
+    known_as = str(name) if path is None else path.name
+    loaded, encoder, note = _with_backend(loaded, known_as, backend)
+    if path is not None and path.name == "tokenizer.json":
         beside = (path.parent / each for each in _NAMING_FILES)
         naming = (each for each in beside if each.exists())
-    return NamedTokenizer(loaded, path.name, _end_named_by(naming), *encoder)
+    end = _end_named_by(naming)
+    return NamedTokenizer(loaded, known_as, end, encoder, note, switched_off)
 
 
 def _with_backend(

@@ -106,6 +106,12 @@ class CorpusWrite:
         self._is_committed = False
 
     @property
+    def switched_off(self) -> str:
+        """What is random in the tokenizer, and is switched off; empty if nothing is."""
+        tokenizer = self._intake.tokenizer
+        return "" if tokenizer is None else tokenizer.switched_off
+
+    @property
     def is_one_file(self) -> bool:
         """Whether the corpus is one file, which has no manifest."""
         return self.place.is_one_file
@@ -206,7 +212,7 @@ class CorpusWrite:
         """Commit shards, which are complete; see `Recipe.commit`."""
         summary = self.recipe.commit(self.place, new, self._started)
         self._is_committed = True
-        return summary
+        return replace(summary, switched_off=self.switched_off)
 
     def discard(self, digest: str, kept: Iterable[str] = ()) -> None:
         """Delete the files of a job, except those in `kept` or in the manifest."""
@@ -304,4 +310,5 @@ class CorpusWrite:
             num_dropped=series.num_dropped,
             sync_s=series.sync_s,
         )
-        return self.place.summary(new, started)
+        summary = self.place.summary(new, started)
+        return replace(summary, switched_off=self.switched_off)

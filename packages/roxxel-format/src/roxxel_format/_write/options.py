@@ -207,6 +207,8 @@ class WriteSummary:
         unit: Tokens of a bin; None unless the documents are packed.
         num_padding: Tokens that are padding of bins.
         num_cut: Documents longer than a bin, which were cut.
+        switched_off: What is random in the tokenizer, such as `dropout 0.1`, and was
+            switched off: equal texts have equal tokens.
 
     Example:
         >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
@@ -228,6 +230,7 @@ class WriteSummary:
     unit: int | None = None
     num_padding: int = 0
     num_cut: int = 0
+    switched_off: str = ""
 
     @property
     def num_shards(self) -> int:
@@ -248,6 +251,7 @@ class WriteSummary:
             f"document{'s' * (self.num_documents != 1)} and {self.num_shards:,} "
             f"shard{'s' * (self.num_shards != 1)}, {short_size(self.num_bytes)}"
             f"{self._packed_note()}{dropped}"
+            f"{self.switched_off_note(self.switched_off)}"
             f"{self.left_out_note(self.left_out)}"
         )
 
@@ -261,6 +265,16 @@ class WriteSummary:
             f"; packed into {num_bins:,} bin{'s' * (num_bins != 1)} of "
             f"{self.unit:,} tokens ({share:.3f} % padding); {self.num_cut:,} longer "
             f"document{'s' * (self.num_cut != 1)} cut"
+        )
+
+    @staticmethod
+    def switched_off_note(what: str) -> str:
+        """Return what a summary says about a tokenizer that would give random ids."""
+        if not what:
+            return ""
+        return (
+            f"; the tokenizer's {what} was switched off, so that equal texts have "
+            "equal tokens"
         )
 
     @staticmethod

@@ -25,6 +25,7 @@ from roxxel_store import missing_extra
 
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
+from roxxel_format._write.sampling import check_repeats, without_sampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ class Tokenizer:
     the end of text that the tokenizer's files or its object name. `drops` counts the
     characters of a text that have no token; None if all have one. `encoder` names what
     encodes, with its version, if the tokenizer was loaded by its path or name, and
-    `encoder_note` is what else to say of it.
+    `encoder_note` is what else to say of it. `switched_off` names what was random.
     `encode_chat` encodes the texts of chats, if the write has chats.
     """
 
@@ -106,6 +107,7 @@ class Tokenizer:
     drops: Drops | None = None
     encoder: str | None = None
     encoder_note: str = ""
+    switched_off: str = ""
     encode_chat: EncodeChat | None = None
 
     @property
@@ -284,11 +286,12 @@ def load(
     end: object
     encoder, note = None, ""
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end, encoder, note = _named(
+        source, name, end, encoder, note, switched_off = _named(
             cast("str | os.PathLike[str]", tokenizer), backend
         )
     elif hasattr(tokenizer, "encode"):
-        source, name = tokenizer, _own_name(tokenizer)
+        name = _own_name(tokenizer)
+        source, switched_off = without_sampling(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
     else:
         raise TypeError(
@@ -308,6 +311,8 @@ def load(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
     encode, batch, part, parts = encoders
+    if not isinstance(tokenizer, (str, os.PathLike)):
+        check_repeats(name, encode)
     named_end = end if isinstance(end, (str, int)) else None
     return Tokenizer(
         source,
@@ -323,15 +328,16 @@ def load(
         drops_of(source),
         encoder,
         note,
+        switched_off,
     )
 
 
 def _named(
     name: str | os.PathLike[str], backend: str
-) -> tuple[Any, str, str | None, str | None, str]:
+) -> tuple[Any, str, str | None, str | None, str, str]:
     """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes."""
     if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name, None, None, ""
+        return ByteTokenizer(), ByteTokenizer.name, None, None, "", ""
     prepare = _of_prepare(f"tokenizer={os.fspath(name)!r}", "tokenizers")
     return prepare.load_tokenizer(name, backend)
 

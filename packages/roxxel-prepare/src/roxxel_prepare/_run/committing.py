@@ -29,7 +29,7 @@ _MAX_NAMED = 10
 class PartSummary:
     """The result of one part of a preparation: how many units it has, all done.
 
-    `left_out` are the files that are no data; see `WriteSummary`.
+    For the other fields, see `WriteSummary`.
 
     Example:
         >>> print(PartSummary(1))
@@ -38,12 +38,14 @@ class PartSummary:
 
     num_units: int
     left_out: tuple[str, ...] = ()
+    switched_off: str = ""
 
     def __str__(self) -> str:
         units = "1 unit" if self.num_units == 1 else f"{self.num_units} units"
         are = "is" if self.num_units == 1 else "are"
         return (
             f"{units} of this part {are} done; when all parts are, commit the corpus"
+            f"{WriteSummary.switched_off_note(self.switched_off)}"
             f"{WriteSummary.left_out_note(self.left_out)}"
         )
 

@@ -187,7 +187,9 @@ def prepare(
             job = _Preparation(write, inputs, choice, unit_bytes, documents)
             runner = runner or ProcessRunner(_num_workers(inputs))
             summary = job.run(runner, part, progress)
-        return replace(summary, left_out=inputs.left_out)
+        return replace(
+            summary, left_out=inputs.left_out, switched_off=write.switched_off
+        )
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
         if side is not None:

@@ -1,0 +1,75 @@
+"""Switch off what is random in a tokenizer: equal texts have equal tokens.
+
+A tokenizer may sample how it divides a word: a BPE model by its dropout (Provilkov et
+al., *BPE-Dropout*, 2020), and a Unigram model by its alpha (Kudo, *Subword
+Regularization*, 2018). Then no write could be repeated, and no prompt would be made as
+the documents were. What is switched off is part of no identity: the tokenizer counts as
+one whose file never had it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_SETTINGS = ("dropout", "alpha", "nbest_size")
+_SAMPLE = (
+    "The quick brown fox jumps over the lazy dog, and 0123456789 other animals watch "
+    "them from the neighbouring hills without understanding anything.\n"
+) * 4
+_NUM_REPEATS = 4
+
+
+def without_sampling(source: Any) -> tuple[Any, str]:
+    """Return a tokenizer that does not sample, and what was switched off for it.
+
+    Args:
+        source: An object of `tokenizers`, or one of `transformers` that holds one.
+            Others stay as they are.
+
+    Returns:
+        The tokenizer, or a copy if something is switched off; and what that is, such as
+        `"dropout 0.1"`.
+
+    Example:
+        >>> without_sampling("another object")
+        ('another object', '')
+    """
+    model = _model_of(source)
+    if type(model).__name__ not in ("BPE", "Unigram"):
+        return source, ""
+    found = {name: getattr(model, name, None) for name in _SETTINGS}
+    if all(value is None for value in found.values()):
+        return source, ""
+    source = copy.deepcopy(source)
+    model = _model_of(source)
+    for name in found:
+        if hasattr(model, name):
+            setattr(model, name, None)
+    # A dropout of 0 samples nothing, and a number of paths is for an alpha.
+    samples = [name for name in ("dropout", "alpha") if found[name]]
+    return source, ", ".join(f"{name} {found[name]:g}" for name in samples)
+
+
+def check_repeats(name: str, encode: Callable[[str], Any]) -> None:
+    """Raise ValueError if an object of a user gives a text other ids in each call."""
+    found: list[list[int]] = []
+    # A tokenizer may refuse a text, such as one of characters that it lacks.
+    with contextlib.suppress(Exception):
+        for _ in range(_NUM_REPEATS):
+            encoded = encode(_SAMPLE)
+            found.append([*getattr(encoded, "ids", encoded)])
+    if any(each != found[0] for each in found):
+        raise ValueError(
+            f"{name}: gives a text other tokens in each call, so no write could be "
+            "repeated; switch off what is random in it, such as a dropout or "
+            "enable_sampling"
+        )
+
+
+def _model_of(source: Any) -> Any:
+    return getattr(getattr(source, "backend_tokenizer", source), "model", None)
