@@ -96,6 +96,21 @@ def test_bar_fits_the_terminal_and_drops_whole_texts(
     assert len(texts) == {40: 0, 80: 3, 100: 4, 120: 5}[columns]
 
 
+def test_bar_of_a_terminal_without_a_width_shows_the_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 0, 0, 0, 0))
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Logger() as log:
+            log.progress(212, 360, 3.3724)
+
+    line = drawn_on(screen).rstrip().rsplit("\r", maxsplit=1)[-1]
+    assert "212/360" in line
+    assert "loss=3.3724" in line
+
+
 def test_bar_shows_training_rows_and_lines_show_evaluations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -216,7 +231,7 @@ def test_notebook_gets_a_widget_only_with_ipywidgets(
     assert made == ["widget" if widgets else "text"]
 
 
-def test_file_gets_a_line_at_least_once_a_minute(
+def test_file_gets_a_line_at_least_once_a_minute_with_the_time_left(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 1000.0
@@ -230,13 +245,13 @@ def test_file_gets_a_line_at_least_once_a_minute(
 
     assert capsys.readouterr().err.splitlines() == [
         "step 1/90  loss 0.5000",
-        "step 3/90  loss 1.5000",
-        "step 6/90  loss 3.0000",
-        "step 9/90  loss 4.5000",
-        "step 10/90  loss 5.0000",
-        "step 12/90  loss 6.0000",
-        "step 15/90  loss 7.5000",
-        "step 18/90  loss 9.0000",
+        "step 3/90  loss 1.5000  left 36 min",
+        "step 6/90  loss 3.0000  left 35 min",
+        "step 9/90  loss 4.5000  left 34 min",
+        "step 10/90  loss 5.0000  left 33 min",
+        "step 12/90  loss 6.0000  left 32 min",
+        "step 15/90  loss 7.5000  left 31 min",
+        "step 18/90  loss 9.0000  left 30 min",
     ]
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any, TextIO
+
+from roxxel_store.amounts import short_duration
 
 from roxxel_train._files.log import Worker, plain_row
 
@@ -38,6 +41,9 @@ _MOST_SOURCES = 4
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
 """tqdm's bar without steps per second: the text beside it has tokens per second."""
 
+_USUAL_SIZE = {"ncols": 80, "nrows": 24}
+"""Size of a terminal that does not say its own, in the arguments of tqdm."""
+
 _NOT_SHOWN = ("kind", "step", "time")
 
 
@@ -53,6 +59,8 @@ class Terminal:
         self._bar: Any = None
         self._has_status = False
         self._total_steps: int | None = None
+        self._first_step: int | None = None
+        self._first_at_s = self._newest_at_s = 0.0
         self._progress: tuple[int, int, str | None] | None = None
         self._newest: tuple[int, int, str | None] | None = None
         self._texts: Mapping[str, str] = {}  # of the last training row
@@ -71,6 +79,9 @@ class Terminal:
         if self._bar_class is None and now >= self._line_at_s:
             self._draw_line(now)
         self._total_steps = total_steps
+        if self._first_step is None:
+            self._first_step, self._first_at_s = step, now
+        self._newest_at_s = now
         text = None if loss is None else format(loss, _WATCHED["loss"][1])
         self._progress = self._newest = (step, total_steps, text)
         if self._bar_class is not None and now >= self._redraw_at_s:
@@ -93,7 +104,7 @@ class Terminal:
             self._worker.put(self._keep_texts, row)
             self._progress = self._newest  # which the bar has shown without this row
         else:
-            self._worker.put(self._write_row, row)
+            self._worker.put(self._write_row, row, self._left())
             self._progress = None
             self._line_at_s = time.monotonic() + _LINE_S
 
@@ -110,7 +121,18 @@ class Terminal:
             # more than a minute old.
             row = {"step": step} if loss is None else {"step": step, "loss": loss}
             self._line_at_s = now + _LINE_S
-            self._worker.put(self._write, _describe_row(row, self._total_steps))
+            line = _describe_row(row, self._total_steps)
+            self._worker.put(self._write, line + self._left())
+
+    def _left(self) -> str:
+        """Return the remaining time at the average speed of this start, for a line."""
+        if self._first_step is None or self._newest is None:
+            return ""
+        step, total_steps, _ = self._newest
+        if not self._first_step < step < total_steps:
+            return ""
+        each_s = (self._newest_at_s - self._first_at_s) / (step - self._first_step)
+        return f"  left {short_duration(each_s * (total_steps - step))}"
 
     def _draw_progress(self) -> None:
         progress, self._progress = self._progress, None
@@ -126,8 +148,8 @@ class Terminal:
                 total=total_steps,
                 initial=step,
                 file=self._stream,
-                dynamic_ncols=True,
                 bar_format=_BAR,
+                **_size(self._stream),
                 # `progress` limits the rate of moves, so tqdm must draw every move.
                 mininterval=0,
                 miniters=1,
@@ -153,18 +175,31 @@ class Terminal:
         else:
             self._bar.write(text, file=self._stream)
 
-    def _write_row(self, row: LateRow) -> None:
+    def _write_row(self, row: LateRow, left: str = "") -> None:
         try:
             plain = plain_row(row.whole())
         except ValueError:
             return  # `metrics.jsonl` reports the error
-        self._write(_describe_row(plain, self._total_steps))
+        self._write(_describe_row(plain, self._total_steps) + left)
 
     def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.refresh()
             self._bar.close()
             self._bar = None
+
+
+def _size(stream: TextIO) -> dict[str, Any]:
+    """Return the arguments of tqdm for the size of a terminal.
+
+    A terminal may not know its size: that of `ssh -tt`, `script` or a container says
+    0, and tqdm would cut the bar to nothing.
+    """
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except OSError:
+        columns = 0
+    return {"dynamic_ncols": True} if columns else _USUAL_SIZE
 
 
 def _train_texts(row: Mapping[str, Any]) -> dict[str, str]:
