@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FLAGS = ("jax_cuda_visible_devices", "jax_rocm_visible_devices")
-CLUSTER = ("JAX_", "SLURM_", "OMPI_", "TPU_", "MEGASCALE_", "KUBERNETES_", "JOB_")
-
 STEP = {
     "SLURM_JOB_ID": "77",
     "SLURM_STEP_NODELIST": "n[1-2]",
@@ -37,6 +37,40 @@ JAX = {
     "JAX_NUM_PROCESSES": "2",
     "JAX_PROCESS_ID": "1",
 }
+TORCH = {
+    "WORLD_SIZE": "4",
+    "RANK": "3",
+    "LOCAL_WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "h0",
+    "MASTER_PORT": "29500",
+}
+JAXJOB = {
+    "COORDINATOR_ADDRESS": "job-0",
+    "COORDINATOR_PORT": "6666",
+    "NUM_PROCESSES": "2",
+    "PROCESS_ID": "1",
+}
+SKY = {
+    "SKYPILOT_NUM_NODES": "2",
+    "SKYPILOT_NODE_RANK": "1",
+    "SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2",
+    "SKYPILOT_TASK_ID": "sky-7",
+}
+PMI = {"PMI_SIZE": "4", "PMI_RANK": "3", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+SAGEMAKER = {"SM_HOSTS": '["algo-1", "algo-10", "algo-2"]', "SM_CURRENT_HOST": "algo-2"}
+BATCH = {
+    "AWS_BATCH_JOB_NUM_NODES": "2",
+    "AWS_BATCH_JOB_NODE_INDEX": "1",
+    "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": "10.0.0.1",
+}
+PET = {
+    "PET_NNODES": "2",
+    "PET_NODE_RANK": "1",
+    "PET_MASTER_ADDR": "job-0",
+    "PET_MASTER_PORT": "29400",
+}
+HERE = {"JAX_COORDINATOR_ADDRESS": "h0:9"}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
@@ -45,7 +79,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Catch calls of JAX in an environment without a cluster."""
     found: list[tuple[Any, ...]] = []
     for name in os.environ:
-        if name.startswith(CLUSTER):
+        if name.startswith(("JAX_", "SLURM_", "OMPI_", "TPU_", "PMI")):
             monkeypatch.delenv(name)
 
     def record(
@@ -54,13 +88,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         initialization_timeout: int,
         heartbeat_timeout_seconds: int,
     ) -> None:
-        is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and None not in arguments
-        assert cluster_detection_method == ("deactivate" if is_pod else None)
         assert heartbeat_timeout_seconds < 100  # JAX's own
-        assert initialization_timeout > 300  # after ours, because JAX then aborts
-        found.append(arguments)
+        assert initialization_timeout > 1800  # after ours, because JAX then aborts
+        found.append((*arguments, cluster_detection_method))
 
     monkeypatch.setattr(jax.distributed, "initialize", record)
+    # Nothing is connected, so nothing can be watched.
+    monkeypatch.setattr("roxxel_train.distributed.watcher", lambda: None)
     return found
 
 
@@ -81,7 +115,7 @@ def test_variables_of_the_environment_are_taken(
 
     initialize()
 
-    assert calls == [("10.0.0.1:99", 2, 1)]
+    assert calls == [("10.0.0.1:99", 2, 1, None, None)]
 
 
 def test_arguments_win(
@@ -91,7 +125,7 @@ def test_arguments_win(
 
     initialize("10.0.0.1:99", 4, 3)
 
-    assert calls == [("10.0.0.1:99", 4, 3)]
+    assert calls == [("10.0.0.1:99", 4, 3, None, None)]
 
 
 @pytest.mark.parametrize(
@@ -115,6 +149,40 @@ def test_arguments_win(
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         (POD | {"JAX_NUM_PROCESSES": "1"}, None),
         (POD | JAX, ("10.0.0.1:99", 2, 1)),
+        (TORCH, ("h0:29500", 4, 3)),
+        (TORCH | STEP, ("h0:29500", 4, 3)),  # torchrun in a step of Slurm
+        (TORCH | {"TORCHELASTIC_USE_AGENT_STORE": "True"}, ("h0:62268", 4, 3)),
+        (TORCH | {"MASTER_ADDR": "fe80::1"}, ("[fe80::1]:29500", 4, 3)),
+        (TORCH | {"WORLD_SIZE": "1", "RANK": "0"}, None),
+        (TORCH | {"JAX_NUM_PROCESSES": "1"}, None),
+        ({"WORLD_SIZE": "1", "RANK": "0"} | STEP, (None, 16, 9)),  # by an image
+        ({"WORLD_SIZE": "16"} | STEP, (None, 16, 9)),  # by a script of sbatch
+        (JAXJOB, ("job-0:6666", 2, 1)),
+        (JAXJOB | {"NUM_PROCESSES": "1", "PROCESS_ID": "0"}, None),
+        ({"NUM_PROCESSES": "8"}, None),  # of any program's own workers
+        (SKY, ("10.0.0.1:61759", 2, 1)),
+        (SKY | {"SKYPILOT_NUM_NODES": "1"}, None),
+        (SKY | TORCH, ("h0:29500", 4, 3)),
+        (PMI | HERE, ("h0:9", 4, 3)),
+        (PMI | {"PMI_SIZE": "16"} | STEP, (None, 16, 9)),  # srun --mpi=pmi2
+        (PMI | HERE | STEP, ("h0:9", 4, 3)),  # mpiexec in an allocation of Slurm
+        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        (
+            {"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "1"} | HERE,
+            ("h0:9", 2, 1),
+        ),
+        ({"JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_RANK": "1"} | HERE, ("h0:9", 2, 1)),
+        ({"HOROVOD_SIZE": "2", "HOROVOD_RANK": "1"} | HERE, ("h0:9", 2, 1)),
+        (SAGEMAKER, ("algo-1:62123", 3, 1)),
+        ({"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}, None),
+        (BATCH, ("10.0.0.1:62123", 2, 1)),
+        (PET, ("job-0:29400", 2, 1)),
+        ({"AZUREML_NODE_COUNT": "1"}, None),
+        ({"AZUREML_NODE_COUNT": "2"} | TORCH, ("h0:29500", 4, 3)),
+        ({"NNODES": "2"}, None),
+        ({"TF_CONFIG": "nothing"}, None),
+        ({"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}}'}, None),
+        ({"PMIX_RANK": "1"} | STEP, (None, 16, 9)),
         ({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
     ],
 )
@@ -129,7 +197,50 @@ def test_cluster_is_joined_when_it_has_several_processes(
 
     initialize()
 
-    assert calls == ([] if connected is None else [connected])
+    assert [call[:3] for call in calls] == ([] if connected is None else [connected])
+
+
+@pytest.mark.parametrize(
+    ("variables", "device", "detection"),
+    [
+        (JAX, None, None),
+        (POD | JAX, None, "deactivate"),
+        (TORCH, 1, "deactivate"),
+        (TORCH | {"LOCAL_WORLD_SIZE": "1", "LOCAL_RANK": "0"}, None, "deactivate"),
+        (TORCH | {"CUDA_VISIBLE_DEVICES": "5"}, None, "deactivate"),
+        (TORCH | {"CUDA_VISIBLE_DEVICES": "4,5"}, 1, "deactivate"),
+        (TORCH | {"JAX_LOCAL_DEVICE_IDS": "0"}, None, "deactivate"),
+        (PMI | HERE, 1, "deactivate"),
+        (SKY, None, "deactivate"),
+        (STEP, None, None),
+    ],
+)
+def test_a_process_that_shares_its_host_uses_the_gpu_of_its_index(
+    calls: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    device: int | None,
+    detection: str | None,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    initialize()
+
+    assert [call[3:] for call in calls] == [(device, detection)]
+
+
+def test_mpi_is_asked_through_its_package(
+    calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "mpi4py.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, value in PMI.items():
+        monkeypatch.setenv(name, value)
+
+    initialize()
+
+    assert calls == [(None, 4, 3, None, "mpi4py")]
 
 
 @pytest.mark.parametrize(
@@ -182,7 +293,7 @@ def test_kubernetes_is_asked_through_its_package(
 
     initialize()
 
-    assert calls == [(None, None, None)]
+    assert calls == [(None, None, None, None, None)]
 
 
 def test_process_that_finds_no_other_says_so(
@@ -228,23 +339,40 @@ def test_error_of_jax_is_in_the_message(
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({"JAX_NUM_PROCESSES": "2"}, "JAX_PROCESS_ID is not; set JAX_COORD"),
+        ({"JAX_NUM_PROCESSES": "2"}, "not set JAX_PROCESS_ID; set JAX_COORD"),
         (
             {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
-            "JAX_COORDINATOR_ADDRESS is not",
+            "not set JAX_COORDINATOR_ADDRESS",
         ),
         ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two' is not a number"),
         (
             {key: x for key, x in STEP.items() if key != "SLURM_LOCALID"},
-            "SLURM_STEP_NODELIST is set but SLURM_LOCALID is not; start .* by srun",
+            "not set SLURM_LOCALID; start .* by srun",
         ),
         (STEP | {"SLURM_PROCID": "16"}, "Slurm names process 16 of 16 processes"),
-        (STEP | {"SLURM_NTASKS": ""}, "SLURM_NTASKS is not"),
+        (STEP | {"SLURM_NTASKS": ""}, "not set SLURM_NTASKS"),
         (
             {key: x for key, x in MPI.items() if "MCA" not in key},
-            "Open MPI 5 does not set it.*set JAX_COORDINATOR_ADDRESS",
+            "Open MPI .*OMPI_COMM_WORLD_SIZE.*set JAX_COORDINATOR_ADDRESS.*mpi4py",
         ),
-        (POD, "this pod of an indexed Job does not know how many pods"),
+        (POD, r"\(JOB_COMPLETION_INDEX\) does not know how many pods"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2.*RANK.*torchrun.*JAX_NUM_PROCESSES=1"),
+        ({"WORLD_SIZE": "2", "RANK": "1"}, "MASTER_ADDR.*torchrun"),
+        (TORCH | {"MASTER_PORT": "x"}, "MASTER_PORT='x'"),
+        (TORCH | {"RANK": "4"}, "process 4 of 4"),
+        (PMI, "MPICH or Intel MPI.*PMI_SIZE.*JAX_COORDINATOR_ADDRESS.*mpi4py"),
+        ({"PMIX_RANK": "0"}, "PMIX_RANK=0.*JAX_NUM_PROCESSES"),
+        ({"NUM_PROCESSES": "2", "PROCESS_ID": "1"}, "Kubeflow"),
+        ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}, "SKYPILOT_NODE_IPS"),
+        (PET | {"PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
+        (SAGEMAKER | {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST='algo-3'"),
+        ({"AZUREML_NODE_COUNT": "2"}, "Azure ML.*AZUREML_NODE_COUNT.*PyTorch"),
+        ({"NNODES": "2", "NODE_RANK": "1"}, "NNODES"),
+        (
+            {"TF_CONFIG": '{"cluster": {"chief": ["a:1"], "worker": ["b:1"]}}'},
+            "TF_CONF",
+        ),
+        ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a", "b"]}}'}, "CLUSTER_SPEC"),
     ],
 )
 @pytest.mark.usefixtures("calls")
@@ -256,3 +384,66 @@ def test_half_an_environment_is_an_error(
 
     with pytest.raises(ClusterError, match=message):
         initialize()
+
+
+@pytest.mark.parametrize(
+    "variables", [TORCH, STEP, SKY, {"TPU_WORKER_HOSTNAMES": "a,b"}]
+)
+@pytest.mark.usefixtures("calls")
+def test_a_process_of_several_passes_no_barrier_alone(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(ClusterError, match=r"initialize\(\).*JAX_NUM_PROCESSES=1"):
+        barrier("the corpus is written")
+
+
+@pytest.mark.usefixtures("calls")
+def test_a_virtual_machine_of_a_tpu_may_be_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TPU_ML_PLATFORM", "JAX")  # JAX sets it, and counts by itself
+
+    barrier("alone")
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize(("number", "index"), [(1, 0), (2, 1)])
+def test_a_worker_of_ray_train_asks_its_context(
+    calls: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    index: int,
+) -> None:
+    train, collective = ModuleType("ray.train"), ModuleType("ray.train.collective")
+    context = SimpleNamespace(
+        get_world_size=lambda: number, get_world_rank=lambda: index
+    )
+    monkeypatch.setattr(train, "get_context", lambda: context, raising=False)
+    monkeypatch.setattr(
+        collective, "broadcast_from_rank_zero", lambda own: own or "h0:7", raising=False
+    )
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+    monkeypatch.setitem(sys.modules, "ray.train.collective", collective)
+
+    initialize()
+
+    joined = ("h0:7", number, index, None, "deactivate")
+    assert calls == ([] if number == 1 else [joined])
+
+
+@pytest.mark.usefixtures("calls")
+def test_the_driver_of_ray_train_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = ModuleType("ray.train")
+
+    def get_context() -> None:
+        raise RuntimeError(
+            "`get_context` cannot be used outside of a training function"
+        )
+
+    monkeypatch.setattr(train, "get_context", get_context, raising=False)
+    monkeypatch.setitem(sys.modules, "ray.train", train)
+
+    barrier("alone")

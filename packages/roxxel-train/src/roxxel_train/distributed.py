@@ -6,9 +6,9 @@ At the top of a script::
 
     initialize()  # before JAX touches a device
 
-Under Slurm, Open MPI, Kubernetes or `python -m roxxel_train.local`, and on slices of
-TPUs, `initialize` connects the processes. In a single process `initialize` does
-nothing.
+`initialize` connects the processes that a launcher has started, such as Slurm,
+torchrun, Kubernetes or `python -m roxxel_train.local`. In a single process `initialize`
+does nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def initialize(
     num_processes: int | None = None,
     process_id: int | None = None,
     *,
-    timeout_s: float = 300.0,
+    timeout_s: float = 1800.0,
 ) -> None:
     """Connect the processes of this program, if there are several.
 
@@ -50,24 +50,20 @@ def initialize(
     process, or a process is killed, all other processes exit too, with exit code 1 and
     the reason on standard error.
 
-    This function calls `jax.distributed.initialize` if an argument is given, or if the
-    environment names several processes. The first of these rules that applies decides:
+    This function calls `jax.distributed.initialize` if an argument is given, or if a
+    launcher counts several processes: `JAX_NUM_PROCESSES`, Ray Train, torchrun, Open
+    MPI and other MPIs, Slurm, a pod of TPUs, Kubeflow, SkyPilot, AWS Batch, SageMaker
+    or an indexed Job of Kubernetes. The guide "Run on a cluster" has a section for each
+    of them. With `JAX_NUM_PROCESSES=1`, the process is alone whatever else is set.
 
-    - `JAX_NUM_PROCESSES` is set. If the value is 1, the program is a single process;
-      otherwise `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID` must be set too.
-    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not provide
-      the address of process 0: set `JAX_COORDINATOR_ADDRESS`.
-    - The program is a step of Slurm, with `SLURM_STEP_NUM_TASKS` tasks. The script of
-      `sbatch` and the shell of `salloc` are a single process: use `srun`.
-    - The program runs on a slice of TPUs of several hosts, or on several slices.
-    - The program runs in a pod of an indexed Job or a JobSet of Kubernetes. JAX needs
-      the package `kubernetes` (`jax[k8s]`) and the permission to read pods and jobs.
-      Without the package, set `JAX_NUM_PROCESSES`, `JAX_COORDINATOR_ADDRESS` and
-      `JAX_PROCESS_ID` in the template of the pods.
+    If a launcher counts several processes and tells too little to connect them, this
+    function raises an error that names the variable and what to set. A `Trainer` raises
+    the same error in a process that was not connected, so no process of several trains
+    alone.
 
-    Under Slurm and Open MPI, JAX restricts each process to the GPU of its index on the
-    host. A process that is alone on its host, or to which Slurm has bound GPUs
-    (`--gpus-per-task`, `--gpu-bind`), uses every GPU that it sees instead.
+    Where several processes share a host, each uses the GPU of its index on the host. A
+    process that is alone on its host, or to which Slurm has bound GPUs
+    (`--gpus-per-task`, `--gpu-bind`), uses every GPU that it sees.
 
     This function does not connect processes that are already connected.
 
@@ -89,8 +85,10 @@ def initialize(
     if (coordinator_address, num_processes, process_id) == (None, None, None):
         cluster = find_cluster(os.environ)
     else:
+        numbers = (num_processes, process_id, coordinator_address)
+        is_whole = None not in numbers and "KUBERNETES_SERVICE_HOST" in os.environ
         cluster = Cluster(
-            "given arguments", num_processes, process_id, coordinator_address
+            "given arguments", *numbers, detection="deactivate" if is_whole else None
         )
     if cluster is None:
         return
@@ -107,15 +105,16 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
     JAX ignores Ctrl-C while it waits, and aborts the program if the wait fails.
     """
     ended: SimpleQueue[Exception | None] = SimpleQueue()
-    numbers = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
-    # Without "deactivate", JAX would query Kubernetes for numbers that are all given.
-    needs_no_detection = cluster.is_pod and None not in numbers
+    ask = cluster.ask_address
 
     def connect() -> None:
         try:
             jax.distributed.initialize(
-                *numbers,
-                cluster_detection_method="deactivate" if needs_no_detection else None,
+                cluster.coordinator_address if ask is None else ask(),
+                cluster.num_processes,
+                cluster.process_id,
+                cluster.local_device,
+                cluster_detection_method=cluster.detection,
                 initialization_timeout=max(1, round(timeout_s + _BACKSTOP_S)),
                 heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
             )

@@ -7,7 +7,6 @@ The next update reads batch k.
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +45,7 @@ from roxxel_train._step.placement import (
 )
 from roxxel_train._step.step import ModelState, choose_step, jit_update
 from roxxel_train._together.barriers import check_same
-from roxxel_train._together.cluster import find_lone
-from roxxel_train._together.watcher import needs_all_processes, watcher
+from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import TrainConfig, configured_by
 
 if TYPE_CHECKING:
@@ -78,6 +76,8 @@ class Trainer:
             `grad_accum_steps` or (with `strict_sharding`) over the mesh, or the model
             has no row for some token of the data.
         TypeError: An argument has a wrong type, or `loss_fn` does not return a loss.
+        ClusterError: A launcher has started several processes, and this one is not
+            connected to the others.
         RunMismatchError: The folder holds a run of another model or of other data.
         roxxel_ckpt.CheckpointMismatchError: The newest checkpoint of the run does not
             fit the model and the optimizer.
@@ -191,7 +191,6 @@ class Trainer:
                 updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
             )
         evaluator = Evaluator(config, placement, graphdef, state)
-        lone = find_lone(os.environ) if watcher() is None else None
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None
         )
@@ -208,9 +207,7 @@ class Trainer:
             shapes=batches,
             evaluator=evaluator,
             notes=[*uncached, *placement.notes(shapes), *idle],
-            warnings=[
-                *filter(None, [evaluation_mode(self.model), unheld, frozen, lone])
-            ],
+            warnings=[*filter(None, [evaluation_mode(self.model), unheld, frozen])],
             traced=traced,
         )
 

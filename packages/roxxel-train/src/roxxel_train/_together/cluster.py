@@ -1,41 +1,55 @@
-"""Finds the other processes of this program in its environment variables.
+"""Finds the other processes of this program: the table of launchers.
 
-The rules are those of `jax.distributed.initialize`, but this module first decides
-whether there are several processes: JAX alone would wait for processes that nobody
-starts, for example in a shell of `salloc`. JAX finds the address of process 0.
+A launcher tells a process by variables, or Ray Train by its context, how many processes
+it has started. The first launcher of `_LAUNCHERS` that counts several decides, since
+the inner launchers come first: `torchrun` within a step of Slurm counts more processes
+than Slurm does. A launcher that counts one process decides nothing, because images of
+containers set `WORLD_SIZE=1` for whoever sets nothing. Only the user's own
+`JAX_NUM_PROCESSES=1` means that this process is alone.
+
+A launcher that counts several processes but tells too little to connect them is an
+error, which says what to set. Otherwise each process would train alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import importlib
+import json
+import socket
+import sys
+import zlib
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_train.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 NUM_PROCESSES = "JAX_NUM_PROCESSES"
 PROCESS_ID = "JAX_PROCESS_ID"
 LOCAL_DEVICE_IDS = "JAX_LOCAL_DEVICE_IDS"
 
+_BY_HAND = (
+    f"set {COORDINATOR_ADDRESS} (host of process 0 and a free port), {NUM_PROCESSES} "
+    f"and {PROCESS_ID}, or {NUM_PROCESSES}=1 to run alone"
+)
+
+_PORT = 62123
+"""Port of process 0 where a launcher gives each job hosts of its own, and no port."""
+
 _OPEN_MPI = "OMPI_COMM_WORLD_SIZE"
 _OPEN_MPI_ADDRESS = "OMPI_MCA_orte_hnp_uri"
 
 _SLURM = "SLURM_STEP_NODELIST"
+_SLURM_TASKS = "SLURM_STEP_NUM_TASKS"
 _SLURM_NEEDED = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 """The variables that JAX reads, besides `_SLURM`, in a step of Slurm."""
 
-_POD = "KUBERNETES_SERVICE_HOST"
-
-_REMEDIES = {
-    NUM_PROCESSES: f"set {COORDINATOR_ADDRESS}, {PROCESS_ID} and {NUM_PROCESSES}",
-    _OPEN_MPI: f"start the program by mpirun, or set {NUM_PROCESSES}=1",
-    _SLURM: f"start the program by srun, or set {NUM_PROCESSES}=1",
-}
-"""Advice for an error: a variable is set, but the variables that it needs are not."""
+_TPU_HOSTS = ("TPU_PROCESS_ADDRESSES", "TPU_WORKER_HOSTNAMES")
 
 
 @dataclass(frozen=True)
@@ -47,17 +61,25 @@ class Cluster:
         num_processes: Number of processes.
         process_id: Index of this process.
         coordinator_address: Host and port of process 0.
+        detection: How JAX finds what is None: `"deactivate"` if nothing is, None for
+            its own choice.
         has_own_devices: Whether this process uses every GPU that it sees. Otherwise JAX
             restricts a process of Slurm or Open MPI to one GPU.
-        is_pod: Whether this process runs in a pod of Kubernetes.
+        local_device: The only GPU that this process uses; None if JAX finds it.
+        ask_address: Returns the address after a talk of all processes.
+        is_counted_by_jax: Whether JAX counts the processes as it finds the devices, so
+            that a process that is not connected knows whether it is alone.
     """
 
     name: str
     num_processes: int | None = None
     process_id: int | None = None
     coordinator_address: str | None = None
+    detection: str | None = None
     has_own_devices: bool = False
-    is_pod: bool = False
+    local_device: int | None = None
+    ask_address: Callable[[], str] | None = None
+    is_counted_by_jax: bool = False
 
     def __str__(self) -> str:
         """Return `process 1 of 2 (Slurm)`, as far as the numbers are known."""
@@ -70,69 +92,98 @@ def find_cluster(environ: Mapping[str, str]) -> Cluster | None:
     """Return the cluster that an environment names; None for a single process.
 
     Raises:
-        ClusterError: A variable is missing or is not a number.
+        ClusterError: A launcher counts several processes, and a variable that it sets
+            is missing or is not a number.
     """
-    for find in (_from_jax, _from_open_mpi, _from_slurm, _from_tpu, _from_kubernetes):
-        found = find(environ)
-        if found is not None:
-            _check(found)
-            is_pod = _POD in environ
-            return None if found.num_processes == 1 else replace(found, is_pod=is_pod)
-    return None
+    if NUM_PROCESSES in environ and _integer(environ, NUM_PROCESSES, _BY_HAND) == 1:
+        return None
+    found = next(filter(None, (find(environ) for find in _LAUNCHERS)), None)
+    if found is not None:
+        number, index = found.num_processes, found.process_id
+        if number is not None and index is not None and not 0 <= index < number:
+            raise ClusterError(
+                f"{found.name} names process {index} of {number} processes; the index "
+                "must be below the number, so check how the program was started"
+            )
+    return found
+
+
+def check_connected(environ: Mapping[str, str]) -> None:
+    """Refuse to go on alone; call this in a process that nothing has connected.
+
+    Raises:
+        ClusterError: A launcher counts this process among several.
+    """
+    found = find_cluster(environ)
+    if found is not None and not found.is_counted_by_jax:
+        raise ClusterError(
+            f"{found} is not connected to the others, and would train alone; call "
+            "roxxel_train.distributed.initialize() at the top of the program, before "
+            f"JAX uses a device, or set {NUM_PROCESSES}=1 if it is alone"
+        )
 
 
 def _from_jax(environ: Mapping[str, str]) -> Cluster | None:
     if NUM_PROCESSES not in environ:
         return None
-    number = _integer(environ, NUM_PROCESSES, NUM_PROCESSES)
-    if number == 1:
-        return Cluster(NUM_PROCESSES, 1, 0)
     return Cluster(
         NUM_PROCESSES,
-        number,
-        _integer(environ, PROCESS_ID, NUM_PROCESSES),
-        _variable(environ, COORDINATOR_ADDRESS, NUM_PROCESSES),
+        _integer(environ, NUM_PROCESSES, _BY_HAND),
+        _integer(environ, PROCESS_ID, _BY_HAND),
+        _variable(environ, COORDINATOR_ADDRESS, _BY_HAND),
+        # Without "deactivate", JAX would query Kubernetes although nothing is missing.
+        detection="deactivate" if "KUBERNETES_SERVICE_HOST" in environ else None,
     )
 
 
-def find_lone(environ: Mapping[str, str]) -> str | None:
-    """Return a warning for a process that no call has connected to the others.
-
-    The result is None if the environment names a single process.
-    """
-    remedy = (
-        "call roxxel_train.distributed.initialize() at the top of the script, or set "
-        f"{NUM_PROCESSES}=1 if it is meant"
-    )
-    try:
-        cluster = find_cluster(environ)
-    except ClusterError as error:
-        return f"this process trains alone, and may be one of several: {error}"
-    if cluster is None:
+def _from_ray(environ: Mapping[str, str]) -> Cluster | None:
+    """Ask the context of Ray Train, in a process that has imported `ray.train`."""
+    train: Any = sys.modules.get("ray.train")
+    if train is None:
         return None
-    return (
-        f"{cluster} trains alone, because nothing has connected it to the others; "
-        f"{remedy}"
+    try:
+        context = train.get_context()
+        number, index = context.get_world_size(), context.get_world_rank()
+    except (AttributeError, RuntimeError, DeprecationWarning):
+        return None  # not a worker, but the driver, or a trial of Ray Tune
+    if number is None or number == 1:
+        return None
+
+    def ask() -> str:
+        collective = importlib.import_module("ray.train.collective")
+        own = None
+        if index == 0:
+            with socket.socket() as holder:
+                holder.bind(("", 0))
+                port = holder.getsockname()[1]
+            own = _joined(sys.modules["ray"].util.get_node_ip_address(), port)
+        return collective.broadcast_from_rank_zero(own)
+
+    address = environ.get(COORDINATOR_ADDRESS)
+    return Cluster(
+        "Ray Train",
+        number,
+        index,
+        address,
+        detection="deactivate",
+        ask_address=None if address else ask,
     )
 
 
 def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
-    if _OPEN_MPI not in environ:
+    number = _count(environ, _OPEN_MPI)
+    if number is None:
         return None
-    number = _integer(environ, _OPEN_MPI, _OPEN_MPI)
-    if number == 1:
-        return Cluster("Open MPI", 1, 0)
     address = environ.get(COORDINATOR_ADDRESS)
     if address is None and _OPEN_MPI_ADDRESS not in environ:
-        raise ClusterError(
-            f"Open MPI started {number} processes without {_OPEN_MPI_ADDRESS}, which "
-            "JAX needs (Open MPI 5 does not set it); set JAX_COORDINATOR_ADDRESS to "
-            "the host of process 0 and a free port, as in HOST:62123"
+        local = "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+        return _asking_mpi(
+            environ, "Open MPI", _OPEN_MPI, "OMPI_COMM_WORLD_RANK", local
         )
     return Cluster(
         "Open MPI",
         number,
-        _integer(environ, "OMPI_COMM_WORLD_RANK", _OPEN_MPI),
+        _integer(environ, "OMPI_COMM_WORLD_RANK", _BY_HAND),
         address,
         has_own_devices=environ.get("OMPI_COMM_WORLD_LOCAL_SIZE") == "1",
     )
@@ -142,69 +193,346 @@ def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
     # A batch script runs outside of any step, so this variable is not set there.
     if _SLURM not in environ:
         return None
+    way = f"start the program by srun, or {_BY_HAND}"
     # A shell of `salloc` is a step of one task, but SLURM_NTASKS counts all tasks of
     # the allocation.
-    tasks = "SLURM_STEP_NUM_TASKS"
-    number = _integer(environ, tasks if tasks in environ else "SLURM_NTASKS", _SLURM)
+    tasks = _SLURM_TASKS if _SLURM_TASKS in environ else "SLURM_NTASKS"
+    number = _integer(environ, tasks, way)
     if number == 1:
-        return Cluster("Slurm", 1, 0)
+        return None
     for name in _SLURM_NEEDED:
-        _variable(environ, name, _SLURM)
+        _variable(environ, name, way)
     has_host = environ.get("SLURM_STEP_NUM_NODES") == str(number)
     is_bound = environ.get("SLURM_GPU_BIND", "none") != "none"
     return Cluster(
         "Slurm",
         number,
-        _integer(environ, "SLURM_PROCID", _SLURM),
+        _integer(environ, "SLURM_PROCID", way),
         environ.get(COORDINATOR_ADDRESS),
         has_own_devices=has_host or is_bound or "SLURM_GPUS_PER_TASK" in environ,
     )
 
 
+def _from_mpi(
+    environ: Mapping[str, str], name: str, size: str, rank: str, local: tuple[str, str]
+) -> Cluster | None:
+    """Find the processes of an MPI whose variables do not name process 0's host."""
+    number = _count(environ, size)
+    # `srun --mpi=pmi2` sets them too, and Slurm's own variables tell more.
+    if number is None or environ.get(_SLURM_TASKS) == str(number):
+        return None
+    return _asking_mpi(environ, name, size, rank, local)
+
+
+def _asking_mpi(
+    environ: Mapping[str, str], name: str, size: str, rank: str, local: tuple[str, str]
+) -> Cluster:
+    way = (
+        f"set {COORDINATOR_ADDRESS} to the host of process 0 and a free port, as in "
+        "HOST:62123, in all processes, or install mpi4py, which JAX then asks; "
+        f"{NUM_PROCESSES}=1 runs alone"
+    )
+    address = environ.get(COORDINATOR_ADDRESS)
+    if address is None and find_spec("mpi4py") is None:
+        raise ClusterError(
+            f"{name} counts {environ[size]} processes ({size}) but does not name the "
+            f"host of process 0; {way}"
+        )
+    number, index = _integer(environ, size, way), _integer(environ, rank, way)
+    if address is None:
+        return Cluster(name, number, index, detection="mpi4py")
+    device = _local_device(environ, *local)
+    return Cluster(name, number, index, address, "deactivate", local_device=device)
+
+
+def _local_device(environ: Mapping[str, str], rank: str, size: str) -> int | None:
+    """Return the GPU of a process that shares its host; None if it uses all it sees."""
+    sees_several = "," in environ.get("CUDA_VISIBLE_DEVICES", ",")
+    is_alone = environ.get(size) == "1" or rank not in environ
+    if is_alone or not sees_several or LOCAL_DEVICE_IDS in environ:
+        return None
+    return _integer(environ, rank, f"check it, or set {LOCAL_DEVICE_IDS}")
+
+
+def _from_torch(environ: Mapping[str, str]) -> Cluster | None:
+    """Find the processes of torchrun, and of those who set the same variables."""
+    number = _count(environ, "WORLD_SIZE")
+    if number is None or "RANK" not in environ:
+        return None
+    way = f"start the program by torchrun, or {_BY_HAND}"
+    host = _variable(environ, "MASTER_ADDR", way)
+    port = _integer(environ, "MASTER_PORT", way)
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        port = _port(port)  # the agent of torchrun itself serves at MASTER_PORT
+    return Cluster(
+        "torchrun",
+        number,
+        _integer(environ, "RANK", way),
+        environ.get(COORDINATOR_ADDRESS) or _joined(host, port),
+        detection="deactivate",
+        local_device=_local_device(environ, "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    )
+
+
+def _from_job(
+    environ: Mapping[str, str],
+    name: str,
+    size: str,
+    rank: str,
+    address: Callable[[Mapping[str, str], str], str],
+    beside: str = "",
+) -> Cluster | None:
+    """Find the processes of a launcher with one process a host.
+
+    `address` returns the address of process 0 from an environment; its second argument
+    is the advice of an error.
+    """
+    number = _count(environ, size)
+    # Any program may use a name such as NUM_PROCESSES for its own workers.
+    if number is None or not (rank in environ or beside in environ):
+        return None
+    way = f"check how {name} starts the program, or {_BY_HAND}"
+    return Cluster(
+        name,
+        number,
+        _integer(environ, rank, way),
+        environ.get(COORDINATOR_ADDRESS) or address(environ, way),
+        detection="deactivate",
+    )
+
+
+def _of_jaxjob(environ: Mapping[str, str], way: str) -> str:
+    host = _variable(environ, "COORDINATOR_ADDRESS", way)
+    if ":" in host.rpartition("]")[2] and "COORDINATOR_PORT" not in environ:
+        return host
+    return _joined(host, _integer(environ, "COORDINATOR_PORT", way))
+
+
+def _of_skypilot(environ: Mapping[str, str], way: str) -> str:
+    host = _variable(environ, "SKYPILOT_NODE_IPS", way).split()[0]
+    # Tasks of one cluster may share hosts.
+    task = environ.get("SKYPILOT_TASK_ID", "")
+    return _joined(host, _port(zlib.crc32(task.encode())))
+
+
+def _of_pet(environ: Mapping[str, str], way: str) -> str:
+    port = _integer(environ, "PET_MASTER_PORT", way)
+    return _joined(_variable(environ, "PET_MASTER_ADDR", way), port)
+
+
+def _of_aws_batch(environ: Mapping[str, str], way: str) -> str:
+    # AWS sets the address on all nodes but the main one, which process 0 has to be.
+    if environ.get("AWS_BATCH_JOB_NODE_INDEX") == "0":
+        return _joined(socket.gethostname(), _PORT)
+    host = _variable(environ, "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS", way)
+    return _joined(host, _PORT)
+
+
+def _from_sagemaker(environ: Mapping[str, str]) -> Cluster | None:
+    hosts = cast("list[str]", _json(environ, "SM_HOSTS", []))
+    if len(hosts) < 2:
+        return None
+    way = f"check the variables of SageMaker, or {_BY_HAND}"
+    own = _variable(environ, "SM_CURRENT_HOST", way)
+    ordered = sorted(hosts, key=lambda host: (len(host), host))  # algo-2, algo-10
+    if own not in ordered:
+        raise ClusterError(f"SM_CURRENT_HOST={own!r} is not in SM_HOSTS={hosts}; {way}")
+    return Cluster(
+        "SageMaker",
+        len(ordered),
+        ordered.index(own),
+        environ.get(COORDINATOR_ADDRESS) or _joined(ordered[0], _PORT),
+        detection="deactivate",
+    )
+
+
 def _from_tpu(environ: Mapping[str, str]) -> Cluster | None:
-    slices = environ.get("MEGASCALE_NUM_SLICES", "1")
-    hosts = environ.get("TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES"))
-    if hosts is not None or slices not in {"", "1"}:
-        is_single = "," not in (hosts or "") and slices in {"", "1"}
-        return Cluster("TPU", 1, 0) if is_single else Cluster("TPU")
+    hosts = next((environ[name] for name in _TPU_HOSTS if name in environ), None)
+    has_slices = environ.get("MEGASCALE_NUM_SLICES", "1") not in {"", "1"}
+    if hosts is not None or has_slices:
+        return Cluster("TPU") if has_slices or "," in (hosts or "") else None
     # Importing JAX on a TPU virtual machine sets the first variable. It also sets the
     # second variable if no metadata server can name the hosts of the slice.
     if "TPU_ML_PLATFORM" in environ and "TPU_SKIP_MDS_QUERY" not in environ:
-        return Cluster("TPU")
+        return Cluster("TPU", is_counted_by_jax=True)
     return None
 
 
 def _from_kubernetes(environ: Mapping[str, str]) -> Cluster | None:
     # Only pods of an indexed Job have an index. All Jobs of a JobSet are indexed.
-    if not {_POD, "JOB_COMPLETION_INDEX"} <= environ.keys():
+    if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environ.keys():
+        return None
+    if not environ.keys().isdisjoint(_TPU_HOSTS):
         return None
     if find_spec("kubernetes") is None:
         raise ClusterError(
-            "this pod of an indexed Job does not know how many pods the Job has; set "
-            f"{NUM_PROCESSES} (1 for a single pod), {PROCESS_ID} and "
-            f"{COORDINATOR_ADDRESS} in its template, or install jax[k8s]"
+            "this pod of an indexed Job (JOB_COMPLETION_INDEX) does not know how many "
+            f"pods the Job has; set {NUM_PROCESSES} (1 for a single pod), {PROCESS_ID} "
+            f"and {COORDINATOR_ADDRESS} in its template, or install jax[k8s]"
         )
     return Cluster("Kubernetes")
 
 
-def _check(cluster: Cluster) -> None:
-    number, index = cluster.num_processes, cluster.process_id
-    if number is not None and index is not None and not 0 <= index < number:
-        raise ClusterError(
-            f"{cluster.name} names process {index} of {number} processes; the index "
-            f"must be below {number}, so check how the program was started"
-        )
+def _refuse(
+    environ: Mapping[str, str], name: str, size: str, beside: str = "", way: str = ""
+) -> Cluster | None:
+    """Refuse a launcher that counts processes and tells too little to connect them."""
+    number = _count(environ, size)
+    if number is None or (beside and beside not in environ):
+        return None
+    raise ClusterError(
+        f"{name} counts {number} processes ({size}) but does not say where process 0 "
+        f"is; {way}{_BY_HAND}"
+    )
 
 
-def _variable(environ: Mapping[str, str], name: str, beside: str) -> str:
+def _refuse_torch(environ: Mapping[str, str]) -> Cluster | None:
+    """Refuse half of torchrun's variables, such as a script of Slurm may set."""
+    number = _count(environ, "WORLD_SIZE")
+    if number is None:
+        return None
+    raise ClusterError(
+        f"WORLD_SIZE={number} is set but RANK is not; start the program by torchrun, "
+        f"or {_BY_HAND}"
+    )
+
+
+def _refuse_listed(environ: Mapping[str, str], variable: str) -> Cluster | None:
+    """Refuse the JSON of TensorFlow and Vertex AI, which lists hosts by their job."""
+    cluster = cast("dict[str, Any]", _json(environ, variable, {})).get("cluster") or {}
+    number = sum(map(len, cluster.values()))
+    if number < 2:
+        return None
+    raise ClusterError(f"{variable} lists {number} processes; {_BY_HAND}")
+
+
+def _refuse_pmix(environ: Mapping[str, str]) -> Cluster | None:
+    if "PMIX_RANK" not in environ or not environ.keys().isdisjoint({_OPEN_MPI, _SLURM}):
+        return None
+    raise ClusterError(
+        f"PMIX_RANK={environ['PMIX_RANK']} is set, but no variable says how many "
+        f"processes there are; {_BY_HAND}"
+    )
+
+
+_LAUNCHERS: tuple[Callable[[Mapping[str, str]], Cluster | None], ...] = (
+    _from_jax,
+    _from_ray,
+    _from_torch,
+    _from_open_mpi,
+    partial(
+        _from_mpi,
+        name="MPICH or Intel MPI",
+        size="PMI_SIZE",
+        rank="PMI_RANK",
+        local=("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ),
+    partial(
+        _from_mpi,
+        name="MVAPICH2",
+        size="MV2_COMM_WORLD_SIZE",
+        rank="MV2_COMM_WORLD_RANK",
+        local=("MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
+    ),
+    partial(
+        _from_mpi,
+        name="jsrun",
+        size="JSM_NAMESPACE_SIZE",
+        rank="JSM_NAMESPACE_RANK",
+        local=("JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"),
+    ),
+    partial(
+        _from_mpi,
+        name="Horovod",
+        size="HOROVOD_SIZE",
+        rank="HOROVOD_RANK",
+        local=("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ),
+    _from_slurm,
+    _from_tpu,
+    partial(
+        _from_job,
+        name="Kubeflow",
+        size="NUM_PROCESSES",
+        rank="PROCESS_ID",
+        address=_of_jaxjob,
+        beside="COORDINATOR_ADDRESS",
+    ),
+    partial(
+        _from_job,
+        name="Kubeflow's torch runtime",
+        size="PET_NNODES",
+        rank="PET_NODE_RANK",
+        address=_of_pet,
+    ),
+    partial(
+        _from_job,
+        name="SkyPilot",
+        size="SKYPILOT_NUM_NODES",
+        rank="SKYPILOT_NODE_RANK",
+        address=_of_skypilot,
+    ),
+    partial(
+        _from_job,
+        name="AWS Batch",
+        size="AWS_BATCH_JOB_NUM_NODES",
+        rank="AWS_BATCH_JOB_NODE_INDEX",
+        address=_of_aws_batch,
+    ),
+    _from_sagemaker,
+    _from_kubernetes,
+    _refuse_torch,
+    partial(
+        _refuse,
+        name="Azure ML",
+        size="AZUREML_NODE_COUNT",
+        way="give the job the distribution PyTorch or MPI, or ",
+    ),
+    partial(_refuse, name="the launcher", size="NUM_NODES", beside="NODE_RANK"),
+    partial(_refuse, name="the launcher", size="NNODES", beside="NODE_RANK"),
+    partial(_refuse_listed, variable="TF_CONFIG"),
+    partial(_refuse_listed, variable="CLUSTER_SPEC"),
+    _refuse_pmix,
+)
+
+
+def _count(environ: Mapping[str, str], name: str) -> int | None:
+    """Return how many processes a variable counts; None unless these are several."""
+    if not environ.get(name):
+        return None
+    number = _integer(environ, name, f"check it, or {_BY_HAND}")
+    return None if number < 2 else number
+
+
+def _variable(environ: Mapping[str, str], name: str, way: str) -> str:
+    """Return a variable; `way` is the advice if the launcher has not set it."""
     value = environ.get(name)
     if not value:
-        raise ClusterError(f"{beside} is set but {name} is not; {_REMEDIES[beside]}")
+        raise ClusterError(f"the launcher has not set {name}; {way}")
     return value
 
 
-def _integer(environ: Mapping[str, str], name: str, beside: str) -> int:
-    value = _variable(environ, name, beside)
+def _integer(environ: Mapping[str, str], name: str, way: str) -> int:
+    value = _variable(environ, name, way)
     if not value.isdecimal():
-        raise ClusterError(f"{name}={value!r} is not a number; set it to 0, 1, 2 ...")
+        raise ClusterError(f"{name}={value!r} is not a number; {way}")
     return int(value)
+
+
+def _json(environ: Mapping[str, str], name: str, default: Any) -> Any:
+    """Return the value of a variable in JSON, if it has the type of `default`."""
+    try:
+        found = json.loads(environ.get(name) or "null")
+    except ValueError:
+        found = None
+    return found if isinstance(found, type(default)) else default
+
+
+def _port(seed: int) -> int:
+    """Return a port above those that systems give to programs, as JAX does."""
+    return 61440 + seed % 4096
+
+
+def _joined(host: str, port: int) -> str:
+    is_bare_ipv6 = ":" in host and not host.startswith("[")
+    return f"[{host}]:{port}" if is_bare_ipv6 else f"{host}:{port}"

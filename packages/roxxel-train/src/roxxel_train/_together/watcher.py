@@ -39,9 +39,11 @@ from roxxel_ckpt.coordination import (
 )
 from roxxel_ckpt.errors import OtherProcessError
 
+from roxxel_train._together.cluster import check_connected
 from roxxel_train._together.links import Links
 from roxxel_train._together.texts import brief, named, print_error, stacks
 from roxxel_train.errors import (
+    ClusterError,
     LogWriteError,
     NonFiniteError,
     Preempted,
@@ -458,14 +460,19 @@ class Watcher:
 
 
 def watcher() -> Watcher | None:
-    """Return the started watcher of this program; None in a single process."""
+    """Return the started watcher of this program; None in a single process.
+
+    Raises:
+        ClusterError: This process is one of several, and nothing has connected it.
+    """
     global _watcher  # noqa: PLW0603 - one for the program
     service = coordination_service()
     if service is None:
+        check_connected(os.environ)
         if jax.process_count() > 1:
-            raise RuntimeError(
+            raise ClusterError(
                 "JAX runs on several processes without its coordination service; "
-                "call roxxel_train.distributed.initialize() first"
+                "call roxxel_train.distributed.initialize() at the top of the program"
             )
         return None
     if service.process_count == 1:

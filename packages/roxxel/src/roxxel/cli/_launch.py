@@ -30,8 +30,7 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=(
             "start N processes on this machine's CPU, to test the run; 1 means a "
-            "single process in any environment (default: as Slurm, Open MPI, "
-            "Kubernetes or a TPU pod say)"
+            "single process under any launcher (default: as the launcher says)"
         ),
     )
     parser.add_argument(
@@ -43,9 +42,9 @@ def add_launch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--connect-timeout",
         type=at_least_1,
-        default=300,
+        default=1800,
         metavar="S",
-        help="longest wait for the other processes, in seconds (default: 300)",
+        help="longest wait for the other processes, in seconds (default: 1800)",
     )
 
 
@@ -74,6 +73,7 @@ def connect(options: argparse.Namespace) -> bool:
     Only the first keeps its standard output. A program of one process is the first.
     """
     if options.processes is not None:
+        os.environ["JAX_NUM_PROCESSES"] = "1"
         return True
     from roxxel_ckpt.coordination import coordination_service
     from roxxel_train.distributed import initialize

@@ -57,8 +57,9 @@ at any time, even with kill -9: the same command continues from the newest
 checkpoint. Before you continue, you may edit the config for steps that are not
 trained yet, but not for trained steps.
 
-Under Slurm, Open MPI and Kubernetes, and on TPU pods, start the same command
-once per process, as with `srun`: the processes connect by themselves.
+Under a launcher such as Slurm, torchrun or Kubernetes, and on TPU pods, start
+the same command once per process, as with `srun`: the processes connect by
+themselves.
 """
 
 EPILOG = CONFIG_EXAMPLE
