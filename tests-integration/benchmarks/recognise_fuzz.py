@@ -138,8 +138,8 @@ def kinds() -> list[Kind]:
         Kind("jsonl", (".jsonl", ".jsonlines", ".ndjson", ".json"), lines, WORDS),
         Kind("strings", (".jsonl", ".json"), as_strings(), WORDS, texts=as_strings()),
         Kind("array", (".json",), array, WORDS),
-        Kind("csv", (".csv",), as_table(","), WORDS, texts=as_table(",")),
-        Kind("tsv", (".tsv",), as_table("\t"), WORDS, texts=as_table("\t")),
+        Kind("csv", (".csv",), as_csv(), WORDS, texts=as_csv()),
+        Kind("tsv", (".tsv",), as_tsv(), WORDS, texts=as_tsv()),
         Kind("parquet", (".parquet", ".pq"), as_parquet({"text": TEXTS}), WORDS),
         Kind("arrow", (".arrow", ".feather"), as_arrow(pa.ipc.new_file), WORDS),
         Kind("stream", (".arrow",), as_arrow(pa.ipc.new_stream), WORDS),
@@ -162,11 +162,15 @@ def as_strings() -> bytes:
     return b"".join(json.dumps(each).encode() + b"\n" for each in TEXTS)
 
 
-def as_table(delimiter: str) -> bytes:
+def as_csv() -> bytes:
     file = io.StringIO(newline="")
-    writer = csv.writer(file, delimiter=delimiter)
-    writer.writerows([("id", "text"), *enumerate(TEXTS)])
+    csv.writer(file).writerows([("id", "text"), *enumerate(TEXTS)])
     return file.getvalue().encode()
+
+
+def as_tsv() -> bytes:
+    rows = ["id\ttext", *(f"{number}\t{text}" for number, text in enumerate(TEXTS))]
+    return "\n".join(rows).encode()
 
 
 def as_arrow(new: Callable[..., Any]) -> bytes:
