@@ -124,6 +124,17 @@ def test_a_damaged_file_is_named(
         import_safetensors(target, model)
 
 
+def test_a_pointer_of_git_lfs_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 7\n",
+        encoding="utf-8",
+    )
+
+    with pytest.raises(CheckpointDamagedError, match=f"{path}: .*git lfs pull"):
+        import_safetensors(path, make()[0])
+
+
 def test_an_export_carries_what_a_program_adds(tmp_path: Path) -> None:
     model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
     exported(tmp_path, model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param))

@@ -497,6 +497,18 @@ def test_tokens_of_the_wrong_width_get_a_warning(
     FlatTokens(path, written)
 
 
+def test_a_pointer_of_git_lfs_holds_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    path.write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 7\n",
+        encoding="utf-8",
+    )
+
+    for opened in (lambda: FlatTokens(path, "uint8"), lambda: Roxxel(path).num_tokens):
+        with pytest.raises(ShardError, match=f"{path}: .*git lfs pull"):
+            opened()
+
+
 def test_datatrove_files_are_token_readers(tmp_path: Path) -> None:
     documents = [[5, 6, 0], [0], [7, 8], [9, 0]]
     for number, part in enumerate((documents[:1], documents[1:])):

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
+from roxxel_prepare._inputs.formats import FORMATS
 
 from .helpers import main
 
@@ -422,6 +423,72 @@ def test_a_given_format_decides_alone(tmp_path: Path) -> None:
     assert documents(tmp_path, "a.txt", row, "--format", "text") == [row.decode()]
     assert documents(tmp_path, "part-0", row, "--format", "jsonl") == ["a"]
     assert documents(tmp_path, "part-0", row, "--format", "json") == ["a"]
+
+
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\n"
+    b"oid sha256:" + b"4d7a2146" * 8 + b"\nsize 12345678\n"
+)
+FORMS = [name for name in FORMATS if name != "roxxel02"]
+NAMES = [
+    *(f"a{ending}" for name in FORMS for ending in FORMATS[name].endings[:3]),
+    *("a.jsonl.gz", "a.txt.zst", "a.parquet.xz", "a.csv.bz2", "a.safetensors", "a.bin"),
+    *("a.zip", "a.idx", "a.html", "a.unknown", "a"),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_pointer_of_git_lfs_is_no_input_whatever_its_name(
+    name: str, refused: Callable[..., str]
+) -> None:
+    assert "git lfs pull" in refused(name, POINTER)
+
+
+@pytest.mark.parametrize("form", [each for each in FORMS if each != "ds"])
+def test_a_pointer_of_git_lfs_is_no_input_whatever_the_format(
+    form: str, refused: Callable[..., str]
+) -> None:
+    assert "git lfs pull" in refused("a", POINTER, "--format", form)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        POINTER.replace(b"\n", b"\r\n"),
+        POINTER.replace(b"\noid", b"\next-0-x sha256:" + b"0" * 64 + b"\noid"),
+        POINTER.replace(b"git-lfs.github.com", b"hawser.github.com"),
+        gzip.compress(POINTER),
+    ],
+)
+def test_every_pointer_of_git_lfs_is_known(
+    content: bytes, refused: Callable[..., str]
+) -> None:
+    name = "a.txt.gz" if content[:1] == b"\x1f" else "a.txt"
+
+    assert "git lfs pull" in refused(name, content)
+
+
+def test_an_old_shard_that_is_a_pointer_of_git_lfs_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.rox").write_bytes(POINTER)
+
+    for options in ([], ["--separator", "0"]):
+        assert write(tmp_path / "c_*.rox", tmp_path / "a.rox", *options) == 1
+        assert "a.rox: is a pointer of Git LFS" in capsys.readouterr().err
+
+
+def test_an_index_that_is_a_pointer_of_git_lfs_is_named(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.ds.index").write_bytes(POINTER)
+
+    assert "a.ds.index: is a pointer of Git LFS" in refused("a.ds", bytes(4))
+
+
+def test_a_text_about_pointers_of_git_lfs_is_a_text(tmp_path: Path) -> None:
+    for text in (POINTER.decode() + "is a pointer", f"As such: {POINTER.decode()}"):
+        assert documents(tmp_path, "a.md", text.encode()) == [text]
 
 
 @pytest.mark.parametrize("form", ["text", "lines"])

@@ -87,6 +87,19 @@ def test_a_pipe_is_not_a_tokenizer(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("library")
+def test_a_pointer_of_git_lfs_is_not_a_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.json"
+    path.write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 7\n",
+        encoding="utf-8",
+    )
+
+    for name in (path, tmp_path):
+        with pytest.raises(ShardError, match=f"^{path}: .*git lfs pull"):
+            Roxxel(tmp_path / "a.rox").write(["a"], tokenizer=name)
+
+
+@pytest.mark.usefixtures("library")
 def test_a_folder_without_a_tokenizer_is_never_a_name_on_the_hub(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from roxxel_store.files import matches_in
+from roxxel_store.files import POINTER_BYTES, matches_in, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,3 +108,19 @@ def test_a_folder_that_cannot_be_read_is_an_error(
 
     with pytest.raises(OSError, match=os.strerror(number)):
         matches_in(folder, pattern)
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])
+def test_a_pointer_of_git_lfs_is_no_file(tmp_path: Path, end: bytes) -> None:
+    lines = b"version https://git-lfs.github.com/spec/v1", b"oid sha256:" + b"0a" * 32
+    path = tmp_path / "model.bin"
+    path.write_bytes((end or b"\n").join((*lines, b"size 7")) + end)
+
+    with pytest.raises(ValueError, match=rf"{path}: .*git lfs pull"):
+        read_file(path, 1 << 20)
+
+    text = path.read_bytes() + b"This is how a pointer looks."
+    path.write_bytes(text)
+    assert read_file(path, 1 << 20) == text
+    path.write_bytes(text.ljust(POINTER_BYTES + 1, b"\n"))
+    assert len(read_file(path, 1 << 20)) == POINTER_BYTES + 1

@@ -365,6 +365,18 @@ def test_weights_of_another_model_are_an_error(
         load(tmp_path / "hf")
 
 
+def test_weights_that_are_a_pointer_of_git_lfs_are_named(tmp_path: Path) -> None:
+    write_config(PLAIN, tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0a' * 32}\nsize 7\n",
+        encoding="utf-8",
+    )
+
+    with pytest.raises(ValueError, match=f"{path}: .*git lfs pull"):
+        load(tmp_path)
+
+
 def test_weights_without_the_extra_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -351,6 +351,12 @@ def test_transient_failures_are_tried_again(bucket: Bucket, tmp_path: Path) -> N
     assert documents == [json.loads(line)["text"] for line in data.splitlines()]
 
 
+POINTER = (
+    b"version https://git-lfs.github.com/spec/v1\n"
+    b"oid sha256:" + b"4d7a2146" * 8 + b"\nsize 12345678\n"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
@@ -365,6 +371,10 @@ def test_transient_failures_are_tried_again(bucket: Bucket, tmp_path: Path) -> N
         ("a.parquet", b"PAR1", ": not a Parquet file ("),
         ("a.ds", b"1234", ": has no a.ds.index beside it, which says where"),
         ("a.npy", b"1234", ": not a .npy file ("),
+        *(
+            (name, POINTER, ": is a pointer of Git LFS, ")
+            for name in ("b.txt", "b.parquet", "b.arrow", "b.npy", "b.jsonl.zst")
+        ),
     ],
 )
 def test_damage_names_the_url_and_the_position(

@@ -39,7 +39,12 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _REMEDY = "check the path"
-
+POINTER_BYTES = 1024
+"""Git LFS takes no larger file for one of its pointers."""
+_POINTER = re.compile(
+    rb"version https?://(?:git-lfs\.github\.com|hawser\.github\.com|git-media\.io)/.*\n"
+    rb"(?:ext-.*\n)*oid [a-z0-9]+:[0-9a-f]+\r?\nsize [0-9]+\s*"
+)
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -83,6 +88,31 @@ def mode_of(path: Path) -> int | None:
         return None
 
 
+def check_no_pointer(
+    path: str | os.PathLike[str],
+    head: bytes,
+    error: Callable[[str], Exception] = ValueError,
+) -> None:
+    """Raise an error for a file that Git LFS has not fetched.
+
+    Git leaves such a pointer, a short text, in place of each large file of a repository
+    that was cloned without Git LFS.
+
+    Args:
+        path: The file, for the message.
+        head: The first `POINTER_BYTES` of the file, or more of them.
+        error: Class of the error.
+
+    Example:
+        >>> check_no_pointer("a.txt", b"version 2")
+    """
+    if _POINTER.fullmatch(head):
+        raise error(
+            f"{os.fspath(path)}: is a pointer of Git LFS, which stands where the file "
+            "should be; run `git lfs pull` in its repository"
+        )
+
+
 def open_file(
     path: str | os.PathLike[str],
     error: Callable[[str], Exception] = ValueError,
@@ -98,8 +128,8 @@ def open_file(
         remedy: What the message tells the reader to do.
 
     Raises:
-        ValueError: The path is a folder, a pipe, a device or a socket. An `error` is
-            raised instead.
+        ValueError: The path is a folder, a pipe, a device or a socket, or the file is a
+            pointer of Git LFS. An `error` is raised instead.
         OSError: The file is missing, or cannot be opened.
     """
     try:
@@ -112,10 +142,16 @@ def open_file(
             mode = os.stat(path).st_mode  # noqa: PTH116 - paths may be texts
             raise error(_not_regular(path, mode, remedy)) from None
         raise
-    mode = os.fstat(fd).st_mode
-    if not stat.S_ISREG(mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
         os.close(fd)
-        raise error(_not_regular(path, mode, remedy))
+        raise error(_not_regular(path, status.st_mode, remedy))
+    if status.st_size <= POINTER_BYTES:
+        try:
+            check_no_pointer(path, os.pread(fd, POINTER_BYTES, 0), error)
+        except BaseException:
+            os.close(fd)
+            raise
     return fd
 
 

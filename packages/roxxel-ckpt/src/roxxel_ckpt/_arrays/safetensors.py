@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
 from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
@@ -13,8 +15,6 @@ from roxxel_ckpt._arrays.leaves import LiveObjects, from_stored
 from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
 
 if TYPE_CHECKING:
-    import os
-
     from roxxel_ckpt._place.description import LeafSpec
 
 _MAX_HEADER_BYTES = 100_000_000
@@ -85,7 +85,7 @@ def import_safetensors(
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """Return the header, and the offset of the first array."""
-    with path.open("rb") as file:
+    with os.fdopen(open_file(path, CheckpointDamagedError), "rb") as file:
         size = int.from_bytes(file.read(8), "little")
         try:
             if size > _MAX_HEADER_BYTES:

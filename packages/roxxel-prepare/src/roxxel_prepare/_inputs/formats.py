@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
 from roxxel_format.writing import is_shard_head
+from roxxel_store.files import check_no_pointer
 
 from roxxel_prepare._inputs.input_file import InputError
 
@@ -220,10 +221,9 @@ def _way_out(path: str) -> str:
             "the standard input has no name that says its format; pass --format, one "
             f"of {names}"
         )
-    ending = ending_of(path)
+    ending, found = ending_of(path), _beginning(path)
     if ending in _WAY_OF:
         return "; ".join(_WAY_OF[ending])
-    found = _beginning(path)
     begins = f", and it begins like {found}" if found else ""
     what = f"names that end with {ending} have" if ending else "a name like this has"
     content = _ENDING_OF.get(found, "") if found else ""
@@ -251,7 +251,9 @@ def _beginning(path: str) -> str | None:
     if not Path(path).is_file():
         return None
     with Path(path).open("rb") as file:
-        return _described(file.read(HEAD_BYTES))
+        head = file.read(HEAD_BYTES)
+    check_no_pointer(path, head, InputError)
+    return _described(head)
 
 
 def _described(head: bytes) -> str | None:
@@ -374,6 +376,7 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
     Raises:
         InputError: The bytes are not what the name says.
     """
+    check_no_pointer(path, head, InputError)
     if not FORMATS[name].is_text:
         _check_head(path, name, head, is_given=is_given)
         return name

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import ShardError
 from roxxel_format.writing import is_shard_head
+from roxxel_store.files import check_no_pointer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -151,6 +152,7 @@ def parse_roxxel02(
         ShardError: The file has another format, is damaged, or names no item type.
     """
     size, magic = len(data), data[-8:]
+    check_no_pointer(path, data, ShardError)
     layout = _layout(magic)
     if layout is None and is_shard_head(data[:8]):
         raise ShardError(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from roxxel_store.client import bucket_of
+from roxxel_store.files import POINTER_BYTES, check_no_pointer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
 from roxxel_prepare._inputs.formats import (
@@ -63,10 +64,12 @@ def opened(
             return
         if not is_compressed(path):
             with _plain_file(path, version, ahead_to) as file:
+                _check_no_pointer(path, file)
                 yield file
             return
         compression = compression_of(path)
         with _plain_file(path, version, None) as file:
+            _check_no_pointer(path, file)
             head, rest = with_head(file, HEAD_BYTES)
             check_compression(path, head)
             yield decompressed(path, rest, compression)
@@ -78,6 +81,16 @@ def _plain_file(
     if is_url(path):
         return _opened_object(path, version, ahead_to)
     return Path(path).open("rb", buffering=-1 if ahead_to == 0 else _BUFFER)
+
+
+def _check_no_pointer(path: str, file: BinaryIO) -> None:
+    """Raise InputError for a pointer of Git LFS; `format_of_head` looks at pipes."""
+    # The size of an object is known, so a large one costs no request.
+    if file.seekable() and file.seek(0, os.SEEK_END) <= POINTER_BYTES:
+        file.seek(0)
+        check_no_pointer(path, file.read(), InputError)
+    if file.seekable():
+        file.seek(0)
 
 
 def _standard_input() -> BinaryIO:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
-from roxxel_store.files import matches_in
+from roxxel_store.files import matches_in, open_file
 from roxxel_store.records import parse_object
 
 from roxxel.llama_config import (
@@ -385,6 +386,7 @@ def read_weights(
     shapes = {name: array.shape for name, array in _named_arrays(model)}
     found: dict[str, Any] = {}
     for file in sorted(matches_in(folder, "*.safetensors")):
+        os.close(open_file(file))  # Says what the library does not: Git LFS.
         with safetensors.safe_open(file, framework="numpy") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - the object is no mapping
                 if name in shapes:
