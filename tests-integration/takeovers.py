@@ -64,7 +64,7 @@ class Gate:
 
     def manifest(self) -> dict[str, Any]:
         """Return what the manifest lists; nothing before the first commit."""
-        path, nothing = self.folder / "manifest.json", {"steps": [], "aside": []}
+        path, nothing = self.folder / "manifest.json", {"steps": []}
         if not path.exists():
             return nothing
         return nothing | json.loads(path.read_bytes())["listed"]
@@ -88,7 +88,8 @@ class Gate:
                 there = folder / file
                 assert there.exists(), f"{there.relative_to(self.folder)} is missing"
                 assert there.stat().st_size == size
-        assert manifest["aside"] == [], "a program set steps of another aside"
+        marked = [each["name"] for each in manifest["steps"] if each["is_damaged"]]
+        assert not marked, f"a program took {marked} for damaged"
         newest = max(self.acknowledged, default=0)
         assert newest <= max(self.listed(), default=0), f"step {newest} has disappeared"
 

@@ -34,9 +34,8 @@ from roxxel_ckpt import (
 )
 from roxxel_ckpt._integrity import crc_of, digest_files, sealed
 from roxxel_ckpt.cli import main
-from roxxel_ckpt.contents import Contents
 from roxxel_store.client import Bucket
-from roxxel_store.swap import Writer, read_manifest, writer_of
+from roxxel_store.swap import Writer, writer_of
 
 from .buckets import CREDENTIALS, running_bucket, set_faults, stats
 from .conftest import SEVERAL_PROCESSES, simulated
@@ -678,110 +677,78 @@ def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
     assert Checkpointer(run.url, state()).steps() == [1]
 
 
-def test_steps_of_a_run_that_is_replaced_are_abandoned_whole(run: Run) -> None:
-    with run.checkpointer(1) as saving:
-        save(saving, 1)
-    with run.checkpointer(2) as saving:
-        save(saving, 2)
-    with run.checkpointer(3) as saving:
-        assert saving.restore(1) == 1
-        save(saving, 3)
-        save(saving, 4)
-        assert saving.steps() == [1, 3, 4]
-
-    fresh = state(9)
-    abandoned = Checkpointer(f"{run.url}/abandoned", fresh)
-    assert abandoned.restore() == 2
-    assert equal(fresh, state(2))
-
-
-def test_a_step_set_aside_is_brought_back_by_the_command_that_the_log_names(
-    run: Run, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+def test_a_save_before_newer_steps_is_refused_until_they_are_deleted(
+    run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with run.checkpointer(1, max_to_keep=9) as saving:
-        save(saving, 10, 20)
-    with run.checkpointer(2, max_to_keep=9) as saving:
+    with run.checkpointer(1) as saving:
+        save(saving, 10, 20, 30)
+    with run.checkpointer(2) as saving:
         assert saving.restore(10) == 10
-        save(saving, 15, 20, 30)
-    assert f"roxxel ckpt bring-back {run.url}@STEP" in caplog.text
-
-    assert main(["bring-back", f"{run.url.removesuffix('/checkpoints')}@20"]) == 0
-    assert main(["ls", run.url]) == 0
-    assert main(["show", f"{run.url}@30"]) == 1
-    assert main(["bring-back", f"{run.url}@40"]) == 1
+        for step in (10, 15, 20, 40):
+            with pytest.raises(
+                CheckpointWriteError, match=f"^{run.url}: holds steps 20, 30.*branch"
+            ):
+                saving.save(step, force=True)
+        assert saving.steps() == [10, 20, 30]
+    of_run = run.url.removesuffix("/checkpoints")
+    assert main(["delete", f"{of_run}@30", f"{run.url}@20"]) == 0
+    assert main(["delete", f"{run.url}@30"]) == 1
 
     said = capsys.readouterr()
-    assert f"{run.url}/20" in said.out
-    assert said.out.count("set aside") == 2
-    assert f"{run.url}/abandoned holds step 30" in said.err
-    assert "has no step 40; it holds steps 20, 30" in said.err
-    fresh = state(9)
-    restoring = Checkpointer(run.url, fresh)
-    assert restoring.steps() == [10, 15, 20]
-    assert restoring.restore() == 20
-    assert equal(fresh, state(1))
-    assert Checkpointer(f"{run.url}/abandoned", state(9)).steps() == [20, 30]
-    assert main(["bring-back", f"{run.url}/abandoned@30"]) == 0
-    assert main(["verify", run.url, f"{run.url}/abandoned"]) == 0
-    assert restoring.steps() == [10, 15, 20, 30]
+    assert said.out == f"{run.url}/30: is deleted\n{run.url}/20: is deleted\n"
+    assert "has no step 30; it holds step 10" in said.err
+    assert run.names() == {"10", "manifest.json"}
+    with run.checkpointer(3) as saving:
+        assert saving.restore() == 10
+        save(saving, 15)
+        assert saving.steps() == [10, 15]
 
 
-def test_a_step_is_brought_back_with_the_rows_of_its_run(run: Run) -> None:
-    def rows(text: str) -> Any:
-        name = writer_of(bucket).new_name("files/")
-        bucket.create(name, text.encode())
-        return {"metrics.jsonl": [(name, len(text), 0)]}
-
-    def held() -> str:
-        files = Contents.of(read_manifest(bucket).listed).files
-        return "".join(
-            bucket.read(name).decode() for name, *_ in files["metrics.jsonl"]
-        )
-
-    bucket = Bucket(run.url, 60)
-    with run.checkpointer() as saving:
-        for step, text in ((10, "a"), (20, "ab")):
-            save(saving, step, files=lambda text=text: rows(text))
-        saving.restore(10)
-        save(saving, 15, files=lambda: rows("ac"))
-        ended = rows("acd")  # a run commits its last rows after its last step
-        writer_of(bucket).swap(
-            lambda listed: Contents.of(listed)._replace(files=ended).to_json()
-        )
-
-        assert main(["bring-back", f"{run.url}@20"]) == 0
-        assert held() == "ab"
-        saving.restore(10)
-        save(saving, 11, files=lambda: rows("ae"))
-        assert main(["bring-back", f"{run.url}@15"]) == 0
-    assert held() == "acd"
-
-
-def test_a_running_program_saves_no_more_after_a_step_was_brought_back(
-    run: Run,
-) -> None:
-    with run.checkpointer(1) as saving:
-        save(saving, 10, 20)
-    running = run.checkpointer(2)
-    running.restore(10)
-    save(running, 15)
-    command = [sys.executable, "-m", "roxxel_ckpt.cli", "bring-back", f"{run.url}@20"]
+def test_a_running_program_saves_no_more_after_a_step_was_deleted(run: Run) -> None:
+    running = run.checkpointer(1)
+    save(running, 10, 20)
+    command = [sys.executable, "-m", "roxxel_ckpt.cli", "delete", f"{run.url}@20"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
 
     with pytest.raises(CheckpointWriteError, match="another program"):
-        save(running, 25)
+        save(running, 30)
     fresh = state(9)
-    assert Checkpointer(run.url, fresh).restore() == 20
+    assert Checkpointer(run.url, fresh).restore() == 10
     assert equal(fresh, state(1))
 
 
+def test_a_damaged_newest_step_is_kept_and_the_run_goes_on(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run.checkpointer(1, max_to_keep=2) as saving:
+        save(saving, 10, 20)
+    [damaged] = run.folder.glob("20.*")
+    flip(run.chunk(20))
+    held = sorted(path.name for path in damaged.rglob("*"))
+
+    with run.checkpointer(2, max_to_keep=2) as saving:
+        assert saving.restore() == 10
+        assert equal(saving.model, state(1))
+        save(saving, 15, 20, 25)
+        assert saving.steps() == [20, 25]
+    assert f"step 20 is damaged, so it is now kept as {run.url}/{damaged.name}" in (
+        caplog.text
+    )
+    with run.checkpointer(3) as saving:
+        assert saving.restore() == 25
+        save(saving, 30)
+    assert sorted(path.name for path in damaged.rglob("*")) == held
+    assert main(["verify", run.url]) == 0
+
+
 @pytest.mark.parametrize("arrives", [False, True])
-def test_no_step_is_called_abandoned_before_it_is(
+def test_no_step_is_called_damaged_before_it_is_marked(
     run: Run, caplog: pytest.LogCaptureFixture, *, arrives: bool
 ) -> None:
     with run.checkpointer() as saving:
         save(saving, 10, 20)
-    saving.restore(10)
+    flip(run.chunk(20))
+    assert saving.restore() == 10
     replace = Bucket.replace
 
     def fail(bucket: Bucket, name: str, data: bytes, version: Any) -> Any:
@@ -798,7 +765,7 @@ def test_no_step_is_called_abandoned_before_it_is(
         ):
             saving.wait()
 
-    assert ("step 20 moved to" in caplog.text) == arrives
+    assert ("is now kept as" in caplog.text) == arrives
     assert saving.steps() == ([10, 15] if arrives else [10, 20])
 
 
@@ -829,58 +796,25 @@ def seal(step: Path) -> None:
     commit.write_text(sealed({**body, "digests": [crc_of(files)]}))
 
 
-def test_no_step_is_saved_among_abandoned_steps(run: Run) -> None:
-    with run.checkpointer(1) as saving:
-        save(saving, 10, 20, 30)
-    with run.checkpointer(2) as saving:
-        assert saving.restore(10) == 10
-        save(saving, 11)
-    abandoned = Checkpointer(f"{run.url}/abandoned", state(9))
-    assert abandoned.restore() == 30
-    with pytest.raises(
-        CheckpointWriteError,
-        match=f"^{run.url}/abandoned: holds the steps that a run abandoned, so nothing",
-    ):
-        abandoned.save(31)
-    assert main(["verify", run.url, f"{run.url}/abandoned"]) == 0
-    assert (saving.steps(), abandoned.steps()) == ([10, 11], [20, 30])
-
-
 def test_threads_of_one_program_save_one_after_another(run: Run) -> None:
     large = nnx.Dict(**{f"w{i}": few() for i in range(40)})
     first = Checkpointer(run.url, large, timeout=60)
     second = run.checkpointer(2)
     set_faults(run.port, latency_s=0.1)
+    refused: list[int] = []
+
+    def save_one(saving: Checkpointer, step: int) -> None:
+        try:
+            save(saving, step)
+        except CheckpointWriteError:  # step 3 was first
+            refused.append(step)
+
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(save, (first, second), (2, 3)))
+        list(pool.map(save_one, (first, second), (2, 3)))
     set_faults(run.port)
-    assert first.steps() in ([2, 3], [2])
-    # If step 3 was first, the save of step 2 abandoned it.
-    abandoned = Checkpointer(f"{run.url}/abandoned", state())
-    assert sorted(first.steps() + abandoned.steps()) == [2, 3]
+    assert first.steps() in ([2, 3], [3])
+    assert (first.steps() == [2, 3]) == (refused == [])
     assert main(["verify", run.url]) == 0
-
-
-def test_a_start_that_finds_only_steps_set_aside_says_so(
-    run: Run, tmp_path: Path
-) -> None:
-    on_disk = Checkpointer(tmp_path, state(1))
-    for saving in (on_disk, run.checkpointer(1)):
-        save(saving, 10, 20)
-    (tmp_path / "abandoned").mkdir()
-    for step in ("10", "20"):
-        (tmp_path / step).rename(tmp_path / "abandoned" / step)
-    program = Writer(Bucket(run.url, 60))
-    program.begin()
-    program.swap(lambda listed: {"aside": listed["steps"]})
-
-    for place in (str(tmp_path), run.url):
-        with pytest.raises(
-            CheckpointNotFoundError,
-            match=f"{place}: holds no step, but steps 10, 20 in {place}/abandoned",
-        ):
-            Checkpointer(place, state()).restore()
-        assert Checkpointer(f"{place}/abandoned", state()).restore() == 20
 
 
 def test_steps_without_their_manifest_are_named(run: Run) -> None:
@@ -915,7 +849,7 @@ def test_a_damaged_manifest_is_named(run: Run) -> None:
         {"steps": [{"name": "1.1-1-00112233445566aa"}]},
         {"steps": [{"name": "../1.1-1-00112233445566aa", "files": {}}]},
         {"steps": [{"name": "1./../../x.1-1-00112233445566aa", "files": {}}]},
-        {"aside": [{"name": "one", "files": {}}]},
+        {"steps": [{"name": "one", "files": {}}]},
         {"steps": 3},
         {"files": {"metrics.jsonl": ["files/1-1-00112233445566aa"]}},
     ],
@@ -1194,10 +1128,10 @@ def test_the_rules_of_s3_are_kept(moto: str) -> None:
         assert saving.steps() == [2, 3]
     model.big.set_value(jax.numpy.zeros_like(model.big[...]))
     with Checkpointer(url, model) as restoring:
-        assert restoring.restore(2, strict=True) == 2
+        assert restoring.restore(3, strict=True) == 3
         assert (np.asarray(model.big[...]) == numbers).all()
-        save(restoring, 2, force=True)  # abandons step 3
-        assert restoring.steps() == [2]
+        save(restoring, 3, force=True)
+        assert restoring.steps() == [2, 3]
     assert main(["verify", url]) == 0
 
 

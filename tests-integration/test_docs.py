@@ -230,7 +230,7 @@ def test_reference_is_made_from_the_code() -> None:
     in_python |= {"data_sharding", "logger", "checkpointer"}
     for setting in {each.name for each in fields(TrainConfig)} - in_python:
         assert f"| `{setting}` |" in pages["config"]
-    for command in ("train", "where", "format info", "ckpt bring-back", "prepare plan"):
+    for command in ("train", "where", "format info", "ckpt delete", "prepare plan"):
         assert f"## roxxel {command}\n" in pages["commands"]
     assert "| `--until` `K` | only the steps before step K |" in pages["commands"]
     assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]

@@ -170,7 +170,7 @@ class Load(Job):
             assert same(found[1], tree(2)), found
         assert same(again[1], tree(2)), again
         assert names == self.names()
-        assert not [name for name in names if "abandoned" in name]
+        assert not [name for name in names if "damaged" in name]
 
 
 def texts(first, count):
@@ -366,7 +366,7 @@ class Run(Job):
     def steps(self):
         folder = self.folder / "run" / "checkpoints"
         names = [path.name for path in folder.iterdir()]
-        assert "abandoned" not in names
+        assert not [name for name in names if "damaged" in name]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def calls(self):

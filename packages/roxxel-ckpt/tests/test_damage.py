@@ -90,7 +90,7 @@ def test_after_a_fall_back_the_run_saves_the_damaged_step_again(tmp_path: Path) 
         save_all(saving, 20)
 
         assert saving.restore() == 20
-    assert (tmp_path / "abandoned" / "20").is_dir()
+    assert (tmp_path / "20.damaged").is_dir()
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_two_processes_save_restore_and_fail_together(
     assert "run/3: cannot be used" in errors[0]
     assert "cannot be used" not in errors[1]
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"2", "3", "4", "abandoned"}
+    assert names == {"2", "3", "4", "3.damaged"}
 
     alone = Model(0, on_one_device)
     assert Checkpointer(tmp_path / "run", alone).restore(strict=True) == 4

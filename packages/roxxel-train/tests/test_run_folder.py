@@ -11,7 +11,7 @@ import pytest
 from roxxel_ckpt import Checkpointer
 from roxxel_ckpt.cli import main
 from roxxel_curriculum import Phase
-from roxxel_train import ModelState, Preempted, RunMismatchError, Trainer, data_state
+from roxxel_train import ModelState, RunMismatchError, Trainer, data_state
 
 from .helpers import pair, rows, trainer
 
@@ -114,24 +114,35 @@ def test_folder_that_is_renamed_while_it_trains_stays_one_run(tmp_path: Path) ->
     assert trainer(tmp_path, save_path=new).run().start_step == 10
 
 
-def test_step_that_is_brought_back_has_its_rows(tmp_path: Path) -> None:
+def test_damaged_newest_checkpoint_is_kept_and_the_run_goes_on(tmp_path: Path) -> None:
     options: dict[str, Any] = {"log_every": 1, "max_to_keep": 9}
     trainer(tmp_path, **options).run()
     checkpoints = tmp_path / "run" / "checkpoints"
-    content = (checkpoints / "10" / "checkpoint.json").read_bytes()
     before = rows(tmp_path)
-    (checkpoints / "10" / "checkpoint.json").write_bytes(content[:-9])
+    newest = checkpoints / "10" / "checkpoint.json"
+    newest.write_bytes(newest.read_bytes()[:-9])
 
-    with pytest.raises(Preempted):
-        trainer(tmp_path, eval_fn=stop_soon, eval_every=1, **options).run()
-    aside = checkpoints / "abandoned" / "10"
-    (aside / "checkpoint.json").write_bytes(content)
-    assert main(["bring-back", f"{tmp_path / 'run'}@10"]) == 0
     summary = trainer(tmp_path, **options).run()
 
-    assert summary.start_step == 10
+    assert summary.start_step == 8
     assert rows(tmp_path) == before
-    assert "bring-back" in (tmp_path / "run" / "system.log").read_text()
+    assert {each.name for each in checkpoints.iterdir() if each.is_dir()} == {
+        *("4", "8", "10", "10.damaged")
+    }
+    assert "10.damaged" in (tmp_path / "run" / "system.log").read_text()
+
+
+def test_run_goes_on_from_an_earlier_step_once_the_later_is_deleted(
+    tmp_path: Path,
+) -> None:
+    options: dict[str, Any] = {"log_every": 1, "max_to_keep": 9}
+    trainer(tmp_path, **options).run()
+    before = rows(tmp_path)
+
+    assert main(["delete", f"{tmp_path / 'run'}@10"]) == 0
+
+    assert trainer(tmp_path, **options).run().start_step == 8
+    assert rows(tmp_path) == before
 
 
 def test_record_of_a_later_version_is_refused(begun: Path) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from roxxel_ckpt._place.description import BestRule
+    from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt._restore.compare import RestoreReport
     from roxxel_ckpt._restore.restorer import Candidate
     from roxxel_ckpt.contents import Files
@@ -162,6 +163,8 @@ class Checkpointer:
         self._awaited: Save | None = None  # The last save that `wait` saw complete.
         # The step last saved or restored; None before the first save or restore.
         self._position: int | None = None
+        # The newer steps that the last restore could not use.
+        self._damaged: tuple[Step, ...] = ()
         self._is_lost = False
         self._extra: dict[str, Any] | None = None
         self._report: RestoreReport | None = None
@@ -178,9 +181,11 @@ class Checkpointer:
     ) -> bool:
         """Save the state as a step; return once its arrays may be donated.
 
-        The run continues from the step that was last saved or restored. Checkpoints of
-        newer steps are from a run that this run replaces: `save` moves them to
-        `abandoned/` and logs a warning.
+        The run continues from the step that was last saved or restored, so newer
+        checkpoints would be another history of the run: then nothing is saved. To go
+        back to an earlier step, save into another folder, or delete the newer ones. A
+        newer checkpoint that `restore` skipped because it is damaged is renamed to
+        `<k>.damaged` (in a bucket: marked so), and the run goes on.
 
         Args:
             step: Number of updates done, at least 0; the same on every process. May
@@ -201,8 +206,8 @@ class Checkpointer:
             True if a checkpoint is being written. False if the step exists already.
 
         Raises:
-            CheckpointWriteError: This save cannot begin, or the previous save failed in
-                the background.
+            CheckpointWriteError: There are newer checkpoints, this save cannot begin,
+                or the previous save failed in the background.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
             CheckpointStateLostError: `restore(release=True)` failed to read the state.
@@ -238,6 +243,7 @@ class Checkpointer:
                 _channel,
                 number,
                 base,
+                self._damaged,
                 lambda: self._collect(state, found),
                 held,
                 force=force,
@@ -255,7 +261,7 @@ class Checkpointer:
                 attempt,
                 self._retention,
                 self._timeout_s,
-                base,
+                self._damaged,
                 files,
             )
             self._last.start(arrays, started_at, held.pop_all())
@@ -318,9 +324,8 @@ class Checkpointer:
 
         Raises:
             CheckpointNotFoundError: The requested step does not exist. Or the folder
-                has no steps, but some are set aside in `abandoned`. Or it seems to be a
-                wrong folder: it is a step itself, it is a run whose subfolder
-                `checkpoints` has steps, or its steps have names that are not numbers.
+                holds no step, but is a step itself, or a run whose subfolder
+                `checkpoints` has steps.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointUnreadableError: The newest checkpoint, or the requested one, may
                 be sound but cannot be read here; no older one is used instead.
@@ -566,6 +571,7 @@ class Checkpointer:
         """Continue from a step that was read; return the step."""
         self._report, self._extra = chosen.report, chosen.description.extra
         self._position = chosen.description.step
+        self._damaged = chosen.skipped
         return self._position
 
     def _collect(

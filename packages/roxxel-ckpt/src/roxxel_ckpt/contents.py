@@ -1,13 +1,12 @@
 """What the manifest of a bucket lists: steps, and the files of the run.
 
     {"steps": [{"name": "500.3-1-<token>", "files": {...}}, ...],
-     "aside": [...],
      "files": {"metrics.jsonl": [["files/3-2-<token>", 16777216, 123456789], ...], ...}}
 
 A step is the folder of objects with its name; the objects are those of a step on a
 disk. `files` of a step are the files of its run at the time of the save, as pieces; the
-last `files` are the newest. `aside` are steps that a run replaced when it continued
-from an older step; they keep their files, so a step can be brought back with its rows.
+last `files` are the newest. A step that a restore could not use is marked as damaged:
+it keeps its files, and no reader takes it for a step.
 
 `roxxel_train` uses this module too; user programs need not.
 """
@@ -40,6 +39,7 @@ class Entry(NamedTuple):
 
     name: str
     files: Files
+    is_damaged: bool = False
 
     @property
     def step(self) -> int:
@@ -51,14 +51,13 @@ class Contents(NamedTuple):
     """The steps and files that a manifest lists.
 
     Example:
-        >>> first = Contents().committed("1.1-1-00aa", {}, base=0, drops=())
-        >>> then = first.committed("2.1-2-00bb", {}, base=1, drops={1})
-        >>> [entry.step for entry in then.steps]
-        [2]
+        >>> first = Contents().committed("1.1-1-00aa", {})
+        >>> then = first.committed("2.1-2-00bb", {}, drops={1})
+        >>> then.names()
+        {2: '2.1-2-00bb'}
     """
 
     steps: tuple[Entry, ...] = ()
-    aside: tuple[Entry, ...] = ()
     files: Files = MappingProxyType({})
 
     @classmethod
@@ -69,10 +68,8 @@ class Contents(NamedTuple):
             CheckpointDamagedError: No program of this package made the manifest.
         """
         try:
-            steps, aside = (
-                tuple(map(_entry, listed.get(kind, ()))) for kind in ("steps", "aside")
-            )
-            return cls(steps, aside, _files(listed.get("files", {})))
+            steps = tuple(map(_entry, listed.get("steps", ())))
+            return cls(steps, _files(listed.get("files", {})))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointDamagedError(
                 f"{where}: does not list steps and files as roxxel-ckpt does "
@@ -84,56 +81,48 @@ class Contents(NamedTuple):
         """Return the JSON that `of` reads."""
         return {
             "steps": [entry._asdict() for entry in self.steps],
-            "aside": [entry._asdict() for entry in self.aside],
             "files": dict(self.files),
         }
 
+    def names(self) -> dict[int, str]:
+        """Return the names of the steps by their numbers, oldest first."""
+        return {each.step: each.name for each in self.steps if not each.is_damaged}
+
     def committed(
-        self, name: str, files: Files, *, base: int, drops: Collection[int]
+        self,
+        name: str,
+        files: Files,
+        *,
+        drops: Collection[int] = (),
+        damaged: Collection[str] = (),
     ) -> Contents:
         """Add a step; without `files`, those of the run stay.
 
-        Steps after `base` are from a run that the step's run replaces, so they are set
-        aside. The steps `drops`, and an earlier save of the step, are dropped.
+        The steps `drops`, and an earlier save of the step, are dropped. The steps named
+        in `damaged` are marked.
         """
         new = Entry(name, files)
-        gone = {new.step, *drops}
-        kept = [e for e in self.steps if e.step <= base and e.step not in gone]
+        marked = self._replace(
+            steps=tuple(
+                each._replace(is_damaged=each.is_damaged or each.name in damaged)
+                for each in self.steps
+            )
+        )
+        kept = marked.without({new.step, *drops}).steps
         return Contents(
             tuple(sorted([*kept, new], key=lambda entry: entry.step)),
-            (*self.aside, *(entry for entry in self.steps if entry.step > base)),
             files or self.files,
         )
 
-    def brought_back(self, step: int) -> Contents:
-        """Make a step that was set aside the newest step again.
-
-        Of several such steps, the one that was set aside last is taken. Steps from its
-        number on are set aside in exchange. The step brings its files back, and the
-        newest of the others keeps those of the run.
-
-        Raises:
-            KeyError: No step with this number is set aside.
-        """
-        found = [entry for entry in self.aside if entry.step == step]
-        if not found:
-            raise KeyError(step)
-        back = found[-1]
-        others = list(self.steps)
-        if others:
-            others[-1] = others[-1]._replace(files=self.files)
-        return Contents(
-            (*(entry for entry in others if entry.step < step), back),
-            (
-                *(entry for entry in self.aside if entry is not back),
-                *(entry for entry in others if entry.step >= step),
-            ),
-            back.files or self.files,
-        )
+    def without(self, steps: Collection[int]) -> Contents:
+        """Drop steps, but those that are marked as damaged."""
+        kept = (e for e in self.steps if e.is_damaged or e.step not in steps)
+        return self._replace(steps=tuple(kept))
 
 
 def _entry(found: Mapping[str, Any]) -> Entry:
-    entry = Entry(str(found["name"]), _files(found["files"]))
+    is_damaged = bool(found.get("is_damaged", False))
+    entry = Entry(str(found["name"]), _files(found["files"]), is_damaged)
     if not is_name(entry.name) or "/" in entry.name or entry.step < 0:
         raise ValueError(f"{entry.name!r} is no name of a step")
     return entry

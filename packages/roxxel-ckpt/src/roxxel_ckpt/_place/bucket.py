@@ -21,7 +21,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import re
 import zlib
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -38,25 +37,19 @@ from roxxel_store.swap import (
 )
 
 from roxxel_ckpt._integrity import LocalFiles, find_missing, is_sealed
-from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
+from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing
 from roxxel_ckpt._place.description import delivered
-from roxxel_ckpt._place.folder import (
-    cannot_hold_aside,
-    not_set_aside,
-    only_set_aside,
-)
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
-    CheckpointNotFoundError,
     CheckpointWriteError,
     brief,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -179,51 +172,22 @@ class BucketFolder:
     def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
         self.described: dict[Step, Any] = {}
         self._url, self._timeout_s = url, timeout_s
-        self._is_aside = url.endswith(f"/{ABANDONED}")
-        # The manifest of the folder also lists the steps that are set aside.
-        self._bucket = checkpoint_bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
+        self._bucket = checkpoint_bucket(url, timeout_s)
         self._copies = Copies(local)
         checked_client()
 
     def __str__(self) -> str:
         return self._url
 
-    def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
-
-        If this folder has no steps, they may be set aside. Or the folder may be a run,
-        with the steps in its subfolder `checkpoints`, or may itself be a step.
-
-        Raises:
-            CheckpointDamagedError: There are steps, and no manifest that lists them.
-        """
+    def check_not_lost(self) -> None:
+        """Raise CheckpointDamagedError if there are steps, and no manifest of them."""
         check_not_lost(self._bucket, SWAP_ERRORS)
-        aside = [] if self._is_aside else self._contents().aside
-        if aside:
-            raise only_set_aside(self, sorted({entry.step for entry in aside}))
-        inner = BucketFolder(
-            f"{self._url}/checkpoints", self._copies.local, self._timeout_s
-        )
-        if inner.steps():
-            raise CheckpointNotFoundError(
-                f"{self}: holds no step, but {inner} does; give that folder"
-            )
-        parent, _, name = self._url.rpartition("/")
-        step = re.fullmatch(r"([0-9]+)(\..*)?", name)
-        above = BucketFolder(parent, self._copies.local, self._timeout_s)
-        if step and "/" in parent.partition("://")[2] and int(step[1]) in above.steps():
-            raise CheckpointNotFoundError(
-                f"{self}: is a checkpoint and not a folder of checkpoints; give {above}"
-            )
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return the steps that the manifest lists, oldest first."""
-        contents = self._contents()
-        entries = contents.aside if self._is_aside else contents.steps
-        newest = {entry.step: entry.name for entry in entries}
         return {
-            number: self._step(number, newest[number])
-            for number in sorted(newest)
+            number: self._step(number, name)
+            for number, name in self._contents().names().items()
             if only is None or number in only
         }
 
@@ -238,12 +202,9 @@ class BucketFolder:
         Leftovers are removed after the commit, in the background.
 
         Raises:
-            CheckpointWriteError: A later program has begun, or this is the folder of
-                the steps that are set aside.
+            CheckpointWriteError: A later program has begun.
             CheckpointTimeoutError: The save of another thread did not end in time.
         """
-        if self._is_aside:
-            raise cannot_hold_aside(self)
         with self._writer.alone(self._timeout_s):
             self._writer.ensure_begun()
             yield self._writer.new_name()
@@ -251,27 +212,6 @@ class BucketFolder:
     def sees(self, attempt: str) -> bool:
         """Return whether the manifest is that of the program of `attempt`."""
         return read_manifest(self._bucket, SWAP_ERRORS).made(attempt)
-
-    def bring_back(self, step: int) -> list[int]:
-        """Make a step that was set aside the newest, in one swap; call it in `saving`.
-
-        Raises:
-            CheckpointNotFoundError: No step with this number is set aside.
-            CheckpointWriteError: A later program has begun; nothing was changed.
-            CheckpointBucketError: The request failed; it may still take effect.
-        """
-        newer: list[int] = []
-
-        def exchange(listed: Mapping[str, Any]) -> Mapping[str, Any]:
-            contents = Contents.of(listed, self._bucket.url_of(MANIFEST))
-            held = {entry.step for entry in contents.aside}
-            if step not in held:
-                raise not_set_aside(self, step, sorted(held))
-            newer[:] = (e.step for e in contents.steps if e.step >= step)
-            return contents.brought_back(step).to_json()
-
-        self._writer.swap(exchange)
-        return newer
 
     @contextlib.contextmanager
     def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:
@@ -315,11 +255,11 @@ class BucketFolder:
         text: str,
         *,
         digests: Sequence[int],
-        base: int,
+        damaged: Sequence[Step],
         drops: Collection[int],
         files: Files,
-    ) -> list[int]:
-        """Commit a step, set newer steps aside and drop others, all in one swap.
+    ) -> list[str]:
+        """Commit a step, mark damaged steps and drop others, all in one swap.
 
         Raises:
             CheckpointWriteError: Another program has begun to save here, or an uploaded
@@ -334,20 +274,36 @@ class BucketFolder:
             self._writer.ensure_begun()  # a later program deletes what is not listed
             raise
         self._bucket.create(f"{name}/{COMMIT_FILE}", text.encode())
-        newer: list[int] = []
+        names = [step.name for step in damaged if isinstance(step, BucketStep)]
 
-        def add(listed: Mapping[str, Any]) -> Mapping[str, Any]:
+        def add(contents: Contents) -> Contents:
+            return contents.committed(name, files, drops=drops, damaged=names)
+
+        self._swap(add)
+        return [self._bucket.url_of(name) for name in names]
+
+    def delete(self, step: int) -> None:
+        """Delete a step; call it in `saving`.
+
+        Raises:
+            CheckpointWriteError: A later program has begun; nothing was changed.
+            CheckpointBucketError: The request failed; it may still take effect.
+        """
+        self._swap(lambda contents: contents.without({step}))
+
+    def _swap(self, change: Callable[[Contents], Contents]) -> None:
+        """Replace what the manifest lists, and delete what it lists no more."""
+
+        def changed(listed: Mapping[str, Any]) -> Mapping[str, Any]:
             contents = Contents.of(listed, self._bucket.url_of(MANIFEST))
-            newer[:] = (e.step for e in contents.steps if e.step > base)
-            return contents.committed(name, files, base=base, drops=drops).to_json()
+            return change(contents).to_json()
 
-        self._writer.swap(add)
+        self._writer.swap(changed)
         try:
             self._writer.collect()
         except OSError as error:  # the next save tries again
             what = f"{self}: leftovers of earlier saves"
             _logger.warning("%s: cannot be deleted (%s)", what, brief(error))
-        return newer
 
     def _check_uploaded(self, new: BucketStep, digests: Sequence[int]) -> None:
         """Raise CheckpointWriteError unless all files of all processes are there."""

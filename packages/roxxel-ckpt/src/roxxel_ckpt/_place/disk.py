@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import re
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from roxxel_store.files import (
     matches_in,
     mode_of,
-    names_in,
     read_file,
     sync_file,
     sync_folder,
@@ -36,14 +36,9 @@ from roxxel_store.locks import lock_folder, unlock_folder
 from roxxel_store.records import MAX_BYTES
 
 from roxxel_ckpt._integrity import LocalFiles, identity_of
-from roxxel_ckpt._names import ABANDONED, COMMIT_FILE, STATE
-from roxxel_ckpt._place.description import delivered, finished
-from roxxel_ckpt._place.folder import (
-    cannot_hold_aside,
-    not_set_aside,
-    only_set_aside,
-)
-from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError, brief
+from roxxel_ckpt._names import COMMIT_FILE, STATE
+from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt.errors import CheckpointWriteError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
@@ -54,14 +49,12 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("roxxel_ckpt")
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
+_DAMAGED = ".damaged"
 _STAGED = ".roxxel-staged"
 _SAVING = ".roxxel-saving"
 _LEFTOVER = re.compile(
     r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|saving|deleted)(\.orbax-checkpoint-tmp.*)?"
 )
-# Names that Orbax can give to steps, with a prefix or leading zeros.
-_OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
-_ABANDONED_STEP = re.compile(r"([0-9]+)(?:\.([0-9]+))?")
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
@@ -133,7 +126,6 @@ class LocalFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.described: dict[Step, Any] = {}
         self._given = absolute(Path(path))
-        self._is_aside = self._given.name == ABANDONED
         self._held = HeldFolder(self._given)
 
     @property
@@ -153,41 +145,8 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
-
-        If this folder has no steps, they may be set aside. Or the folder may be a run,
-        with the steps in its subfolder `checkpoints`, or may itself be a step. Or its
-        steps may have names that are not numbers, such as `step_3`.
-        """
-        aside = finished(self._aside())
-        if aside:
-            raise only_set_aside(self, list(aside))
-        inner = LocalFolder(self.path / "checkpoints")
-        if finished(inner):
-            raise CheckpointNotFoundError(
-                f"{self}: holds no step, but {inner} does; give that folder"
-            )
-        if mode_of(self.path / COMMIT_FILE) is not None:
-            raise CheckpointNotFoundError(
-                f"{self}: is a checkpoint and not a folder of checkpoints; "
-                f"{self._remedy_for(self.path)}"
-            )
-        entries = self.path.iterdir() if _is_directory(self.path) else ()
-        for entry in sorted(entries):
-            is_step = _OTHER_NAME.fullmatch(entry.name)
-            if is_step and mode_of(entry / COMMIT_FILE) is not None:
-                raise CheckpointNotFoundError(
-                    f"{entry}: is a checkpoint, but its name is not the number of a "
-                    f"step; {self._remedy_for(entry)}"
-                )
-
-    def _remedy_for(self, directory: Path) -> str:
-        found = _OTHER_NAME.fullmatch(directory.name)
-        remedy = f"give {directory.parent}"
-        if _STEP.fullmatch(directory.name) or not found:
-            return remedy
-        return f"rename it to {int(found[1])} and {remedy}"
+    def check_not_lost(self) -> None:
+        """Do nothing: a step is found by its directory alone."""
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step with a directory, whichever program wrote it, in order."""
@@ -198,23 +157,16 @@ class LocalFolder:
             found = {step: path for step, path in paths.items() if _is_directory(path)}
         return {step: LocalStep.found(step, found[step]) for step in sorted(found)}
 
-    def _directories(self, after: int = -1) -> dict[int, Path]:
-        """Return the directory of every step after `after`, by listing the folder."""
-        path, found = self.path, dict[int, tuple[int, os.DirEntry[str]]]()
+    def _directories(self) -> dict[int, Path]:
+        """Return the directory of every step, by listing the folder."""
+        path, found = self.path, dict[int, os.DirEntry[str]]()
         for entry in _entries_in(path):
-            match = (_ABANDONED_STEP if self._is_aside else _STEP).fullmatch(entry.name)
-            if match is None:
-                continue
-            # The last copy of a step that was set aside; else the directory that was
-            # not renamed.
-            rank = int(match[2] or 0) if self._is_aside else not match[2]
-            step = int(match[1])
-            if step not in found or rank > found[step][0]:
-                found[step] = rank, entry
+            match = _STEP.fullmatch(entry.name)
+            # The directory that was not renamed comes first.
+            if match and not (match[2] and int(match[1]) in found):
+                found[int(match[1])] = entry
         return {
-            step: path / entry.name
-            for step, (_, entry) in found.items()
-            if step > after and entry.is_dir()
+            step: path / entry.name for step, entry in found.items() if entry.is_dir()
         }
 
     def _directory(self, step: int) -> Path:
@@ -224,16 +176,9 @@ class LocalFolder:
         in place. If the process is killed in between, this method returns the renamed
         directory, until the next save renames it back.
         """
-        if self._is_aside:
-            return max(self._copies(step), default=(0, self._numbered_path(step)))[1]
         numbered, replaced = self._numbered_path(step), self._replaced(step)
         is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
         return replaced if is_replaced else numbered
-
-    def _ours(self, after: int = -1) -> list[int]:
-        """Return the steps after `after` that this package wrote, oldest first."""
-        later = self.steps(self._directories(after))
-        return [number for number in sorted(later) if later[number].state != "foreign"]
 
     def sees(self, attempt: str) -> bool:
         """Return whether this process sees the file of `saving`, after a short wait."""
@@ -275,15 +220,15 @@ class LocalFolder:
         text: str,
         *,
         digests: Sequence[int],
-        base: int,
+        damaged: Sequence[Step],
         drops: Collection[int],
         files: Files,
-    ) -> list[int]:
+    ) -> list[str]:
         """Rename the complete, staged directory to the number of its step.
 
-        Steps after `base` move to `abandoned/` right before, and back if the commit
-        fails. An older directory of the step is renamed first and removed last, so a
-        complete directory of the step exists at any time, even after a kill.
+        Damaged steps are renamed right before, and back if the commit fails. An older
+        directory of the step is renamed first and removed last, so a complete directory
+        of the step exists at any time, even after a kill.
 
         Raises:
             CheckpointWriteError: The files of a process are missing.
@@ -300,10 +245,11 @@ class LocalFolder:
             file.flush()
             sync_file(file.fileno())
         sync_folder(staged)
-        newer = self._ours(after=base)
+        kept = [self._damaged_path(each.number) for each in damaged]
         numbered, replaced = self._numbered_path(step), self._replaced(step)
         with contextlib.ExitStack() as moves:
-            self._set_aside(newer, moves)
+            for each, path in zip(damaged, kept, strict=True):
+                _move(self._directory(each.number), path, moves)
             if mode_of(numbered) is not None:
                 _move(numbered, replaced, moves)
             _move(staged, numbered, moves)
@@ -312,70 +258,22 @@ class LocalFolder:
         if mode_of(replaced) is not None:
             self._remove(replaced, step)
         for old in sorted(drops):
-            directory = self._numbered_path(old)
             try:
-                self._remove(directory, old)
+                self.delete(old)
             except OSError as error:  # the next save tries again
+                directory = self._numbered_path(old)
                 _logger.warning("%s: cannot be deleted (%s)", directory, brief(error))
-        return newer
+        return [str(path) for path in kept]
 
-    def _aside(self) -> LocalFolder:
-        """Return the folder of the steps that were set aside."""
-        return LocalFolder(self.path / ABANDONED)
+    def delete(self, step: int) -> None:
+        """Delete a step; call it in `saving`."""
+        self._remove(self._numbered_path(step), step)
 
-    def bring_back(self, step: int) -> list[int]:
-        """Move a step out of `abandoned/` and make it the newest; call it in `saving`.
-
-        Raises:
-            CheckpointNotFoundError: No step with this number is set aside.
-        """
-        aside, target = self._aside(), self._numbered_path(step)
-        if step not in aside.steps():
-            raise not_set_aside(self, step, list(finished(aside)))
-        ours = self._ours(after=step - 1)
-        if mode_of(target) is not None and step not in ours:
-            raise CheckpointWriteError(
-                f"{target}: exists and is not a checkpoint of roxxel-ckpt; move it away"
-            )
-        last, wanted = max(aside._copies(step))  # noqa: SLF001 - a folder of this class
-        newer = [number for number in ours if number > step]
-        with contextlib.ExitStack() as moves:
-            # After a kill midway, the next call takes the same copy again.
-            back = aside.path / f"{step}.{last + 2}"
-            _move(wanted, back, moves)
-            self._set_aside(newer, moves)
-            if step in ours:
-                old = aside.path / f"{step}.{last + 1}"
-                _move(self._directory(step), old, moves)
-                newer = [step, *newer]
-            _move(back, target, moves)
-            sync_folder(aside.path)
-            sync_folder(self.path)
-            moves.pop_all()
-        return newer
-
-    def _set_aside(self, steps: list[int], moves: contextlib.ExitStack) -> None:
-        """Move steps into `abandoned/`, where this package deletes nothing.
-
-        Closing `moves` moves them back.
-        """
-        aside = self._aside()
-        if steps:
-            aside.path.mkdir(exist_ok=True)
-        for step in steps:
-            copies = aside._copies(step)  # noqa: SLF001 - a folder of this class
-            name = f"{step}.{max(copies)[0] + 1}" if copies else str(step)
-            _move(self._directory(step), aside.path / name, moves)
-        if steps:
-            sync_folder(aside.path)
-
-    def _copies(self, step: int) -> list[tuple[int, Path]]:
-        """Return every copy of a step in `abandoned/`, with its number."""
-        found = (
-            (_ABANDONED_STEP.fullmatch(name), self.path / name)
-            for name in names_in(self.path)
-        )
-        return [(int(m[2] or 0), e) for m, e in found if m and int(m[1]) == step]
+    def _damaged_path(self, step: int) -> Path:
+        """Return where to keep a damaged step, of which there may be several."""
+        endings = itertools.chain([""], (f".{n}" for n in itertools.count(2)))
+        paths = (self.path / f"{step}{_DAMAGED}{ending}" for ending in endings)
+        return next(path for path in paths if mode_of(path) is None)
 
     def _clean(self) -> None:
         """Remove directories that killed processes left half-written or half-removed.
@@ -400,8 +298,6 @@ class LocalFolder:
         An empty file has the name meanwhile. The name is new, because a network file
         system may still report that a known name does not exist.
         """
-        if self._is_aside:
-            raise cannot_hold_aside(self)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

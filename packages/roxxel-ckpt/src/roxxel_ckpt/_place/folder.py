@@ -8,11 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from roxxel_store import roxxel_command
-
-from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from contextlib import AbstractContextManager
@@ -64,7 +59,7 @@ class Folder(Protocol):
     """The checkpoints of one run: which steps there are, and how one is saved.
 
     Process 0 decides which steps exist: only process 0 calls `saving`, `commit` and
-    `bring_back`. For a save, it calls `saving`; then every process fills the directory
+    `delete`. For a save, it calls `saving`; then every process fills the directory
     that `staged` yields and calls `deliver`; and process 0 commits.
     """
 
@@ -80,12 +75,8 @@ class Folder(Protocol):
         """Return the path or URL of the folder."""
         ...
 
-    def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
-
-        If this folder has no steps, they may be set aside. Or the folder may be a run,
-        with the steps in its subfolder `checkpoints`, or may itself be a step.
-        """
+    def check_not_lost(self) -> None:
+        """Raise CheckpointDamagedError if there are steps that no reader can find."""
         ...
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
@@ -114,18 +105,8 @@ class Folder(Protocol):
         """
         ...
 
-    def bring_back(self, step: int) -> list[int]:
-        """Make a step that was set aside the newest; call it in `saving`.
-
-        Of several such steps, the one that was set aside last is taken. This step and
-        newer ones are set aside in exchange, so a restore uses the step that is back.
-
-        Returns:
-            The steps that were set aside.
-
-        Raises:
-            CheckpointNotFoundError: No step with this number is set aside.
-        """
+    def delete(self, step: int) -> None:
+        """Delete a step of this package; call it in `saving`."""
         ...
 
     def staged(
@@ -149,58 +130,26 @@ class Folder(Protocol):
         text: str,
         *,
         digests: Sequence[int],
-        base: int,
+        damaged: Sequence[Step],
         drops: Collection[int],
         files: Files,
-    ) -> list[int]:
+    ) -> list[str]:
         """Commit the files of all processes as a step; replace an existing step.
 
-        Steps after `base` are from a run that this run replaces, so they are set aside.
-        Afterwards, the steps `drops` and leftovers are deleted. What cannot be deleted
-        is logged, and the next save tries again.
+        Damaged steps are kept under names that no reader takes for a step. Afterwards,
+        the steps `drops` and leftovers are deleted. What cannot be deleted is logged,
+        and the next save tries again.
 
         Args:
             staging: What `staged` yielded.
             step: The step.
             text: The description of the step.
             digests: CRC-32 of the file of digests that each process delivered.
-            base: The step from which the run continues.
+            damaged: Steps that a restore could not use.
             drops: Steps that retention drops.
             files: The pieces of the run's files that go with the step; none on a disk.
 
         Returns:
-            The steps that were set aside.
+            Where the damaged steps are now.
         """
         ...
-
-
-def only_set_aside(folder: Folder, steps: list[int]) -> CheckpointNotFoundError:
-    """Return the error for a folder without steps whose steps are all set aside."""
-    return CheckpointNotFoundError(
-        f"{folder}: holds no step, but {listed(steps)} in {folder}/{ABANDONED}, so a "
-        f"run would begin anew without a word; {how_to_bring_back(folder)}, or give "
-        "another folder to begin anew"
-    )
-
-
-def not_set_aside(
-    folder: Folder, step: int, held: list[int]
-) -> CheckpointNotFoundError:
-    """Return the error for a step that cannot be brought back; `held` are others."""
-    return CheckpointNotFoundError(
-        f"{folder}/{ABANDONED}: has no step {step}; it holds {listed(held)}"
-    )
-
-
-def cannot_hold_aside(folder: Folder) -> CheckpointWriteError:
-    """Return the error for a save into a folder of steps that were set aside."""
-    return CheckpointWriteError(
-        f"{folder}: holds the steps that a run abandoned, so nothing is saved here; "
-        "restore a step from here, and give checkpoint_path another folder to save"
-    )
-
-
-def how_to_bring_back(folder: Folder) -> str:
-    """Return the command that brings back a step of this folder."""
-    command = roxxel_command(f"ckpt bring-back {folder}@STEP")
-    return f"`{command}` brings one of them back"

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.urls import expanded
 
-from roxxel_ckpt._names import ABANDONED
 from roxxel_ckpt._place.bucket import BucketFolder
+from roxxel_ckpt._place.description import finished
 from roxxel_ckpt._place.disk import LocalFolder, absolute
+from roxxel_ckpt.errors import CheckpointNotFoundError
 from roxxel_ckpt.locations import folder_url
 
 if TYPE_CHECKING:
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
 
 _READ_TIMEOUT_S = 60.0
 NAME_A_FOLDER = "name a folder of checkpoints or of a run"
@@ -50,6 +51,30 @@ def open_folder(
     return folder
 
 
-def aside_of(folder: Folder) -> Folder:
-    """Return the folder of the steps that were set aside."""
-    return open_folder(f"{folder}/{ABANDONED}")
+def step_at(folder: Folder) -> Step | None:
+    """Return the step that a folder is, and not a folder of steps."""
+    parent, _, name = str(folder).rpartition("/")
+    if not (name.isascii() and name.isdecimal()):
+        return None
+    return open_folder(parent).steps([int(name)]).get(int(name))
+
+
+def check_is_the_folder(folder: Folder) -> None:
+    """Raise CheckpointNotFoundError if a folder without steps is a run, or a step.
+
+    A program that meant its steps would begin anew without a word.
+
+    Raises:
+        CheckpointDamagedError: There are steps that no reader can find.
+    """
+    folder.check_not_lost()
+    inner, step = open_folder(f"{folder}/checkpoints"), step_at(folder)
+    if finished(inner):
+        raise CheckpointNotFoundError(
+            f"{folder}: holds no step, but {inner} does; give that folder"
+        )
+    if step is not None and step.state == "finished":
+        raise CheckpointNotFoundError(
+            f"{folder}: is a checkpoint and not a folder of checkpoints; give "
+            f"{str(folder).rpartition('/')[0]}"
+        )

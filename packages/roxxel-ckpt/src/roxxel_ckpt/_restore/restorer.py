@@ -11,7 +11,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import jax
-from roxxel_store import roxxel_command
 
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
@@ -24,6 +23,7 @@ from roxxel_ckpt._place.description import (
     digests_of,
     not_found,
 )
+from roxxel_ckpt._place.opening import check_is_the_folder
 from roxxel_ckpt._restore.compare import (
     Options,
     check_form,
@@ -67,6 +67,7 @@ class Candidate:
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy. `saved`
     has the leaves of the checkpoint.
+    `skipped` has newer steps that are damaged.
     `live` is the tree to read into. Without `targets`, all files are verified and no
     leaf is read.
     """
@@ -79,6 +80,7 @@ class Candidate:
     source: Mapping[str, str]
     targets: _Targets | None
     saved: Mapping[str, LeafSpec]
+    skipped: tuple[Step, ...] = ()
 
     def check_fits(self, options: Options) -> None:
         """Raise a CheckpointMismatchError if the options forbid to restore it."""
@@ -136,7 +138,7 @@ class Restorer:
                 raise
             chosen = self._choose_from(now, live, wanted, options)
         if chosen is None:
-            self._folder.check_has_no_misplaced_step()
+            check_is_the_folder(self._folder)
         return chosen
 
     def read(self, candidate: Candidate, *, release: bool = False) -> dict[str, Any]:
@@ -202,10 +204,13 @@ class Restorer:
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
         skipped: list[tuple[str, str]] = []
+        damaged: list[Step] = []
         for number in [step] if step is not None else reversed(steps):
-            candidate, location, problem = self._verified(live, number, options)
-            if problem is None:
-                return candidate
+            candidate, found, problem = self._verified(live, number, options)
+            if candidate is not None:
+                return dataclasses.replace(candidate, skipped=tuple(damaged))
+            location = found[0].location if found else f"{self._folder}/{number}"
+            damaged += found
             if step is not None:
                 raise CheckpointDamagedError(
                     f"{location}: cannot be used because {problem}; restore() without "
@@ -228,14 +233,13 @@ class Restorer:
 
     def _verified(
         self, live: StateTree | None, number: int, options: Options | None
-    ) -> tuple[Candidate | None, str, str | None]:
-        """Plan and verify a step; return candidate, location and what is damaged."""
+    ) -> tuple[Candidate | None, list[Step], str]:
+        """Plan and verify a step; return candidate, the step and what is damaged."""
         found: list[Candidate] = []
         steps: list[Step] = []
-        place = f"{self._folder}/{number}"
 
         def verify() -> str | None:
-            nonlocal place
+            place = f"{self._folder}/{number}"
             files = None
             try:
                 steps.extend(self._folder.steps([number]).values())
@@ -263,10 +267,10 @@ class Restorer:
             self._timeout_s,
         )
         if problem is None:
-            return found[0], place, None
+            return found[0], steps, ""
         for step in steps:
             self._close(step, keep=False)
-        return None, place, problem
+        return None, steps, problem
 
     def _files_of(self, step: Step) -> LocalFiles:
         if step not in self._opened:
@@ -288,9 +292,8 @@ class Restorer:
         location = step.location
         if step.state == "foreign":
             raise CheckpointDamagedError(
-                f"{location}: it is not a checkpoint of roxxel-ckpt "
-                f"(`{roxxel_command('ckpt import')}` reads those of an Orbax "
-                "CheckpointManager)"
+                f"{location}: it is not a checkpoint of roxxel-ckpt; read one of "
+                "another program as that program does, and save it here"
             )
         description, saved = described_whole(step)
         specs = {} if live is None else live.specs

@@ -19,6 +19,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store import roxxel_command
+
 from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
     crc_of,
@@ -26,10 +28,8 @@ from roxxel_ckpt._integrity import (
     digests_file,
     sealed,
 )
-from roxxel_ckpt._names import ABANDONED, STATE, listed
+from roxxel_ckpt._names import STATE, listed
 from roxxel_ckpt._place.description import descriptions
-from roxxel_ckpt._place.folder import how_to_bring_back
-from roxxel_ckpt._place.opening import aside_of
 from roxxel_ckpt.coordination import (
     Channel,
     at_exit,
@@ -45,10 +45,10 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from roxxel_ckpt._place.description import Description, LeafSpec, Retention
-    from roxxel_ckpt._place.folder import Folder
+    from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -79,6 +79,7 @@ def begin_save(
     channel: Channel,
     step: int,
     base: int,
+    damaged: Collection[Step],
     prepare: Callable[[], None],
     held: contextlib.ExitStack,
     *,
@@ -88,13 +89,14 @@ def begin_save(
     """Return the name of this attempt to save a step; None if the step exists.
 
     Every process makes this call, and calls `prepare`. `base` is the step that the run
-    continues from. On process 0, closing `held` lets others save.
+    continues from, and `damaged` are newer steps that it could not restore. On process
+    0, closing `held` lets others save.
     """
 
     def admit(_: list[None]) -> str | None:
         try:
             attempt = _only_writer(folder, held)
-            is_new = _is_new(folder, step, base, force=force)
+            is_new = _is_new(folder, step, base, damaged, force=force)
         except OSError as error:
             if isinstance(error, CheckpointError):
                 raise
@@ -132,24 +134,26 @@ def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
         )
 
 
-def _is_new(folder: Folder, step: int, base: int, *, force: bool) -> bool:
+def _is_new(
+    folder: Folder, step: int, base: int, damaged: Collection[Step], *, force: bool
+) -> bool:
     """Return whether a step may be saved; False if it exists."""
-    steps = folder.steps({step, base})
+    steps = folder.steps()
     ours = [number for number, each in steps.items() if each.state != "foreign"]
+    newer = [n for n in ours if n > base and steps[n] not in damaged]
     if step in steps and step not in ours:
         raise CheckpointWriteError(
             f"{steps[step].location}: exists and is not a checkpoint of "
             "roxxel-ckpt; give checkpoint_path a folder of its own"
         )
-    if step in ours and step <= base and not force:
-        return False
-    if base < step and base not in ours and base in aside_of(folder).steps():
+    if newer:
+        command = roxxel_command("ckpt delete")
         raise CheckpointWriteError(
-            f"{folder}: step {base}, from which this run continues, was set aside "
-            "by another program, so this one can no longer save; start it again "
-            "to continue from the newest step"
+            f"{folder}: holds {listed(newer)}, and step {step} would be saved after "
+            f"step {base}, so the folder would hold two histories; branch from step "
+            f"{base} into another folder, or delete {listed(newer)} with `{command}`"
         )
-    return True
+    return force or step not in ours or steps[step] in damaged
 
 
 def _only_writer(folder: Folder, held: contextlib.ExitStack) -> str:
@@ -164,9 +168,9 @@ class Save:
     """A save of one step, on its own thread.
 
     `attempt` is a name that only this save has, so that a late process does not write
-    into the next save. No other save uses `channel`. Steps after `base` are set aside.
-    If `files` raises an error on process 0, the save fails. `was_raised` is True once
-    the error of this save was raised.
+    into the next save. No other save uses `channel`. The damaged steps are kept under
+    other names. If `files` raises an error on process 0, the save fails. `was_raised`
+    is True once the error of this save was raised.
     """
 
     def __init__(
@@ -177,7 +181,7 @@ class Save:
         attempt: str,
         retention: Retention,
         timeout_s: float,
-        base: int,
+        damaged: Collection[Step],
         files: Callable[[], Files],
     ) -> None:
         self.folder, self.step = folder, description.step
@@ -188,7 +192,7 @@ class Save:
         self._staged = contextlib.ExitStack()
         self._retention, self._timeout_s = retention, timeout_s
         self._held = contextlib.ExitStack()
-        self._base, self._files = base, files
+        self._damaged, self._files = damaged, files
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
         self._copied: Future[None] = Future()
@@ -313,9 +317,10 @@ class Save:
         `digests` has the CRC-32 of each process's file of digests.
         """
         unreadable: list[CheckpointUnreadableError] = []
-        # The commit sets the later steps aside.
-        described = descriptions(self.folder, unreadable).items()
-        found = {step: each for step, each in described if step <= self._base}
+        damaged = self._still_damaged()
+        found = descriptions(self.folder, unreadable)
+        for each in damaged:
+            found.pop(each.number, None)
         now = time.time()
         found[self.step] = description = dataclasses.replace(
             self._description,
@@ -325,27 +330,35 @@ class Save:
             is_permanent=self._retention.makes_permanent(found, self.step, now),
         )
         kept = found.keys() if unreadable else self._retention.kept(found)
-        replaced = self.folder.commit(
+        places = self.folder.commit(
             self._staging,
             self.step,
             description.to_json(self._specs),
             digests=digests,
-            base=self._base,
+            damaged=damaged,
             drops=found.keys() - kept,
             files=self._files(),
         )
-        if replaced:
+        for each, place in zip(damaged, places, strict=True):
             _logger.warning(
-                "%s: the run continues from step %d, so %s moved to %s; %s",
+                "%s: step %d is damaged, so it is now kept as %s, where no restore "
+                "uses it; delete it if you do not need it",
                 self.folder,
-                self._base,
-                listed(replaced),
-                f"{self.folder}/{ABANDONED}",
-                how_to_bring_back(self.folder),
+                each.number,
+                place,
             )
         for problem in unreadable:
             # Without its description, an old step may be the best or permanent.
             _logger.warning("%s; no old checkpoint was deleted", problem)
+
+    def _still_damaged(self) -> list[Step]:
+        """Return the damaged steps that an earlier save has not renamed."""
+        steps = self.folder.steps()
+        return [
+            each
+            for each in sorted(self._damaged, key=lambda step: step.number)
+            if steps.get(each.number) == each and each.state != "foreign"
+        ]
 
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(

@@ -31,7 +31,7 @@ from roxxel_ckpt._integrity import (
     find_undigested,
     problem_of,
 )
-from roxxel_ckpt._names import ABANDONED, STATE_ROOT, listed
+from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
     LeafSpec,
@@ -41,13 +41,11 @@ from roxxel_ckpt._place.description import (
     descriptions,
     digests_of,
 )
-from roxxel_ckpt._place.folder import how_to_bring_back
-from roxxel_ckpt._place.opening import aside_of
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.cli._named_steps import (
     holds_none,
-    named_aside,
     named_folder,
+    named_for_deletion,
     named_step,
     named_steps,
 )
@@ -105,31 +103,22 @@ def _on_cpu(act: Callable[[argparse.Namespace], int], options: Any) -> int:
 
 def _ls(options: argparse.Namespace) -> int:
     folder = named_folder(options.folder)
-    aside = aside_of(folder)
-    found, replaced = descriptions(folder, []), descriptions(aside, [])
-    if not found and not replaced:
+    found = descriptions(folder, [])
+    if not found:
         raise holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
     best = retention.ranked(found)[:1]
-    rows = [
-        *_rows(aside, replaced, {step: ["set aside"] for step in replaced}),
-        *_rows(
-            folder,
-            found,
-            {
-                step: ["newest"] * (step == max(found)) + ["best"] * (step in best)
-                for step in found
-            },
-        ),
-    ]
+    marks = {
+        step: ["newest"] * (step == max(found)) + ["best"] * (step in best)
+        for step in found
+    }
+    rows = list(_rows(folder, found, marks))
     if options.json:
         for row in rows:
             print(json.dumps(row))
         return 0
     ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
     _print_steps(rows, ranking)
-    if replaced:
-        print(f"\n{how_to_bring_back(folder)}")
     return 0
 
 
@@ -453,31 +442,12 @@ def _exported_names(
     return names
 
 
-def _bring_back(options: argparse.Namespace) -> int:
-    folder, step = named_aside(options.step)
-    wanted = aside_of(folder).steps().get(step)
-    damage = None if wanted is None else _damage(wanted)
-    if wanted is not None and damage is not None:
-        raise CheckpointDamagedError(
-            f"{wanted.location}: is damaged, {damage}, so it stays there; repair "
-            "it, from a copy for example, or bring back another step"
-        )
-    with folder.saving():
-        newer = folder.bring_back(step)
-    print(f"{folder}/{step}: is back, and a run continues from it")
-    if newer:
-        print(f"{folder}/{ABANDONED}: holds {listed(newer)} instead")
+def _delete(options: argparse.Namespace) -> int:
+    for folder, step in map(named_for_deletion, options.steps):
+        with folder.saving():
+            folder.delete(step)
+        print(f"{folder}/{step}: is deleted")
     return 0
-
-
-def _import(options: argparse.Namespace) -> int:
-    from roxxel_ckpt.cli._orbax_manager import import_steps
-
-    is_whole = True
-    for directory, problem in import_steps(Path(options.orbax), options.folder):
-        print(f"{directory}: {'imported' if problem is None else f'NOT, {problem}'}")
-        is_whole &= problem is None
-    return 0 if is_whole else FOUND
 
 
 def _known(spec: LeafSpec) -> int:
@@ -499,7 +469,6 @@ _COMMANDS = {
     "show": _show,
     "diff": _diff,
     "verify": _verify,
-    "bring-back": _bring_back,
     "export": _export,
-    "import": _import,
+    "delete": _delete,
 }

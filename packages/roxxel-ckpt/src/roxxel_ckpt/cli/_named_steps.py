@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt._names import ABANDONED, listed
-from roxxel_ckpt._place.description import finished
+from roxxel_ckpt._place.description import not_found
 from roxxel_ckpt._place.disk import LocalFolder
-from roxxel_ckpt._place.opening import NAME_A_FOLDER, aside_of, open_folder
+from roxxel_ckpt._place.opening import NAME_A_FOLDER, open_folder, step_at
 from roxxel_ckpt.errors import CheckpointNotFoundError
 from roxxel_ckpt.locations import split_step
 
@@ -24,21 +23,23 @@ def named_folder(text: str) -> Folder:
     folder = open_folder(text)
     if not isinstance(folder, LocalFolder):
         inner = open_folder(f"{folder}/checkpoints")
-        is_run = not folder.steps() and (inner.steps() or aside_of(inner).steps())
-        return inner if is_run else folder
+        return inner if not folder.steps() and inner.steps() else folder
     if not folder.path.is_dir():
         raise CheckpointNotFoundError(f"{text}: does not exist; {NAME_A_FOLDER}")
     inner = LocalFolder(folder.path / "checkpoints")
     return inner if inner.path.is_dir() and not folder.steps() else folder
 
 
-def named_aside(text: str) -> tuple[Folder, int]:
-    """Return the folder and the number of a step that was set aside, `FOLDER@STEP`."""
-    head, step = split_step(text)
-    if step is None:
+def named_for_deletion(text: str) -> tuple[Folder, int]:
+    """Return the folder and the number of a step of this package, `FOLDER@STEP`."""
+    head, number = split_step(text)
+    if number is None:
         raise ValueError(f"{text}: names no step; write FOLDER@STEP")
-    folder = named_folder(head.rstrip("/").removesuffix(f"/{ABANDONED}"))
-    return folder, step
+    folder = named_folder(head)
+    step = folder.steps([number]).get(number)
+    if step is None or step.state == "foreign":
+        raise not_found(folder, number)
+    return folder, number
 
 
 def holds_none(folder: Folder) -> CheckpointNotFoundError:
@@ -55,22 +56,15 @@ def named_steps(text: str) -> list[Step]:
         folder = named_folder(head)
         steps = folder.steps([number])
         if not steps:
-            is_aside = number in aside_of(folder).steps()
-            there = listed(list(finished(folder)))
-            raise CheckpointNotFoundError(
-                f"{folder}: has no step {number}; it holds {there}"
-                + (f", and {folder}/{ABANDONED} holds step {number}" * is_aside)
-            )
+            raise not_found(folder, number)
         return list(steps.values())
     folder = named_folder(text)
     own = [step for step in folder.steps().values() if step.state != "foreign"]
     if own:
         return own
-    parent, _, name = str(folder).rpartition("/")
-    if name.isdigit():
-        step = open_folder(parent).steps([int(name)]).get(int(name))
-        if step is not None and step.state != "foreign":
-            return [step]
+    step = step_at(folder)
+    if step is not None and step.state != "foreign":
+        return [step]
     raise holds_none(folder)
 
 

@@ -33,8 +33,7 @@ def parser(prog: str) -> CommandParser:
         "ls",
         help="list the steps of a folder",
         description="List the steps of a folder: the metric that ranks them, which is "
-        "the newest and which the best, size, time, and further metrics. Steps that "
-        "were set aside come first.",
+        "the newest and which the best, size, time, and further metrics.",
     )
     ls.add_argument(
         "folder",
@@ -109,17 +108,6 @@ def parser(prog: str) -> CommandParser:
         "(default: this folder)",
     )
 
-    back = commands.add_parser(
-        "bring-back",
-        help="bring back a step that was set aside",
-        description="Verify a step that was set aside, and move it out of the folder's "
-        "`abandoned/`, so that a run continues from it. Newer steps, and another step "
-        "of this number, move to `abandoned/` in exchange. A trainer that continues "
-        "from the step also brings back its rows of metrics. Stop the run first: a run "
-        "whose own step moves saves no more.",
-    )
-    back.add_argument("step", metavar="FOLDER@STEP", help="the step to bring back")
-
     export = commands.add_parser(
         "export",
         help="write a step's model to one file",
@@ -140,14 +128,13 @@ def parser(prog: str) -> CommandParser:
         "--all", action="store_true", help="write every part, with full leaf names"
     )
 
-    orbax = commands.add_parser(
-        "import",
-        help="copy the steps of an Orbax CheckpointManager",
-        description="Copy every step of an Orbax CheckpointManager into a folder of "
-        "checkpoints, from which `restore` reads them. A step has the items `default`, "
-        "the NNX state of (model, optimizer), and `metrics`. Exit code 3 means that a "
-        "step is damaged and was not copied.",
+    delete = commands.add_parser(
+        "delete",
+        help="delete steps",
+        description="Delete steps, so that a run goes on from the newest that is left. "
+        "Stop the run first: a run that has begun before saves no more.",
     )
-    orbax.add_argument("orbax", metavar="ORBAX", help="the manager's folder")
-    orbax.add_argument("folder", metavar="FOLDER", help="the new folder of checkpoints")
+    delete.add_argument(
+        "steps", metavar="FOLDER@STEP", nargs="+", help="the steps to delete"
+    )
     return found

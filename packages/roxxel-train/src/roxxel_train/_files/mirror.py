@@ -91,7 +91,7 @@ class Mirror:
         def read(contents: Contents) -> bytes | None:
             if RECORD in contents.files:
                 return b"".join(self._read(contents.files, RECORD))
-            if contents.steps or contents.aside:
+            if contents.steps:
                 raise RunMismatchError(
                     f"{self.url}: holds {CHECKPOINTS} but no {RECORD}, so it is not a "
                     "run of this trainer; give another save_path, and "

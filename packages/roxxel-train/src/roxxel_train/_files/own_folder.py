@@ -136,15 +136,14 @@ class OwnFolder:
     def last_rows_after(self, step: int) -> set[int] | None:
         """Return the CRC-32 of the last metrics row of every newer checkpoint.
 
-        They include the checkpoints that were set aside. The result is None if one of
-        them does not say its last row. In a bucket the files of every checkpoint are
-        kept beside it, so the result is empty.
+        They include damaged ones. The result is None if one of them does not say its
+        last row. In a bucket the files of every checkpoint are kept beside it, so the
+        result is empty.
         """
         found: set[int] = set()
         if not isinstance(self.checkpoints, Path):
             return found
-        folders = (self.checkpoints, self.checkpoints / "abandoned")
-        for each in (each for one in folders if one.is_dir() for each in one.iterdir()):
+        for each in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
             number = each.name.partition(".")[0]
             if not number.isdecimal() or int(number) <= step:
                 continue

@@ -17,7 +17,6 @@ from math import isclose
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store import roxxel_command
 from roxxel_store.amounts import counted
 
 from roxxel_train import starts
@@ -246,14 +245,11 @@ def kept_rows(number: int, step: int, newest: str | None) -> str:
 
     `newest` is the time of the newest row.
     """
-    command = roxxel_command("ckpt bring-back")
     return starts.drops(
         number,
         step,
         newest,
-        "moved to metrics.aside.jsonl, because the run does not use a newer "
-        f"checkpoint; if `{command}` brings that one back, the next start brings back "
-        "its rows",
+        "moved to metrics.aside.jsonl, because the run does not use a newer checkpoint",
     )
 
 
@@ -275,8 +271,7 @@ def replaced_rows(number: int, step: int) -> str:
     """Return the line about rows of a branch that the checkpoint of `step` replaces."""
     return (
         f"{counted(number, 'row')} of metrics not from the branch of step {step} moved "
-        "to metrics.aside.jsonl; bring back a checkpoint of that branch to see them "
-        "again"
+        "to metrics.aside.jsonl"
     )
 
 
