@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import importlib
-import json
 import os
 import re
 import socket
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel import Roxxel
-from roxxel_train import TIMING_FIELDS
+from roxxel_train import TIMING_FIELDS, RunFolder
 from roxxel_train._together.launcher import held_port
 
 if TYPE_CHECKING:
@@ -116,10 +115,9 @@ def all_said(
 
 def rows(run: Path) -> list[dict[str, Any]]:
     """Return the metrics rows of a run, without the fields that measure time."""
-    lines = (run / "metrics.jsonl").read_text().splitlines()
     return [
-        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
-        for line in lines
+        {name: v for name, v in row.items() if name not in TIMING_FIELDS}
+        for row in RunFolder(run).rows()[0]
     ]
 
 

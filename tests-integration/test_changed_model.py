@@ -5,7 +5,6 @@ One small run is trained; every test changes its model in a copy of the folder.
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from roxxel import (
     Trainer,
 )
 from roxxel.cli import main
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,8 +113,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def losses(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line)["loss"] for line in lines]
+    return [row["loss"] for row in RunFolder(run).rows()[0]]
 
 
 def contents(run: Path) -> dict[str, bytes]:

@@ -36,13 +36,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from roxxel import Roxxel
+from roxxel_train import RunFolder
 
 from .conftest import program_runner
 
@@ -81,12 +81,11 @@ def ran(
     run = program_runner(folder, compilation_cache)
     first = run("tutorial.py", devices=request.param)
     assert first.returncode == 0, first.stderr
-    lines = (folder / "run_delta" / "metrics.jsonl").read_text().splitlines()
+    rows, _ = RunFolder(folder / "run_delta").rows()
     [shard] = folder.glob("wiki_*.rox")
     written = shard.read_bytes()
     again = run("tutorial.py", devices=request.param)
     assert again.returncode == 0, again.stderr
-    rows = [json.loads(line) for line in lines]
     return Ran(request.param, folder, first, written, rows, again)
 
 
@@ -135,5 +134,4 @@ def test_program_run_again_keeps_the_corpus_and_is_complete(ran: Ran) -> None:
     assert "arning" not in ran.again.stderr
     [shard] = ran.folder.glob("wiki_*.rox")
     assert shard.read_bytes() == ran.shard
-    lines = (ran.run / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == ran.metrics
+    assert RunFolder(ran.run).rows()[0] == ran.metrics

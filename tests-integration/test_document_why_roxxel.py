@@ -48,6 +48,7 @@ import optax
 import pytest
 from flax import nnx
 from roxxel import Curriculum, ModelState, Phase, Roxxel, Trainer
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,8 +88,7 @@ def trainer(
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+    return RunFolder(folder / "run").rows()[0]
 
 
 def child_processes() -> set[int]:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from roxxel import Roxxel
 from roxxel.cli import main
+from roxxel_train import RunFolder
 
 from .runs import MODEL
 
@@ -64,8 +65,7 @@ def train(folder: Path) -> int:
 
 
 def steps(folder: Path) -> list[int]:
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows, _ = RunFolder(folder / "run").rows()
     return [row["step"] for row in rows if row["kind"] == "train"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from typing import TYPE_CHECKING
@@ -57,7 +56,6 @@ log_every = 1
 checkpoint_every = 2
 eval_every = 4
 fields = ["tokens", "loss_mask"]
-log_to = ["csv"]
 
 [eval]
 sources = { web = "code.rox" }
@@ -104,8 +102,6 @@ def test_every_command_shows_the_name_and_accepts_both(
     assert "web 50%, code 50%" in trained
     assert "self" not in trained + (run / "system.log").read_text()
     assert {"loss/web", "loss/code"} <= rows(run)[0].keys()
-    with (run / "csv" / "train.csv").open() as lines:
-        assert "tokens_by_source/web" in next(csv.reader(lines))
 
     shown = said(capsys, "show", run, "--step", 1)
     assert "web tokens [" in shown

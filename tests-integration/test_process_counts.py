@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
+from roxxel_train import RunFolder
 
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, STRICT_AT_A_TIME, environment
 from .programs import drill
@@ -87,9 +88,8 @@ def train(count: int, folder: Path, cache: Path) -> Run:
     ]
     said = all_said(processes, 300)
     assert [process.returncode for process in processes] == [0] * count, said
-    lines = (run / "metrics.jsonl").read_text().splitlines()
     reports = [json.loads((seen / f"{i}.json").read_text()) for i in range(count)]
-    return Run([json.loads(line) for line in lines], said, reports)
+    return Run(RunFolder(run).rows()[0], said, reports)
 
 
 @pytest.fixture(scope="module")

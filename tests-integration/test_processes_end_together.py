@@ -440,7 +440,7 @@ def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
     for kill in ("kill@38:0", "kill@33:0", "kill@28:0", "sigterm@30:0"):
         accidents = ("checkpoint_every=10", "slow@1:0", kill)
         train(data, run, compilation_cache, *accidents, count=1)
-        metrics = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+        metrics = RunFolder(run).rows()[0]
         times = {
             row["step"]: datetime.fromisoformat(row["time"]).timestamp()
             for row in metrics

@@ -149,8 +149,7 @@ class Runs:
 
 
 def losses(folder: Path) -> list[tuple[int, float]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    rows, _ = RunFolder(folder).rows()
     return [(row["step"], row["loss"]) for row in rows if row["kind"] == "train"]
 
 

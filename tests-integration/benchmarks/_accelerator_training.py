@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gc
 import gzip
-import json
 import os
 import signal
 import statistics
@@ -33,6 +32,7 @@ from _flops import flops_record
 from flax import nnx
 from roxxel import Curriculum, Logger, Phase, Roxxel, Trainer
 from roxxel.models import PRESETS, LlamaConfig, llama
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -432,7 +432,7 @@ def run_quietly(trainer: Trainer) -> Any:
 
 def train_rows(run: Path) -> list[Record]:
     """Return the rows of training that a run has logged, in order."""
-    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    rows = RunFolder(run).rows()[0]
     return [row for row in rows if row["kind"] == "train"]
 
 

@@ -3,8 +3,8 @@
     report_rows.py [--rows 10000 100000 1000000] [--checkpoints 100] [--rounds 1]
 
 For each number of rows, the program writes a log like that of a run of three sources,
-then makes a report, lists the run and its checkpoints, and cuts the log as a resumed
-run does, each in a program of its own. Memory is the peak of the whole program.
+then makes a report, lists the run and its checkpoints, and starts the log again as a
+resumed run does, each in a program of its own. Memory is the peak of the whole program.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ JOBS = {
     ),
     "ckpt ls": "from roxxel_ckpt.cli import main\nmain(['ls', {run!r}])",
     "resume": (
-        "from roxxel_train import Logger\n"
+        "from roxxel_train import Logger, RunFolder\n"
         "with Logger({run!r}, terminal=False) as log:\n"
-        "    log.cut_metrics({step}); log.bring_back(log.last_row())"
+        "    log.start({{'step': {step}}}, log.position())\n"
+        "    log.flush()\n"
+        "    assert RunFolder({run!r}).starts()[-1].is_linked"
     ),
 }
 
@@ -53,10 +55,10 @@ JOBS = {
 def write(run: Path, num_rows: int) -> None:
     """Write a log whose rows have the fields of a trainer's rows."""
     run.mkdir()
-    (run / "system.log").write_text(
-        f"2026-01-01T00:00:00.000Z INFO starts: {num_rows} steps in 1 phase\n"
-    )
     with (run / "metrics.jsonl").open("w") as file:
+        moment = "2026-01-01T00:00:00.000Z"
+        start = {"kind": "start", "step": 0, "time": moment, "total_steps": num_rows}
+        file.write(json.dumps(start) + "\n")
         for step in range(1, num_rows + 1):
             tokens = dict.fromkeys(SOURCES, 4096 * step)
             loss = 2.0 + 8.0 / step + (step * 7919 % 101) / 1000

@@ -18,7 +18,6 @@ second program and a checkpoint.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import resource
@@ -33,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from roxxel_format import Roxxel
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,6 +69,7 @@ import time
 import jax, numpy as np
 from flax import nnx
 from roxxel.models import llama
+from roxxel_train import RunFolder
 jax.config.update("jax_compilation_cache_dir", "bare-cache")
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 model, optimizer, loss_fn = llama(
@@ -127,7 +128,7 @@ def first_steps(rounds: int) -> Mapping[str, float]:
             run = folder / f"run{number}"
             (folder / "run.toml").write_text(CONFIG.format(run=run.name))
             trained = begin(folder, "-m", "roxxel", "train", "run.toml")
-            row = json.loads((run / "metrics.jsonl").read_text().partition("\n")[0])
+            row = RunFolder(run).rows()[0][0]
             first_s = datetime.fromisoformat(row["time"]).timestamp()
             bare = begin(folder, "bare.py")
             if number:  # the first round fills the compilation caches

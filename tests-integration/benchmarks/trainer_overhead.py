@@ -59,7 +59,7 @@ import optax
 import orbax.checkpoint as ocp
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
-from roxxel_train import Logger
+from roxxel_train import Logger, RunFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +202,7 @@ class Setting:
                 logger=make_log(folder),
                 **options,
             ).run()
-        rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        rows = RunFolder(folder).rows()[0]
         # A row's update is finished when it is made, and the next but one is not yet.
         return folder, [
             datetime.fromisoformat(row["time"]).timestamp()

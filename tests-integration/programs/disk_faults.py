@@ -32,7 +32,7 @@ from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel_ckpt import Checkpointer
 from roxxel_format import ShardError
 from roxxel_prepare.cli import main
-from roxxel_train import TIMING_FIELDS, Preempted
+from roxxel_train import TIMING_FIELDS, Preempted, RunFolder
 
 REFUSED = ("EACCES", "EIO", "ESTALE")
 FULL = ("ENOSPC", "EDQUOT", "EROFS")
@@ -319,7 +319,7 @@ def loss_fn(model, batch):
 
 def rows(run):
     """Return the metrics rows of a run, without the fields that measure time."""
-    rows = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    rows = RunFolder(run).rows()[0]
     return [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in rows]
 
 

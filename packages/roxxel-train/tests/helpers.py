@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,7 +12,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_train import TIMING_FIELDS, Trainer
+from roxxel_train import TIMING_FIELDS, RunFolder, Trainer
 from roxxel_train._step.fed import Fed, deal_rows
 
 if TYPE_CHECKING:
@@ -114,8 +113,9 @@ def values(one: Trainer) -> list[bytes]:
 
 def rows(folder: Path) -> list[dict[str, Any]]:
     """Return the rows of the run without what depends on the clock."""
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    found, num_damaged = RunFolder(folder / "run").rows()
+    assert not num_damaged
     return [
-        {name: x for name, x in json.loads(line).items() if name not in TIMING_FIELDS}
-        for line in lines
+        {name: x for name, x in row.items() if name not in TIMING_FIELDS}
+        for row in found
     ]

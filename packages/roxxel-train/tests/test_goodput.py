@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import json
+import zlib
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_train import RunFolder
-from roxxel_train._run import events
 from roxxel_train.goodput import Goodput
 
 if TYPE_CHECKING:
@@ -18,18 +18,34 @@ def at(seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds")
 
 
-def write(folder: Path, log: list[tuple[float, str]], rows: list[Any]) -> RunFolder:
-    """Write both logs; a row has its time, its step, and its other fields."""
+def start(t: float, step: int = 0, seconds: float = 0.0) -> dict[str, Any]:
+    row = {"kind": "start", "step": step, "time": at(t), "total_steps": 50}
+    return {**row, "seconds": seconds}
+
+
+def end(t: float) -> dict[str, Any]:
+    return {"kind": "end", "step": 0, "time": at(t)}
+
+
+def row(t: float, step: int, **more: Any) -> dict[str, Any]:
+    return {"kind": "train", "step": step, "time": at(t), **more}
+
+
+def write(folder: Path, *rows: dict[str, Any], after: int = 0) -> RunFolder:
+    """Write a log; a start after the first goes on after the row of its step."""
     folder.mkdir()
-    (folder / "system.log").write_text(
-        "".join(f"{at(t).replace('+00:00', 'Z')} INFO {text}\n" for t, text in log)
-    )
-    (folder / "metrics.jsonl").write_text(
-        "".join(
-            json.dumps({"kind": "train", "step": step, "time": at(t), **more}) + "\n"
-            for t, step, more in rows
-        )
-    )
+    lines: list[bytes] = []
+    crcs: dict[int, int] = {}
+    for each in rows:
+        if each["kind"] == "start":
+            after = crcs.get(each["step"], 0)
+            lines.append(json.dumps({**each, "after": after}).encode() + b"\n")
+            crcs.setdefault(each["step"], zlib.crc32(lines[-1]))
+            continue
+        lines.append(json.dumps(each).encode() + b"\n")
+        if each["kind"] != "end":
+            crcs[each["step"]] = zlib.crc32(lines[-1])
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines))
     return RunFolder(folder)
 
 
@@ -38,25 +54,22 @@ def test_wall_time_of_three_starts_is_that_of_a_hand_computation(
 ) -> None:
     run = write(
         tmp_path / "run",
-        [
-            (0, "starts: 50 steps in 1 phase"),
-            # Killed at 28 s, 7 steps after the checkpoint of step 20.
-            (100, "resumed from step 20 of 50 in 4.00 s"),
-            (100, events.rewritten_rows(7, 20, at(27))),
-            # Stopped after step 43, three steps after the last row.
-            (130, "SIGTERM ended the run after step 43; start the run again"),
-            (140, "resumed from step 43 of 50 in 1.00 s"),
-            (150, "complete: 50 of 50 steps are done; step 50 is saved"),
-        ],
-        [
-            (10, 10, {"step_s": 0.8, "wait_s": 1.0, "compile_s": 2.0}),
-            (20, 20, {"step_s": 0.9, "wait_s": 0.0, "save_s": 1.0}),
-            (112, 30, {"step_s": 1.0, "wait_s": 0.5, "compile_s": 2.0, "loss": "nan"}),
-            (115, 30, {"kind": "eval", "eval_loss": 2.0}),
-            (125, 40, {"step_s": 1.0, "wait_s": 0.0, "eval_s": 3.0}),
-            (147, 50, {"step_s": 1.0, "wait_s": 0.0}),
-            (149, 50, {"kind": "eval", "eval_loss": 2.0}),
-        ],
+        start(0),
+        row(10, 10, step_s=0.8, wait_s=1.0, compile_s=2.0),
+        row(20, 20, step_s=0.9, wait_s=0.0, save_s=1.0),
+        # Killed at 28 s, 7 steps after the checkpoint of step 20.
+        row(27, 27, step_s=1.0),
+        start(100, 20, 4.0),
+        row(112, 30, step_s=1.0, wait_s=0.5, compile_s=2.0, loss="nan"),
+        {**row(115, 30, eval_loss=2.0), "kind": "eval"},
+        row(125, 40, step_s=1.0, wait_s=0.0, eval_s=3.0),
+        # Stopped after step 43, three steps after the last row.
+        row(128, 43, step_s=1.0, wait_s=0.0),
+        end(130),
+        start(140, 43, 1.0),
+        row(147, 50, step_s=1.0, wait_s=0.0),
+        {**row(149, 50, eval_loss=2.0), "kind": "eval"},
+        end(150),
     )
 
     found = run.goodput()
@@ -81,16 +94,13 @@ def test_wall_time_of_three_starts_is_that_of_a_hand_computation(
 
 
 def test_steps_up_to_a_checkpoint_between_two_rows_are_not_lost(tmp_path: Path) -> None:
-    run = write(
-        tmp_path / "run",
-        [
-            (0, "starts: 50 steps in 1 phase"),
-            (30, "resumed from step 12 of 50 in 0.00 s"),
-            (30, events.kept_rows(1, 12, at(20))),
-            (31, events.rewritten_rows(1, 12, at(21))),
-        ],
-        [(10, 10, {"step_s": 1.0}), (32, 14, {"step_s": 1.0})],
-    )
+    begin = [start(0), row(10, 10, step_s=1.0)]
+    crc = zlib.crc32(json.dumps(begin[1]).encode() + b"\n")
+    run = write(tmp_path / "run", *begin, row(21, 21))
+    resumed = {**start(30, 12), "after": crc}
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        for each in (resumed, row(32, 14, step_s=1.0)):
+            file.write(json.dumps(each) + "\n")
 
     found = run.goodput(until=1_700_000_040)
 
@@ -101,25 +111,18 @@ def test_steps_up_to_a_checkpoint_between_two_rows_are_not_lost(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_a_warning_of_a_later_restore_is_no_sign_of_the_start_before(
+def test_an_idle_start_is_no_sign_of_the_start_before(
     tmp_path: Path, is_killed: bool
 ) -> None:
-    end = [
-        (12, events.spent(Goodput(steps=10, saving=2))),
-        (12, "complete: 10 of 10 steps are done; step 10 is saved"),
-        (500, "checkpoints: step 10: 68 restored, 6 new"),
-        (500, "already complete: 10 of 10 steps are done"),
-    ]
+    idle = {**start(500, 10), "total_steps": 10}
     run = write(
         tmp_path / "run",
-        [
-            (0, "starts: 10 steps in 1 phase"),
-            *([] if is_killed else end),
-            (998, "checkpoints/10: cannot be used because a file is damaged"),
-            (1000, "resumed from step 10 of 20 in 4.00 s"),
-            (1012, "complete: 20 of 20 steps are done; step 20 is saved"),
-        ],
-        [(10, 10, {"step_s": 1.0}), (1010, 20, {"step_s": 1.0})],
+        start(0),
+        row(10, 10, step_s=1.0),
+        *([] if is_killed else [end(12), idle]),
+        start(1000, 10, 4.0),
+        row(1010, 20, step_s=1.0),
+        end(1012),
     )
 
     found = run.goodput()
@@ -132,12 +135,11 @@ def test_a_warning_of_a_later_restore_is_no_sign_of_the_start_before(
 def test_a_start_that_kept_nothing_is_lost_from_its_first_step(tmp_path: Path) -> None:
     run = write(
         tmp_path / "run",
-        [
-            (0, "starts: 50 steps in 1 phase"),
-            (20, "starts: 50 steps in 1 phase"),
-            (20, events.rewritten_rows(3, 0, at(15))),
-        ],
-        [(26, 4, {"step_s": 1.5})],
+        start(0),
+        row(5, 1),
+        row(15, 3),
+        {**start(20), "after": None},
+        row(26, 4, step_s=1.5),
     )
 
     found = run.goodput()
@@ -147,17 +149,13 @@ def test_a_start_that_kept_nothing_is_lost_from_its_first_step(tmp_path: Path) -
 
 
 def test_the_steps_of_a_parent_do_not_count(tmp_path: Path) -> None:
-    run = write(
-        tmp_path / "run",
-        [(0, "starts: 50 steps in 1 phase"), (0, "begins as a branch of step 40 of a")],
-        [(20, 50, {"step_s": 2.0})],
-    )
+    run = write(tmp_path / "run", start(0, 40), row(20, 50, step_s=2.0))
 
     assert run.goodput().steps == pytest.approx(20)
 
 
 def test_a_folder_without_a_start_has_no_wall_time(tmp_path: Path) -> None:
-    run = write(tmp_path / "run", [], [(1, 1, {})])
+    run = write(tmp_path / "run", row(1, 1))
 
     assert run.goodput() == Goodput()
     assert run.goodput().share == 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_train import Logger
+from roxxel_train.starts import follow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,47 +121,10 @@ def test_logger_that_is_not_open_says_so(tmp_path: Path) -> None:
         Logger(tmp_path).info("lost")
 
 
-def test_torn_row_is_dropped_at_opening_and_later_ones_by_a_cut(tmp_path: Path) -> None:
-    with Logger(tmp_path, terminal=False) as log:
-        for step in (1, 10, 20):
-            log.metrics({"step": step})
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 30, "lo')
-
-    with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(10) == (0, 1)
-        log.metrics({"step": 20, "again": True})
-
-    assert [row["step"] for row in rows(tmp_path)] == [1, 10, 20]
-
-
-def test_cut_leaves_lines_that_are_no_rows(tmp_path: Path) -> None:
-    lines = ['{"step": 1}', "", "[]", '{"step": null}', '{"step": 2}', '{"step": 9}']
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-
-    with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(2) == (0, 1)
-
-    kept = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert kept == lines[:-1]
-
-
-def test_evaluation_that_is_owed_is_cut_and_comes_again(tmp_path: Path) -> None:
-    lines = [f'{{"kind": "{kind}", "step": 4}}' for kind in ("train", "eval")]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-
-    with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(4) == (0, 0)
-        assert log.cut_metrics(4, evaluated=False) == (0, 1)
-
-    assert [row["kind"] for row in rows(tmp_path)] == ["train"]
-
-
 def test_system_log_only_grows(tmp_path: Path) -> None:
     for word in ("first", "second"):
         with Logger(tmp_path, terminal=False) as log:
             log.info(word)
-            log.cut_metrics(0)
 
     text = (tmp_path / "system.log").read_text()
     assert "first" in text
@@ -197,87 +161,6 @@ def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     assert "still said" in (tmp_path / "system.log").read_text()
 
 
-def test_a_branch_that_is_brought_back_has_its_own_rows_alone(tmp_path: Path) -> None:
-    def train(log: Logger, branch: str, steps: range) -> tuple[int, int]:
-        for step in steps:
-            log.metrics({"step": step, "branch": branch})
-        last = log.last_row()
-        assert last is not None
-        return last
-
-    def held() -> list[str]:
-        return [f"{row['branch']}{row['step']}" for row in rows(tmp_path)]
-
-    with Logger(tmp_path, terminal=False) as log:
-        a5 = train(log, "a", range(1, 6))
-        log.cut_metrics(3, keep_to=[a5[1]])
-        b4 = train(log, "b", range(4, 5))
-        log.cut_metrics(1, keep_to=[b4[1]])
-        c6 = train(log, "c", range(2, 7))
-
-        known = {a5: "a1 a2 a3 a4 a5", b4: "a1 a2 a3 b4", c6: "a1 c2 c3 c4 c5 c6"}
-        for last in (a5, c6, b4, a5, a5):
-            log.cut_metrics(last[0], keep_to=None)
-            log.bring_back(last)
-            log.flush()
-            assert held() == known[last].split()
-
-    aside = (tmp_path / "metrics.aside.jsonl").read_text().splitlines()
-    kept = [json.loads(line) for line in aside]
-    names = [f"{row['branch']}{row['step']}" for row in kept if "step" in row]
-    assert sorted(names) == ["a2", "a3", "a4", "a5", "b4", "c2", "c3", "c4", "c5", "c6"]
-
-
-def test_rows_that_lead_to_no_checkpoint_are_not_kept(tmp_path: Path) -> None:
-    with Logger(tmp_path, terminal=False) as log:
-        for step in range(1, 4):
-            log.metrics({"step": step})
-        saved = log.last_row()
-        assert saved is not None
-        log.metrics({"step": 4})
-        assert log.cut_metrics(1, keep_to=[saved[1]]) == (2, 1)
-        log.metrics({"step": 2, "mine": 1})
-        assert log.cut_metrics(1, keep_to=[saved[1]]) == (0, 1)
-
-    aside = (tmp_path / "metrics.aside.jsonl").read_text()
-    assert "mine" not in aside
-    assert [json.loads(line).get("step") for line in aside.splitlines()] == [None, 2, 3]
-
-
-def test_rows_are_kept_again_after_a_kill_while_they_were_kept(tmp_path: Path) -> None:
-    with Logger(tmp_path, terminal=False) as log:
-        for step in range(1, 5):
-            log.metrics({"step": step})
-        last = log.last_row()
-        log.flush()
-        before = (tmp_path / "metrics.jsonl").read_bytes()
-        log.cut_metrics(1, keep_to=None)
-    aside = tmp_path / "metrics.aside.jsonl"
-    aside.write_bytes(aside.read_bytes()[:-20])
-    (tmp_path / "metrics.jsonl").write_bytes(before)
-
-    with Logger(tmp_path, terminal=False) as log:
-        log.cut_metrics(1, keep_to=None)
-        assert last is not None
-        assert log.bring_back(last) == (0, 3)
-
-    assert (tmp_path / "metrics.jsonl").read_bytes() == before
-
-
-def test_rows_of_another_branch_below_a_later_step_are_not_left(tmp_path: Path) -> None:
-    with Logger(tmp_path, terminal=False) as log:
-        log.metrics({"step": 2})
-        last = log.last_row()
-        log.metrics({"step": 2, "mine": 1})
-        log.metrics({"step": 3})
-        assert last is not None
-
-        assert log.bring_back(last) == (1, 0)
-        assert log.bring_back((9, 7)) == (0, 0)
-        log.flush()
-        assert [row["step"] for row in rows(tmp_path)] == [2, 2]
-
-
 def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
     tmp_path: Path,
 ) -> None:
@@ -289,22 +172,22 @@ def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
         try:
             for step in (2, 3):
                 log.metrics({"step": step})
-            kept = log.unwritten_rows()
-            assert [json.loads(line)["step"] for line in kept] == [2, 3]
+            past = log.position()
+            assert past is not None
+            assert [json.loads(line)["step"] for line in past.unwritten] == [2, 3]
+            assert past.after == zlib.crc32(b'{"step": 1}\n')
             assert str(tmp_path / "metrics.jsonl") in str(log.failure)
-            last = log.last_row()
-            assert last is not None
-            assert last[0] == 3
             with pytest.raises(OSError, match="File too large"):
                 log.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     assert (tmp_path / "metrics.jsonl").stat().st_size == 20  # half a row is left
 
-    for added in (2, 0):
+    for _ in range(2):  # the second start is killed, and comes again
         with Logger(tmp_path, terminal=False) as log:
-            assert log.add_rows(kept) == added
-    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3]
+            log.start({"step": 3}, past)
+    lines = follow(tmp_path / "metrics.jsonl").lines(tmp_path / "metrics.jsonl")
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
 
 
 def test_rows_since_the_last_flush_are_kept_if_the_disk_fails(
@@ -315,11 +198,14 @@ def test_rows_since_the_last_flush_are_kept_if_the_disk_fails(
 
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"step": 1})
-        assert log.unwritten_rows() == []
+        assert log.position() == (zlib.crc32(b'{"step": 1}\n'), ())
         log.metrics({"step": 2})
         monkeypatch.setattr(os, "fsync", fail)
 
-        assert log.unwritten_rows() == ['{"step": 2}\n']
+        assert log.position() == (
+            zlib.crc32(b'{"step": 1}\n'),
+            ['{"step": 2}\n'],
+        )
         with pytest.raises(OSError, match=r"Input/output error.*metrics.jsonl"):
             log.flush()
 
@@ -353,16 +239,32 @@ def test_second_logger_in_a_folder_is_refused_while_the_first_is_open(
     assert [row["step"] for row in rows(tmp_path)] == [1, 2]
 
 
-def test_log_of_a_killed_process_goes_on_with_a_new_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("length", [0, 200_000, 2**21])
+def test_log_of_a_killed_process_goes_on_with_a_new_line(
+    tmp_path: Path, length: int
+) -> None:
+    torn = '{"step": 2, "text": "' + length * "x"
     (tmp_path / "system.log").write_text("2026 INFO half a sen")
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    (tmp_path / "metrics.jsonl").write_text(f'{{"step": 1}}\n{torn}')
     with Logger(tmp_path, terminal=False) as log:
+        log.info("it continues")
         log.metrics({"step": 2})
 
-    first, *rest = (tmp_path / "system.log").read_text().splitlines()
+    first, last = (tmp_path / "system.log").read_text().splitlines()
     assert first == "2026 INFO half a sen"
-    assert rest[0].endswith("WARNING dropped an incomplete last row of metrics.jsonl")
-    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+    assert last.endswith("INFO it continues")
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text == f'{{"step": 1}}\n{torn}\n{{"step": 2}}\n'
+
+
+@pytest.mark.parametrize("kind", ["start", "end"])
+def test_a_program_writes_no_row_about_a_start(tmp_path: Path, kind: str) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        with pytest.raises(ValueError, match=f"'{kind}'.*another kind"):
+            log.metrics({"kind": kind, "step": 900})
+        log.flush()
+
+    assert not rows(tmp_path)
 
 
 def test_other_processes_append_a_line_once_for_a_first_that_is_stopped(
@@ -406,17 +308,6 @@ def test_program_without_standard_error_has_a_log(
     assert "hello" in (tmp_path / "system.log").read_text()
 
 
-@pytest.mark.parametrize("kept", ["", '{"step": 1}\n'])
-def test_long_row_that_is_torn_is_dropped_whole(tmp_path: Path, kept: str) -> None:
-    path = tmp_path / "metrics.jsonl"
-    path.write_text(kept + '{"text": "' + 200_000 * "x")
-
-    with Logger(tmp_path, terminal=False):
-        pass
-
-    assert path.read_text() == kept
-
-
 def test_keys_that_are_the_same_as_text_are_an_error(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"by": {1: 2, "1": 3}})
@@ -452,32 +343,3 @@ def test_a_file_goes_to_the_disk_when_it_has_new_lines(
         log.flush()
 
     assert synced == ["system.log", "metrics.jsonl"]
-
-
-@pytest.mark.parametrize("step", [0, 3, 1500, 2000])
-def test_a_long_log_is_cut_where_a_short_one_is(tmp_path: Path, step: int) -> None:
-    """The rows to drop may be longer than what is read of the end at first."""
-    lines = [
-        json.dumps({"kind": "train", "step": number, "text": "x" * 2000}) + "\n"
-        for number in range(1, 2001)
-    ]
-    lines.insert(1800, "damaged\n")
-    (tmp_path / "metrics.jsonl").write_text("".join(lines))
-
-    with Logger(tmp_path, terminal=False) as log:
-        lost = log.cut_metrics(step)
-        last = log.last_row()
-
-    left = (tmp_path / "metrics.jsonl").read_text()
-    kept = step + (step > 1800)
-    assert left == "".join(lines[:kept])
-    assert lost == (0, len(lines) - kept)
-    assert last is not None
-    assert last[0] == step
-
-
-def test_a_torn_row_of_any_length_is_dropped(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + "x" * 2**21)
-
-    with Logger(tmp_path, terminal=False) as log:
-        assert log.last_row() == (1, zlib.crc32(b'{"step": 1}\n'))

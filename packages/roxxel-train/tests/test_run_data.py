@@ -72,17 +72,16 @@ def test_an_edit_inside_a_phase_leaves_the_batches_before_it(tmp_path: Path) -> 
     assert batches(natural, range(6)) != batches(first.sampler, range(6))
 
 
-def test_the_next_start_writes_a_record_that_is_missing(tmp_path: Path) -> None:
+def test_the_next_start_writes_what_a_lost_log_has_held(tmp_path: Path) -> None:
     trainer(tmp_path).run()
-    record = tmp_path / "run" / "data.json"
-    content = record.read_bytes()
-    record.unlink()
+    before = RunFolder(tmp_path / "run").data()
+    (tmp_path / "run" / "metrics.jsonl").unlink()
 
-    with pytest.raises(RunFolderError, match=r"no data\.json.*start the run again"):
+    with pytest.raises(RunFolderError, match=r"no row of a start.*start the run again"):
         RunFolder(tmp_path / "run").data()
 
     trainer(tmp_path).run()
-    assert record.read_bytes() == content
+    assert RunFolder(tmp_path / "run").data() == before
 
 
 def test_a_reader_without_a_path_is_recorded_as_none(tmp_path: Path) -> None:
@@ -100,27 +99,20 @@ def constant(model: Any, batch: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "content",
+    "data",
     [
-        "{",
-        "[]",
-        '{"version": 1}',
-        '{"version": 1, "sources": {}, "state": {}, "primary": 3}',
-        '{"version": 1, "sources": {}, "state": {}, "primary": ""}',
+        None,
+        [],
+        {},
+        {"sources": {}, "state": {}, "primary": 3},
+        {"sources": {}, "state": {}, "primary": ""},
     ],
 )
-def test_a_damaged_record_is_named(tmp_path: Path, content: str) -> None:
+def test_a_damaged_row_of_a_start_is_named(tmp_path: Path, data: object) -> None:
     trainer(tmp_path).run()
-    (tmp_path / "run" / "data.json").write_text(content)
+    start = {"kind": "start", "step": 10, "data": data}
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(start) + "\n")
 
-    with pytest.raises(RunMismatchError, match=r"data\.json: .*; restore the file"):
-        RunFolder(tmp_path / "run").data()
-
-
-def test_another_version_of_the_record_is_named(tmp_path: Path) -> None:
-    trainer(tmp_path).run()
-    path = tmp_path / "run" / "data.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
-
-    with pytest.raises(RunMismatchError, match=r"data\.json: .* version 2\b"):
+    with pytest.raises(RunMismatchError, match=r"metrics\.jsonl: .*; restore the file"):
         RunFolder(tmp_path / "run").data()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-import signal
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,14 @@ import pytest
 from roxxel_ckpt import Checkpointer
 from roxxel_ckpt.cli import main
 from roxxel_curriculum import Phase
-from roxxel_train import ModelState, RunMismatchError, Trainer, data_state
+from roxxel_train import (
+    Logger,
+    ModelState,
+    RunFolder,
+    RunMismatchError,
+    Trainer,
+    data_state,
+)
 
 from .helpers import pair, rows, trainer
 
@@ -19,10 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PHASES = [Phase(2, 4, 9)]
-
-
-def stop_soon(_: ModelState) -> None:
-    signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.fixture
@@ -43,33 +46,43 @@ def make(begun: Path, **options: object) -> Trainer:
     return trainer(begun.parent, PHASES, **options)
 
 
-def test_record_names_the_seed_the_data_and_the_versions(begun: Path) -> None:
+def test_record_names_the_data_and_stays(begun: Path) -> None:
     before = (begun / "run.json").read_text()
     make(begun).run()
 
     record = json.loads(before)
     assert (begun / "run.json").read_text() == before
     assert (record["version"], record["data"]["seed"]) == (1, 0)
-    assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
-        record["versions"]
-    )
 
 
-def test_record_has_every_setting_that_json_can_hold(begun: Path) -> None:
-    settings = json.loads((begun / "run.json").read_text())["settings"]
+def test_a_start_names_settings_versions_command_and_devices(begun: Path) -> None:
+    make(begun).run()
+    started = RunFolder(begun).newest_start
 
+    settings = started["settings"]
     assert settings["save_path"] == str(begun)
     assert (settings["seed"], settings["fields"]) == (0, ["tokens"])
     assert not {"model", "curriculum", "loss_fn", "mesh"} & settings.keys()
     assert {"grad_accum_steps", "timeout", "best_metric"} <= settings.keys()
+    assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
+        started["versions"]
+    )
+    assert started["command"] == sys.argv
+    assert started["devices"] == {jax.devices()[0].device_kind: 1}
+    assert started["processes"] == 1
 
 
-def test_record_names_the_command_and_the_devices(begun: Path) -> None:
-    record = json.loads((begun / "run.json").read_text())
+def test_a_run_with_a_log_elsewhere_has_its_starts_in_its_folder(
+    tmp_path: Path,
+) -> None:
+    elsewhere = Logger(tmp_path / "log", terminal=False)
+    trainer(tmp_path, PHASES, logger=elsewhere).run()
 
-    assert record["command"] == sys.argv
-    assert record["devices"] == {jax.devices()[0].device_kind: 1}
-    assert record["processes"] == 1
+    run = RunFolder(tmp_path / "run")
+    assert run.data().state["step"] == 2
+    assert run.ending["status"] == "complete"
+    assert not run.rows()[0]
+    assert [row["step"] for row in RunFolder(tmp_path / "log").rows()[0]] == [1, 2]
 
 
 def test_paths_mean_what_they_meant_when_they_were_given(
@@ -108,8 +121,7 @@ def test_folder_that_is_renamed_while_it_trains_stays_one_run(tmp_path: Path) ->
 
     assert not old.exists()
     assert Checkpointer(new / "checkpoints", one.model).steps() == [4, 8, 10]
-    lines = (new / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [*range(1, 11)]
+    assert [row["step"] for row in RunFolder(new).rows()[0]] == [*range(1, 11)]
     assert f"was renamed to {new / 'checkpoints'}" in (new / "system.log").read_text()
     assert trainer(tmp_path, save_path=new).run().start_step == 10
 
@@ -161,11 +173,9 @@ def test_run_that_another_program_began_meanwhile_is_kept(tmp_path: Path) -> Non
     assert (tmp_path / "run" / "run.json").read_text() == record
 
 
-@pytest.mark.parametrize(
-    ("kept", "held"), [(1, "ends with step 1"), (0, "holds no row"), (3, None)]
-)
-def test_a_resumed_run_says_which_rows_are_lost(
-    tmp_path: Path, kept: int, held: str | None
+@pytest.mark.parametrize(("kept", "is_lost"), [(2, True), (0, True), (4, False)])
+def test_a_resumed_run_says_that_rows_are_lost(
+    tmp_path: Path, kept: int, *, is_lost: bool
 ) -> None:
     trainer(tmp_path, [Phase(3, 4, 9)], log_every=1).run()
     metrics, log = (tmp_path / "run" / name for name in ("metrics.jsonl", "system.log"))
@@ -174,12 +184,22 @@ def test_a_resumed_run_says_which_rows_are_lost(
 
     trainer(tmp_path, [Phase(5, 4, 9)], log_every=1).run()
 
-    warning = (
-        f"WARNING metrics.jsonl {held}, but had rows up to step 3 when step 3 was "
-        "saved: the rows between are lost; restore the file from a copy if there is one"
-    )
-    assert (warning in log.read_text()) == (held is not None)
-    assert ("are lost" in log.read_text()) == (held is not None)
+    warning = "WARNING metrics.jsonl lacks the row that was its last when step 3 was"
+    assert (warning in log.read_text()) == is_lost
+    steps = [*range(1, kept), 4, 5]
+    assert [row["step"] for row in RunFolder(tmp_path / "run").rows()[0]] == steps
+
+
+def test_a_log_is_never_cut(tmp_path: Path) -> None:
+    trainer(tmp_path, [Phase(8, 4, 9)], checkpoint_every=4, log_every=1).run()
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    before, rows_before = metrics.read_bytes(), rows(tmp_path)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "8")
+
+    trainer(tmp_path, [Phase(8, 4, 9)], checkpoint_every=4, log_every=1).run()
+
+    assert metrics.read_bytes().startswith(before)
+    assert rows(tmp_path) == rows_before
 
 
 def test_making_a_trainer_creates_nothing(tmp_path: Path) -> None:

@@ -25,9 +25,6 @@ class Sink:
         if row["step"] == self.raises_at:
             raise OSError("the server has gone")
 
-    def cut(self, step: int) -> None:
-        self.told.append(f"cut {step}")
-
     def close(self) -> None:
         self.told.append("closed")
 
@@ -64,7 +61,6 @@ def test_sinks_get_every_row_as_plain_values_of_their_own(tmp_path: Path) -> Non
 def test_functions_without_close_will_do(tmp_path: Path) -> None:
     steps: list[int] = []
     with Logger(tmp_path, [lambda row: steps.append(row["step"])]) as log:
-        log.cut_metrics(0)
         log.metrics({"step": 1})
 
     assert steps == [1]
@@ -113,14 +109,15 @@ def test_sink_that_fails_to_close_is_named(tmp_path: Path) -> None:
     assert "Unclosed) failed and gets no more rows: Runtime" in text(tmp_path)
 
 
-def test_sinks_hear_of_a_cut_between_the_rows() -> None:
+def test_sinks_hear_of_a_start_between_the_rows() -> None:
     sink = Sink()
     with Logger(None, [sink], terminal=False) as log:
         log.metrics({"step": 9})
-        log.cut_metrics(4)
+        log.start({"step": 4}, None)
         log.metrics({"step": 5})
 
-    assert sink.told == [{"step": 9}, "cut 4", {"step": 5}, "closed"]
+    start = {"kind": "start", "step": 4, "after": 0}
+    assert sink.told == [{"step": 9}, start, {"step": 5}, "closed"]
 
 
 def test_sink_that_blocks_holds_up_neither_files_nor_the_end(tmp_path: Path) -> None:

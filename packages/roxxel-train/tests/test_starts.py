@@ -1,52 +1,134 @@
-"""Every line about a start is read back as it was composed."""
+"""Which rows of a log are the result of a run that was killed and went back."""
 
 from __future__ import annotations
 
+import json
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train import starts
-from roxxel_train.starts import RunStart, starts_in
+from roxxel_train import RunFolder
 
-counts = st.integers(0, 10**12)
-MOMENT = "2026-01-01T00:00:10Z"
-SECONDS = starts.time_of(MOMENT) or 0.0
+MOMENT = "2026-01-01T00:00:{:02}.000+00:00"
 
 
-@given(counts, counts, st.integers(1, 9))
-def test_a_start_is_read_back_with_its_branch(total: int, step: int, n: int) -> None:
-    lines = [starts.begins(total, n), starts.branches(step, "runs/a")]
-
-    [found] = starts_in((MOMENT, line) for line in lines)
-
-    assert found == RunStart(SECONDS, SECONDS, step, SECONDS, total)
+def line(kind: str, step: int, **more: Any) -> bytes:
+    return json.dumps({"kind": kind, "step": step, **more}).encode() + b"\n"
 
 
-@given(counts, counts, st.integers(0, 9), st.integers(1, 3), st.floats(0, 1))
-def test_a_resumed_start_is_read_back_with_its_rows_and_its_share(
-    total: int, step: int, restored: int, number: int, kept: float
+def write(folder: Path, *lines: bytes) -> RunFolder:
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines))
+    return RunFolder(folder)
+
+
+# A start goes on from one of the checkpoints so far, trains some steps, saves after
+# some of them, and may be torn within its last row or end in peace.
+starts = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.integers(0, 5),
+        st.integers(1, 3),
+        st.sampled_from(["killed", "torn", "ended"]),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(starts)
+def test_the_result_is_that_of_an_unbroken_run(
+    made: list[tuple[int, int, int, str]],
 ) -> None:
-    lines = [
-        starts.resumes(step, total, restored),
-        starts.drops(number, step, MOMENT, "were dropped"),
-        starts.spent(f"{kept:.1%} of 9 s in steps kept".replace("%", " %")),
-    ]
+    """A checkpoint remembers the rows of its run; the log finds them by one number."""
+    lines: list[bytes] = []
+    checkpoints: list[tuple[int, int, list[tuple[int, int]]]] = [(0, 0, [])]
+    expected: list[tuple[int, int]] = []
+    for number, (chosen, steps, every, how) in enumerate(made):
+        first, after, held = checkpoints[chosen % len(checkpoints)]
+        expected = [*held]
+        lines.append(line("start", first, after=after, number=number))
+        for step in range(first + 1, first + steps + 1):
+            lines.append(line("train", step, number=number))
+            expected.append((step, number))
+            if step % every == 0:
+                checkpoints.append((step, zlib.crc32(lines[-1]), [*expected]))
+        if how == "torn":
+            lines.append(b'{"kind": "tr\n')
+        elif how == "ended":
+            lines.append(line("end", first + steps))
+    with tempfile.TemporaryDirectory() as folder:
+        run = write(Path(folder), *lines)
+        rows, num_damaged = run.rows()
+        newest = run.newest_rows(["train"])
 
-    [found] = starts_in((MOMENT, line) for line in lines)
-
-    assert (found.step, found.total_steps) == (step, total)
-    assert found.ready - found.began == restored
-    assert found.dropped_until == SECONDS
-    assert found.kept is not None
-    assert abs(found.kept - kept) < 1e-3
+    assert [(row["step"], row["number"]) for row in rows] == expected
+    assert num_damaged == (made[-1][-1] == "torn")
+    assert [(x["step"], x["number"]) for x in newest.values()] == expected[-1:]
+    assert len(run.starts()) == len(made)
+    assert all(start.is_linked for start in run.starts())
 
 
-@given(counts)
-def test_a_start_of_a_complete_run_is_idle(total: int) -> None:
-    [found] = starts_in([(MOMENT, starts.is_complete(total, ", because it ended"))])
-
-    assert found.is_idle
-    assert found.step == found.total_steps == total
+def test_a_row_without_a_start_before_it_counts(tmp_path: Path) -> None:
+    assert len(write(tmp_path, line("train", 1), line("train", 2)).rows()[0]) == 2
 
 
-def test_one_row_is_no_rows() -> None:
-    assert starts.drops(1, 3, MOMENT, "was dropped").startswith("1 row of metrics ")
+def test_a_start_whose_row_is_gone_goes_on_after_its_step(tmp_path: Path) -> None:
+    run = write(
+        tmp_path,
+        line("start", 0),
+        *(line("train", step) for step in range(1, 7)),
+        line("start", 4, after=77),
+        line("train", 5, again=True),
+    )
+
+    rows, _ = run.rows()
+
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert rows[-1]["again"]
+    assert [start.is_linked for start in run.starts()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b'{"kind": "start"\n',
+        b'{"kind": "start"}\n',
+        b'{"kind": "start", "step": "x", "after": -1, "time": [], "seconds": {}}\n',
+        b'{"kind": "start", "step": 1e999, "after": 99999999999999, "time": "9"}\n',
+        b'{"kind": "end", "time": 3, "kept": "x", "status": []}\n',
+    ],
+)
+def test_a_damaged_start_is_no_error(tmp_path: Path, start: bytes) -> None:
+    run = write(tmp_path, line("train", 1), start, line("train", 2))
+
+    assert [row["step"] for row in run.rows()[0]][-1] == 2
+    assert run.goodput().seconds >= 0
+    assert all(each.kept is None for each in run.starts())
+
+
+def test_an_ending_belongs_to_the_start_before_it(tmp_path: Path) -> None:
+    """A start that fails while it restores writes no row of its own but an ending."""
+    run = write(
+        tmp_path,
+        line("start", 0, total_steps=8, time=MOMENT.format(5), seconds=2.0),
+        line("train", 8, time=MOMENT.format(8)),
+        line("end", 8, status="complete", kept=0.5, time=MOMENT.format(9)),
+        line("end", 0, status="ended with an error", time=MOMENT.format(59)),
+    )
+
+    [start] = run.starts()
+
+    assert (start.kept, start.ended - start.began) == (0.5, 6.0)
+    assert not start.is_idle
+    assert run.ending["status"] == "ended with an error"
+
+
+def test_a_start_of_a_complete_run_is_idle(tmp_path: Path) -> None:
+    [start] = write(tmp_path, line("start", 8, total_steps=8)).starts()
+
+    assert start.is_idle

@@ -75,7 +75,7 @@ def test_run_that_goes_on_purges_what_comes_again(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb")
     for first, stop in ((0, 5), (2, 6)):
         with Logger(tmp_path, [board], terminal=False) as log:
-            log.cut_metrics(first)
+            log.start({"step": first}, None)
             for step in range(first + 1, stop):
                 log.metrics({"step": step, "loss": 1.0})
 
@@ -100,7 +100,7 @@ def test_every_row_is_in_the_file_when_the_call_returns(tmp_path: Path) -> None:
 def test_files_of_one_second_are_kept_apart_and_in_order(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path)
     for step in range(12):
-        board.cut(step)
+        board({"kind": "start", "step": step})
         board({"step": step})
 
     assert [file[-1].step for file in events(tmp_path)] == list(range(12))
@@ -109,7 +109,8 @@ def test_files_of_one_second_are_kept_apart_and_in_order(tmp_path: Path) -> None
 
 def test_without_a_row_there_is_no_file(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb")
-    board.cut(3)
+    board({"kind": "start", "step": 3})
+    board({"kind": "end", "step": 3})
     board.close()
 
     assert not (tmp_path / "tb").exists()

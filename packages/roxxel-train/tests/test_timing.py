@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from roxxel_train import RunFolder
 
 from .helpers import trainer
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
 
 
 def training_rows(folder: Path) -> dict[int, dict[str, Any]]:
-    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows, _ = RunFolder(folder / "run").rows()
     return {row["step"]: row for row in rows if row["kind"] == "train"}
 
 

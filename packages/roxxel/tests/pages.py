@@ -102,22 +102,25 @@ def train_row(step: int, **more: Any) -> dict[str, Any]:
 def write_run(
     folder: Path,
     rows: list[dict[str, Any]],
-    log: str = "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n",
+    log: str = "",
     tail: str = "",
 ) -> Path:
     folder.mkdir(parents=True)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metrics.jsonl").write_text(lines + tail)
-    (folder / "system.log").write_text(log)
-    record = {
-        "version": 1,
+    start = {
+        "kind": "start",
+        "step": 0,
+        "time": "2026-11-21T12:00:00Z",
+        "total_steps": 8,
         "settings": {"seed": 7},
-        "data": {"step": 0},
         "versions": {"jax": "9.8.7"},
         "command": ["/home/me/bin/roxxel", "train", "a b.toml"],
         "devices": {"TPU <v4>": 8},
         "processes": 2,
     }
+    lines = "".join(json.dumps(row) + "\n" for row in [start, *rows])
+    (folder / "metrics.jsonl").write_text(lines + tail)
+    (folder / "system.log").write_text(log)
+    record = {"version": 1, "data": {"step": 0}}
     (folder / "run.json").write_text(json.dumps(record))
     return folder
 

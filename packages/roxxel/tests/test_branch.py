@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from shutil import rmtree
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from roxxel import open_run
 from roxxel.cli import main
 from roxxel.config import load_config, open_sampler
 from roxxel.report import comparison, page, read_facts
+from roxxel_train import RunFolder
 
 from .runs import CONFIG, kept_configs, write_project
 
@@ -29,9 +29,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
-    ]
+    return RunFolder(run).rows()[0]
 
 
 def test_a_branch_changes_the_steps_to_come(

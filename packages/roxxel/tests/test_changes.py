@@ -18,6 +18,7 @@ from roxxel.config import (
     load_config,
     parse_config,
 )
+from roxxel_train import RunFolder
 
 from .runs import CONFIG, kept_configs, write_project
 
@@ -118,7 +119,7 @@ def test_a_run_keeps_the_config_with_its_changes(
     kept = load_config(run / "config.toml")
     assert kept.run_folder == run
     assert kept.trainer["log_every"] == 2
-    rows = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
+    rows, _ = RunFolder(run).rows()
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 4, 6]
 
     assert main(["train", str(config), *changes]) == 0
@@ -132,7 +133,7 @@ def test_a_run_keeps_the_config_with_its_changes(
     [
         ["eval.new={path='held_out.rox', steps=1, batch_size=2, seq_len=8}"],
         ["eval.web.steps=7", "trainer.log_every=3"],
-        ["trainer.log_to.csv.log_dir=tables"],
+        ["trainer.log_to.tensorboard.log_dir=tables"],
         ["phases.0.weights.self=0.25", "model_args.nested.a=[1, {b=2}]"],
         ["relative_to=..", "policies.math=drop"],
     ],

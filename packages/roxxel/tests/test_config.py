@@ -30,6 +30,7 @@ from roxxel.config import (
     parse_config,
 )
 from roxxel_curriculum import Curriculum, Phase, Policy, Schedule
+from roxxel_train import RunFolder
 from roxxel_train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ options = st.fixed_dictionaries(
         "profile": st.just((3, 7)),
         "hang_after_s": st.none() | st.floats(0.1, 1e6),
         "keep_every": counts | st.just("6h"),
-        "log_to": st.just(("csv",)) | st.just({"csv": {"log_dir": "tables"}}),
+        "log_to": st.just(("tensorboard",))
+        | st.just({"tensorboard": {"log_dir": "tables"}}),
         "eval_fn": st.just("a.b:score"),
         "skip_spikes": st.just({}) | st.just({"window": 32, "what": ("loss",)}),
     },
@@ -379,8 +381,8 @@ weights = { self = 0.5, code = 0.5 }
             "got 'block'; did you mean 'blocks'?",
         ),
         (
-            SMALLEST + "[trainer.log_to.cvs]\nlog_dir = 'x'",
-            "log_to names 'cvs', but the sinks are 'csv', 'tensorboard', 'wandb'",
+            SMALLEST + "[trainer.log_to.tensorbord]\nlog_dir = 'x'",
+            "log_to names 'tensorbord', but the sinks are 'tensorboard', 'wandb'",
         ),
         (
             SMALLEST + "[trainer]\ninit_from = 'a'\nbranch_from = 'b'",
@@ -864,7 +866,7 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
     text = CONFIG.replace(
         "[trainer]",
         "[trainer]\n"
-        'log_to = { csv = { log_dir = "tables" } }\neval_fn = "tiny:score"\n'
+        'log_to = { tensorboard = { log_dir = "tables" } }\neval_fn = "tiny:score"\n'
         'timeout = 60\nflops_per_token = 5.0\nmodel_sharding = "fsdp"\n',
     )
     config = load_config(write_project(tmp_path, text))
@@ -873,7 +875,9 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
 
     make_trainer(config).run()
 
-    assert "2.5" in (tmp_path / "tables" / "eval.csv").read_text()
+    assert len([*(tmp_path / "tables").iterdir()]) == 1
+    [evaluation] = RunFolder(str(config.run_folder)).newest_rows(["eval"]).values()
+    assert evaluation["value"] == 2.5
     assert parse_config(config_text(config), config.file) == config
 
 
@@ -882,10 +886,10 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
     [
         (
             'log_to = ["tb"]',
-            "log_to names 'tb', but the sinks are 'csv', 'tensorboard', 'wandb'",
+            "log_to names 'tb', but the sinks are 'tensorboard', 'wandb'",
         ),
         ("log_to = [[1]]", "trainer.log_to.0 must be a non-empty string, got [1]"),
-        ("csv = {}", "[trainer] has no key 'csv'"),
+        ("wandb = {}", "[trainer] has no key 'wandb'"),
         ("skip_spikes = { windw = 9 }", "'windw', but its keys are"),
         ('model_sharding = "x"', 'must be "annotated" or "fsdp" or a list, each entry'),
         ('eval_fn = "x"', "trainer.eval_fn must be \"module:function\", got 'x'"),

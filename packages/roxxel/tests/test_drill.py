@@ -25,7 +25,7 @@ def test_killed_run_ends_as_the_unbroken_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = CONFIG.replace("tiny:make", "tiny:scheduled")
-    text = text.replace("hang_after_s = 600", 'log_to.csv.log_dir = "csv"')
+    text = text.replace("hang_after_s = 600", 'log_to.tensorboard.log_dir = "tb"')
     config = write_project(tmp_path, text)
     scheduled = """
 
@@ -34,9 +34,9 @@ def scheduled(width, total_steps):
     return make(width)
 """
     (tmp_path / "tiny.py").write_text(MODEL + scheduled)
-    # Rows of the run itself, which has the same folder of CSV files.
-    (tmp_path / "csv").mkdir()
-    (tmp_path / "csv" / "train.csv").write_text("step,loss\n1,0.5\n")
+    # Rows of the run itself, which has the same folder of events.
+    (tmp_path / "tb").mkdir()
+    (tmp_path / "tb" / "events").write_text("of the run")
     before = content(tmp_path)
     scratch = tmp_path / "scratch"
 

@@ -16,12 +16,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write_run(folder: Path, *rows: Mapping[str, object], log: str = "") -> Path:
+def write_run(folder: Path, *rows: Mapping[str, object]) -> Path:
     folder.mkdir(parents=True)
     lines = "".join(f"{json.dumps(row)}\n" for row in rows)
     (folder / "metrics.jsonl").write_text(lines)
-    (folder / "system.log").write_text(log)
     return folder
+
+
+def start(step: int, minute: int, total_steps: int = 4) -> dict[str, object]:
+    row = {"kind": "start", "step": step, "time": at(minute)}
+    return {**row, "total_steps": total_steps}
+
+
+def end(step: int, minute: int, status: str, kept: float) -> dict[str, object]:
+    row = {"kind": "end", "step": step, "time": at(minute)}
+    return {**row, "status": status, "kept": kept}
 
 
 def at(minute: int) -> str:
@@ -31,6 +40,7 @@ def at(minute: int) -> str:
 def write_two(folder: Path) -> None:
     write_run(
         folder / "runs" / "done",
+        start(0, 0),
         {"kind": "train", "step": 2, "loss": 3.0, "time": at(0)},
         {
             "kind": "eval",
@@ -48,18 +58,16 @@ def write_two(folder: Path) -> None:
             "step_s": 120.0,
             "time": at(9),
         },
-        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n"
-        "2026-01-01T00:09:00Z INFO wall time: 44.4 % of 9.0 min in steps kept\n"
-        "2026-01-01T00:09:00Z INFO complete: 4 of 4 steps are done\n"
-        "2026-01-01T00:10:00Z INFO already complete: 4 of 4 steps are done\n",
+        end(4, 9, "complete", 0.444),
+        {**start(4, 10), "after": 1},
     )
     for step in (2, 3):
         write_description(folder / "runs" / "done", step)
     write_run(
         folder / "runs" / "old" / "failed",
+        start(0, 0),
         {"kind": "train", "step": 1, "loss": "nan", "time": at(1)},
-        log="2026-01-01T00:00:00Z INFO starts: 1,0 steps\n"
-        "2026-01-01T00:00:01Z ERROR the loss is nan\n",
+        end(1, 1, "ended with an error", 0.5),
     )
 
 
@@ -109,10 +117,10 @@ def test_a_run_that_began_again_has_no_share_of_kept_steps_yet(
 ) -> None:
     write_run(
         tmp_path / "run",
+        start(0, 0),
         {"kind": "train", "step": 2},
-        log="2026-01-01T00:00:00Z INFO starts: 4 steps\n"
-        "2026-01-01T00:09:00Z INFO wall time: 44.4 % of 9.0 min in steps kept\n"
-        "2026-01-01T00:10:00Z INFO resumed from step 2 of 4\n",
+        end(2, 9, "stopped", 0.444),
+        start(2, 10),
     )
 
     [row] = json.loads(said(capsys, "ls", tmp_path, "--json"))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel.cli import main
 from roxxel.config import load_config
+from roxxel_train import RunFolder
 
 from .helpers import run_python, write_library
 
@@ -36,9 +36,7 @@ def contents(out: Path) -> dict[str, bytes]:
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
-    return [
-        json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()
-    ]
+    return RunFolder(out).rows()[0]
 
 
 def phase_steps(out: Path) -> list[int | None]:

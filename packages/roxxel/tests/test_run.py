@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -139,8 +140,8 @@ def test_a_corpus_that_moved_is_named_and_can_be_given(
     folder, one = finished
     path = tmp_path / "run"
     shutil.copytree(folder / "run", path)
-    record = (path / "data.json").read_text()
-    (path / "data.json").write_text(record.replace("code.rox", "gone.rox"))
+    log = (path / "metrics.jsonl").read_text()
+    (path / "metrics.jsonl").write_text(log.replace("code.rox", "gone.rox"))
 
     with pytest.raises(RunFolderError) as info:
         open_run(path).sampler()
@@ -159,14 +160,14 @@ def test_a_corpus_that_moved_is_named_and_can_be_given(
         open_run(path, sources={"cod": code}).sampler()
 
 
-def test_a_run_without_its_record_of_the_data_says_how_to_get_it_back(
+def test_a_run_without_its_log_says_how_to_get_it_back(
     configured: Path,
 ) -> None:
     path = configured.with_name("bare")
     shutil.copytree(configured, path)
-    (path / "data.json").unlink()
+    (path / "metrics.jsonl").unlink()
 
-    with pytest.raises(RunFolderError, match=r"no data\.json.*start the run again"):
+    with pytest.raises(RunFolderError, match=r"no row of a start.*start the run again"):
         open_run(path).sampler()
 
 
@@ -184,8 +185,8 @@ def test_a_primary_with_a_name_moves_by_both_of_its_names(tmp_path: Path) -> Non
     config = load_config(write_project(tmp_path, text))
     run = tmp_path / "run"
     keep_config(config, run, 0)
-    (run / "metrics.jsonl").write_text("")
-    (run / "data.json").write_text('{"primary": "web"}')
+    start = {"kind": "start", "step": 0, "data": {"primary": "web"}}
+    (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
 
     for name in ("self", "web"):
         moved = open_run(run, {name: "/moved/web.rox"}).with_moved(config)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import pytest
 from roxxel import open_run
 from roxxel.cli import main
 from roxxel.config import load_config, make_model
+from roxxel_train import RunFolder
 
 from .runs import CONFIG, write_project
 
@@ -41,8 +41,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def rates(run: Path) -> list[float]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows, _ = RunFolder(run).rows()
     return [row["learning_rate"] for row in rows if row["kind"] == "train"]
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli import main
+from roxxel_train import RunFolder
 
 from .helpers import run_python
 from .runs import CONFIG, kept_configs, write_project
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 def rows(run: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+    return [row for row in RunFolder(run).rows()[0] if row["kind"] == kind]
 
 
 def test_a_config_is_trained_lengthened_and_complete(

@@ -134,8 +134,8 @@ class TrainConfig:
             the mesh splits the rows of a batch.
         checkpointer: Replaces the trainer's own checkpointer under `save_path`.
         logger: Replaces the trainer's own logger under `save_path`.
-        log_to: Names of sinks that also get the metrics rows: `"tensorboard"`,
-            `"wandb"` (Weights & Biases) and `"csv"`, or a dict from names to options.
+        log_to: Names of sinks that also get the metrics rows: `"tensorboard"`
+            and `"wandb"` (Weights & Biases), or a dict from names to options.
             Their files are in `save_path`; the extras `tensorboard` and `wandb` install
             the libraries. If a sink fails, the log has a warning and the run continues.
         train_step: A function `(model, optimizer, batch)` that replaces the gradient

@@ -1,7 +1,7 @@
 """Where the wall time of a run went: kept steps, waits, saves, restarts, idle machines.
 
-Pure arithmetic over what `system.log` and `metrics.jsonl` hold, so it gives the same
-answer on any cloud, during the run and years later. A start begins when it opens the
+Pure arithmetic over what `metrics.jsonl` holds, so it gives the same answer on any
+cloud, during the run and years later. A start begins when it opens the
 run's folder; what comes before (a queue, a new machine, imports) is idle.
 """
 
@@ -74,7 +74,7 @@ class Goodput:
         restoring: Restores of checkpoints.
         evaluating: Evaluations.
         lost: What a restart did again: from the last row it kept to the newest it
-            dropped.
+            gave up.
         idle: Nothing ran: from the last sign of a start to the next start.
         other: The rest, such as preparing the first step.
 
@@ -145,12 +145,12 @@ def goodput(
     Args:
         starts: The starts of the run, in order, as from `RunFolder.starts`. Those that
             found the run complete do not count.
-        rows: The rows of `metrics.jsonl`, in order.
-        until: When the last start ended; None stands for its newest entry or row.
+        rows: The rows of the result, in order.
+        until: When the last start ended; None stands for its newest row.
 
     Example:
         >>> from roxxel_train.starts import RunStart
-        >>> start = RunStart(began=0.0, ready=0.0, step=0, ended=10.0, total_steps=4)
+        >>> start = RunStart({}, began=0.0, ready=0.0, step=0, ended=10.0)
         >>> row = [9.0, 4, True, 2.0, 1.0, 0.0, 0.0, 0.0]
         >>> print(goodput([start], TimedRows(*np.array([row]).T)))
         70.0 % of 10 s in steps kept; waiting for data 10.0 %, saving 10.0 %, \
@@ -211,11 +211,11 @@ def _of_start(
     yield "evaluating", max(0.0, last - trained)
     # Steps up to the checkpoint from which the next start went on have no row.
     unlogged = 0.0 if then is None else max(0, then.step - step) * step_s
-    if then is not None and then.dropped_until > last:
-        gone = then.dropped_until - last
+    if start.given_up_until > last:
+        gone = start.given_up_until - last
         unlogged = min(unlogged, gone)
         yield "lost", gone - unlogged
-        last = then.dropped_until
+        last = start.given_up_until
     elif last > start.ready:
         unlogged = min(unlogged, max(0.0, start.ended - last))
         yield "saving", max(0.0, start.ended - last - unlogged)

@@ -11,6 +11,7 @@ import os
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
@@ -18,13 +19,12 @@ from roxxel_ckpt import read_description
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
-from roxxel_train._files.data import data_state, run_data
-from roxxel_train._files.log import ASIDE, METRICS, SYSTEM_LOG
+from roxxel_train._files.data import RunData, data_state
+from roxxel_train._files.log import METRICS, SYSTEM_LOG
 from roxxel_train._files.mirror import holder, local_run
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
-    DATA,
     EVALS,
     LOCK,
     PROFILE,
@@ -32,17 +32,15 @@ from roxxel_train._files.records import (
 )
 from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
-from roxxel_train.errors import RunFolderError
+from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, TimedRows, goodput
-from roxxel_train.starts import RunStart, starts_in
+from roxxel_train.starts import Followed, RunStart, follow
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt import BestRule
-
-    from roxxel_train._files.data import RunData
 
 PRIMARY = "self"
 """Name of the primary source in states, and in runs that give it no other name."""
@@ -141,8 +139,9 @@ class LogEntry:
 class RunFolder:
     """The files of a run, to read them while it trains or after it has ended.
 
-    Making this object checks nothing, and each method reads the files again. Call
-    `check` first where a folder without a run would be a mistake.
+    Making this object checks nothing. Each file is read when it is first asked for, and
+    not again: make another object to see what a run that trains has added. Call `check`
+    first where a folder without a run would be a mistake.
 
     Args:
         run: Folder of the run, its `save_path`. For a URL, the files of the run are
@@ -168,8 +167,8 @@ class RunFolder:
 
     NAMES: ClassVar[frozenset[str]] = frozenset(
         {
-            *(CHECKPOINTS, METRICS, ASIDE, SYSTEM_LOG, PROFILE, AUTOTUNE, EVALS, LOCK),
-            *(RECORD, f"{RECORD}.tmp", DATA, f"{DATA}.tmp", *SINKS),
+            *(CHECKPOINTS, METRICS, SYSTEM_LOG, PROFILE, AUTOTUNE, EVALS, LOCK),
+            *(RECORD, f"{RECORD}.tmp", *SINKS),
         }
     )
 
@@ -202,7 +201,7 @@ class RunFolder:
         names = (RECORD, METRICS, CHECKPOINTS)
         return any((self.path / name).exists() for name in names)
 
-    @property
+    @cached_property
     def record(self) -> dict[str, Any] | None:
         """Content of `run.json`: empty if it is missing, None if it is damaged."""
         if not (self.path / RECORD).exists():
@@ -239,12 +238,18 @@ class RunFolder:
     def primary(self) -> str:
         """Name of the primary source at the last start.
 
-        The name is `"self"` if the run gives it no name, or if `data.json` is damaged.
+        The name is `"self"` if the run gives it no name, or if the row of the start is
+        damaged.
         """
-        return str((self._object(DATA) or {}).get("primary", PRIMARY))
+        primary = self._recorded_data.get("primary", PRIMARY)
+        return primary if isinstance(primary, str) and primary else PRIMARY
 
     def checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
         """Return the undamaged checkpoints and the steps of damaged ones, ascending."""
+        return self._checkpoints
+
+    @cached_property
+    def _checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
         parent = self.path / CHECKPOINTS
         names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
         steps = sorted(int(name) for name in names if name.isdecimal())
@@ -272,21 +277,72 @@ class RunFolder:
         planned batch, without the program or the config that trains the run.
 
         Raises:
-            RunFolderError: The folder holds neither `run.json` nor a checkpoint, or
-                lacks `data.json`.
+            RunFolderError: The folder holds neither `run.json` nor a checkpoint, or its
+                log has no start: then the first start ended before training began.
             RunMismatchError: A file of the run is damaged or of another version.
             CheckpointError: All checkpoints are damaged.
         """
+        return self._data
+
+    @cached_property
+    def _data(self) -> RunData:
         try:
-            return run_data(self.path)
+            # Read the log after the checkpoint. Each start writes its row before its
+            # first checkpoint, so the row is then not older than the checkpoint.
+            trained = data_state(self.path)
         except FileNotFoundError as error:
             raise RunFolderError(str(error)) from error
+        if not self.starts():
+            raise RunFolderError(
+                f"{self}: {METRICS} has no row of a start, which says where the "
+                "corpora are and what is planned; start the run again, which writes "
+                "the row before it trains"
+            )
+        found: Any = self._recorded_data
+        sources, state = found.get("sources"), found.get("state")
+        is_known = isinstance(sources, dict) and isinstance(state, dict)
+        if not is_known or found.get("primary", self.primary) != self.primary:
+            raise RunMismatchError(
+                f"{self.path / METRICS}: the row of the newest start does not say "
+                "which data it reads; restore the file, or start the run again"
+            )
+        return RunData(
+            cast("dict[str, Any]", sources),
+            cast("dict[str, Any]", state),
+            trained,
+            self.primary,
+        )
+
+    @property
+    def _recorded_data(self) -> Mapping[str, Any]:
+        """What the newest start says of its data; empty if it is damaged."""
+        starts = self.starts()
+        found = starts[-1].row.get("data") if starts else None
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of the trainer at the newest start that trained; or empty."""
+        found = self.newest_start.get("settings")
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    @property
+    def newest_start(self) -> Mapping[str, Any]:
+        """The row of the newest start that trained; empty without one.
+
+        It has the settings of the trainer, the command, the versions of libraries, and
+        the devices and processes.
+        """
+        worked = [start.row for start in self.starts() if not start.is_idle]
+        return worked[-1] if worked else {}
 
     def rows(self) -> tuple[list[dict[str, Any]], int]:
-        """Return the rows of `metrics.jsonl`, and the number of damaged lines.
+        """Return the rows of the run's result, and the number of damaged lines.
 
-        A last line without a newline does not count as damaged: the trainer is still
-        writing the line, or a crash has left it incomplete.
+        Rows of `metrics.jsonl` that a start gave up are left out: the run was killed,
+        and made these steps again. Rows about starts and endings are left out too; see
+        `starts`. A last line without a newline does not count as damaged: the trainer
+        is still writing the line, or a crash has left it incomplete.
 
         If the name of the primary source changed during the run, all rows have the
         newest name.
@@ -299,7 +355,7 @@ class RunFolder:
         return rows, len(read) - len(rows)
 
     def each_row(self) -> Iterator[dict[str, Any] | None]:
-        """Yield the rows of `metrics.jsonl` as `rows` returns them, one at a time.
+        """Yield what `rows` returns, one row at a time.
 
         A damaged line is None. Use this method for a long log: a row takes 4 kB of
         memory, so 10^6 of them at once take 4 GB.
@@ -308,32 +364,30 @@ class RunFolder:
             RunFolderError: `metrics.jsonl` is not a regular file.
         """
         primary = self.primary
-        path = self._regular(METRICS)
-        if path is None:
-            return
-        with path.open("rb") as file:
-            for line in file:
-                row = _row(line)
-                if row is not None:
-                    yield _with_primary(row, primary)
-                elif line.endswith(b"\n"):
-                    yield None
+        for line in self._followed.lines(self.path / METRICS):
+            row = _row(line)
+            if row is not None:
+                yield _with_primary(row, primary)
+            elif line.endswith(b"\n"):
+                yield None
 
-    def newest_rows(self) -> dict[str, dict[str, Any]]:
-        """Return the newest undamaged row of each kind, from the end of the log.
+    def newest_rows(self, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the newest undamaged row of each kind.
 
-        Rows of a kind that the last mebibyte of `metrics.jsonl` does not have are
-        missing, so the time does not grow with the run.
+        Rows of a kind that the last mebibyte does not have are missing.
 
         Raises:
             RunFolderError: `metrics.jsonl` is not a regular file.
         """
-        primary = self.primary
         newest: dict[str, dict[str, Any]] = {}
-        for line in self._bytes(METRICS, last=2**20).splitlines(keepends=True):
+        left = 2**20
+        for line in self._followed.newest_lines(self.path / METRICS):
             row = _row(line)
-            if row is not None:
-                newest[row["kind"]] = _with_primary(row, primary)
+            left -= len(line)
+            if row is not None and row["kind"] in kinds:
+                newest.setdefault(row["kind"], _with_primary(row, self.primary))
+            if len(newest) == len(kinds) or left < 0:
+                break
         return newest
 
     def log(self) -> list[LogEntry]:
@@ -353,30 +407,40 @@ class RunFolder:
                 entries[-1] = replace(last, text=f"{last.text}\n{line}")
         return entries
 
-    def starts(self) -> list[RunStart]:
-        """Return the starts of the run, resumes included, as `system.log` records them.
+    def starts(self) -> Sequence[RunStart]:
+        """Return the starts of the run, resumes included.
 
         Raises:
-            RunFolderError: `system.log` is not a regular file.
+            RunFolderError: `metrics.jsonl` is not a regular file.
         """
-        return starts_in((entry.time, entry.text) for entry in self.log())
+        return self._followed.starts
+
+    @property
+    def ending(self) -> Mapping[str, Any]:
+        """How the newest start ended; empty while it trains, and after a kill."""
+        return self._followed.ending
 
     def goodput(
         self, until: float | None = None, rows: TimedRows | None = None
     ) -> Goodput:
-        """Return where the wall time of the run went, from both logs.
+        """Return where the wall time of the run went.
 
         Args:
             until: Seconds since the epoch at which the last start ended; None stands
-                for its newest row or entry.
-            rows: The times of the rows of `metrics.jsonl`, if you have read them.
+                for its newest row.
+            rows: The times of the rows of the result, if you have read them.
 
         Raises:
-            RunFolderError: `system.log` is not a regular file.
+            RunFolderError: `metrics.jsonl` is not a regular file.
         """
         if rows is None:
-            rows = timed_rows(self.path / METRICS)
+            rows = timed_rows(self._followed.lines(self.path / METRICS))
         return goodput(self.starts(), rows, until)
+
+    @cached_property
+    def _followed(self) -> Followed:
+        path = self._regular(METRICS)
+        return Followed() if path is None else follow(path)
 
     @property
     def is_running(self) -> bool:

@@ -1,29 +1,44 @@
-"""The lines of `system.log` that say how the starts of a run began and ended.
+"""The starts of a run, and which rows of its log are its result.
 
-They are composed and read here alone. Who counts wall time or lists runs gets a
-`RunStart` and knows no sentence, and a test reads back every line that this module
-composes.
+`metrics.jsonl` is appended to and never cut. A start writes a row of the kind `start`,
+with the CRC-32 of the line after which the run goes on: the last line when the restored
+checkpoint was saved. The lines between that line and the start are given up: the run
+makes these steps again. An ending writes a row of the kind `end`. Both say what
+happened, so they count even where rows around them are given up.
+
+A reader follows the starts back from the newest one:
+
+    start            row 1  row 2  row 3  start, after row 2  row 3  row 4
+    `---------- result ---------'  (gone) `------------ result -----------'
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+import os
+import zlib
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from roxxel_store.amounts import counted
+import numpy as np
+from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
-_START = re.compile(
-    r"starts: (?P<new>\d+) steps|already complete: \d+ of (?P<done>\d+)|"
-    r"resumed from step (?P<step>\d+) of (?P<total>\d+)(?: in (?P<seconds>[\d.]+) s)?"
-)
-_BRANCH = re.compile(r"begins as a branch of step (\d+) of ")
-_DROPPED = re.compile(r"\d+ rows? of metrics after step \d+, the newest at (\S+), ")
-_SPENT = re.compile(r"wall time: (\d+(?:\.\d+)?) % of ")
+    import numpy.typing as npt
+
+START, END = "start", "end"
+KINDS = (START, END)
+"""Kinds of rows that only a trainer writes."""
+
+_HEADS = {kind: f'{{"kind": "{kind}"'.encode() for kind in KINDS}
+_OF_TRAINER = tuple(_HEADS.values())
+_LAST_LINES = 4
+"""Lines before a start among which the time of the newest row is looked for."""
 
 
 @dataclass
@@ -31,110 +46,248 @@ class RunStart:
     """One start of a run, as its log records it; times are seconds since the epoch.
 
     Attributes:
+        row: The row of the kind `start`.
         began: When the start opened the run's folder.
         ready: When its state was restored.
         step: Updates done before it.
         ended: When it last gave a sign in the log.
         total_steps: Updates of the whole run.
-        is_idle: Whether the run was complete, so that the start did nothing.
-        dropped_until: Time of the newest metrics row of the start before, if this one
-            dropped some; else 0.
-        kept: Share of the wall time of all starts in steps that are part of the result,
-            which this one logged at its end; None before.
+        ending: The row with which it ended; empty while it trains, and after a kill.
+        given_up_until: Time of its newest row, if a later start gave up some of its
+            rows; else 0.
+        is_part: Whether the result goes through this start.
+        is_linked: Whether the log has the row after which it goes on.
 
     Example:
-        >>> RunStart(began=8.0, ready=9.0, step=40, ended=99.0, total_steps=50).ready
+        >>> RunStart({}, began=8.0, ready=9.0, step=40, ended=99.0).ready
         9.0
     """
 
+    row: Mapping[str, Any]
     began: float
     ready: float
     step: int
     ended: float
-    total_steps: int
-    is_idle: bool = False
-    dropped_until: float = 0.0
-    kept: float | None = None
+    total_steps: int = 0
+    ending: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    given_up_until: float = 0.0
+    is_part: bool = True
+    is_linked: bool = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the run was complete, so that the start did nothing."""
+        return 0 < self.total_steps <= self.step
+
+    @property
+    def kept(self) -> float | None:
+        """Share of the wall time in kept steps, as it ended; None before."""
+        kept = self.ending.get("kept")
+        return kept if isinstance(kept, float) else None
 
 
-def starts_in(log: Iterable[tuple[str, str]]) -> list[RunStart]:
-    """Return the starts in a log: the time (ISO 8601) and the text of each entry.
+@dataclass(frozen=True)
+class Followed:
+    """What a log holds.
 
-    After the wall time, with which a start ends, and during a restore, entries are no
-    sign of the start before: a warning about a checkpoint may come a day later.
+    Attributes:
+        starts: The starts, in order.
+        kept: Ranges of bytes with the lines of the result, in order.
+        ending: The row of the kind `end` after the newest start; empty without one.
+
+    Example:
+        >>> from pathlib import Path
+        >>> log = Path("metrics.jsonl")
+        >>> _ = log.write_text('{"kind": "train", "step": 1}')
+        >>> followed = follow(log)
+        >>> [*followed.lines(log)], len(followed.starts)
+        ([b'{"kind": "train", "step": 1}'], 0)
     """
-    starts: list[RunStart] = []
-    signs: list[float] = []
-    for text_time, text in log:
-        time = time_of(text_time)
-        if time is None:
-            continue
-        if (found := _START.match(text)) is not None:
-            began = time - float(found["seconds"] or 0)
-            _end(starts, [sign for sign in signs if sign < began])
-            total = int(found["new"] or found["done"] or found["total"])
-            step = int(found["done"] or found["step"] or 0)
-            is_idle = found["done"] is not None
-            starts.append(RunStart(began, time, step, time, total, is_idle))
-            signs = []
-        if not starts:
-            continue
-        last = starts[-1]
-        if last.kept is None:
-            signs.append(time)
-        if (found := _BRANCH.match(text)) is not None:
-            last.step = int(found[1])
-        elif (found := _DROPPED.match(text)) is not None:
-            last.dropped_until = max(last.dropped_until, time_of(found[1]) or 0.0)
-        elif (found := _SPENT.match(text)) is not None:
-            last.kept = float(found[1]) / 100
-    _end(starts, signs)
-    return starts
+
+    starts: Sequence[RunStart] = ()
+    kept: Sequence[tuple[int, int]] = ()
+    ending: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def lines(self, path: Path) -> Iterator[bytes]:
+        """Yield the lines of the result; starts and endings are left out."""
+        if not self.kept:
+            return
+        with path.open("rb") as file:
+            for begin, stop in self.kept:
+                file.seek(begin)
+                left = stop - begin
+                while left > 0 and (line := file.readline()):
+                    left -= len(line)
+                    if not line.startswith(_OF_TRAINER):
+                        yield line
+
+    def newest_lines(self, path: Path) -> Iterator[bytes]:
+        """Yield the lines of the result from the newest one back; as `lines`."""
+        if not self.kept:
+            return
+        with path.open("rb") as file:
+            for begin, stop in reversed(self.kept):
+                for line in _back(file, begin, stop):
+                    if not line.startswith(_OF_TRAINER):
+                        yield line
 
 
-def _end(starts: Sequence[RunStart], signs: Sequence[float]) -> None:
-    """Let the last start end with the last of its signs."""
-    if starts:
-        starts[-1].ended = max([starts[-1].ended, *signs])
+def follow(path: Path) -> Followed:
+    """Follow the starts of a log; of a log that is missing, the result is empty.
+
+    One pass over the file, which decodes only starts, endings and the rows before them.
+    """
+    log = _Log()
+    if path.is_file():
+        with path.open("rb") as file:
+            for line in file:
+                log.add(line)
+            return log.followed(file)
+    return Followed()
 
 
-def time_of(text: str) -> float | None:
-    """Return a time in ISO 8601 as seconds since the epoch; None for another text."""
+class _Log:
+    """The lines of a log by number: where each ends, its CRC-32, and what it starts."""
+
+    def __init__(self) -> None:
+        self._ends = array("q")
+        self._crcs = array("I")
+        self._firsts: list[int] = []
+        self._starts: list[RunStart] = []
+        self._ending: Mapping[str, Any] = {}
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._size = 0
+
+    def add(self, line: bytes) -> None:
+        """Add the next line."""
+        self._size += len(line)
+        if line.startswith(_HEADS[START]):
+            row = find_object(line)
+            if row is not None:
+                self._end_segment()
+                self._starts.append(_start_of(row))
+                self._firsts.append(len(self._ends))
+                self._ending = {}
+        elif line.startswith(_HEADS[END]):
+            self._ending = row = find_object(line) or {}
+            # A later start that failed before its row has an ending too.
+            if self._starts and not self._starts[-1].ending:
+                self._last.append(line)
+                self._end_segment()
+                self._starts[-1].ending = row
+        self._last.append(line)
+        self._ends.append(self._size)
+        self._crcs.append(zlib.crc32(line))
+
+    def followed(self, file: Any) -> Followed:
+        """Return what the log holds; `file` is the log, open for reading."""
+        self._end_segment()
+        ends = np.frombuffer(self._ends, np.int64) if self._ends else np.zeros(0, int)
+        stop = len(ends)
+        kept: list[tuple[int, int]] = []
+        after = self._found()
+        for start in self._starts:
+            start.is_part = False
+        while stop:
+            # The segment of line `stop - 1`; the lines before the first start have -1.
+            index = int(np.searchsorted(self._firsts, stop, "left")) - 1
+            first = self._firsts[index] if index >= 0 else 0
+            kept.append((int(ends[first - 1]) if first else 0, int(ends[stop - 1])))
+            if index < 0:
+                break
+            start = self._starts[index]
+            start.is_part = True
+            stop = after[index]
+            if stop < 0:
+                start.is_linked = False
+                stop = _up_to(file, ends[:first], start.step)
+        self._note_given_up(kept, ends)
+        return Followed(self._starts, kept[::-1], self._ending)
+
+    def _end_segment(self) -> None:
+        """Let the newest start end with its newest row, if it has not ended."""
+        if self._starts and not self._starts[-1].ending:
+            start = self._starts[-1]
+            for row in map(find_object, self._last):
+                start.ended = max(start.ended, time_of((row or {}).get("time")) or 0.0)
+
+    def _found(self) -> list[int]:
+        """Return for each start how many lines lead to it; -1 if its row is missing.
+
+        All starts are looked up at once: in a log of 10^6 rows each alone would have to
+        be compared with every line before it.
+        """
+        crcs = np.frombuffer(self._crcs, np.uint32).astype(np.uint64)
+        keys = (crcs << np.uint64(32)) | np.arange(len(crcs), dtype=np.uint64)
+        keys.sort()
+        found: list[int] = []
+        for start, first in zip(self._starts, self._firsts, strict=True):
+            after = start.row.get("after")
+            if not isinstance(after, int) or not 0 < after < 1 << 32:
+                found.append(0)
+                continue
+            key = np.uint64((after << 32) | first)
+            at = int(np.searchsorted(keys, key, "left")) - 1
+            is_it = at >= 0 and int(keys[at]) >> 32 == after
+            found.append(int(keys[at]) % (1 << 32) + 1 if is_it else -1)
+        return found
+
+    def _note_given_up(
+        self, kept: Sequence[tuple[int, int]], ends: npt.NDArray[np.int64]
+    ) -> None:
+        """Note until when rows were written that a later start gave up."""
+        kept_to = dict(kept)
+        stops = [*self._firsts, len(ends)][1:]
+        for start, first, stop in zip(self._starts, self._firsts, stops, strict=True):
+            begin = int(ends[first - 1]) if first else 0
+            held = kept_to.get(begin, int(ends[first]))
+            num_rows = stop - (1 if start.ending else 0)
+            if held < int(ends[num_rows - 1]):
+                start.given_up_until = start.ended
+
+
+def time_of(text: object) -> float | None:
+    """Return a time in ISO 8601 as seconds since the epoch; None for another value."""
     try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except (ValueError, OverflowError, OSError):
         return None
 
 
-def begins(total: int, num_phases: int) -> str:
-    """Return the first line of a new run."""
-    return f"starts: {total} steps in {counted(num_phases, 'phase')}"
+def _start_of(row: Mapping[str, Any]) -> RunStart:
+    """Return the start that a row describes; unreadable values count as 0."""
+    ready, seconds = time_of(row.get("time")) or 0.0, row.get("seconds")
+    took = max(0.0, seconds) if isinstance(seconds, float) else 0.0
+    step, total = (_count(row.get(name)) for name in ("step", "total_steps"))
+    return RunStart(row, ready - took, ready, step, ready, total)
 
 
-def resumes(step: int, total: int, seconds: float) -> str:
-    """Return the first line of a run that goes on; restoring took `seconds`."""
-    return f"resumed from step {step} of {total} in {seconds:.2f} s"
+def _count(value: object) -> int:
+    return value if type(value) is int and 0 <= value < 1 << 63 else 0
 
 
-def is_complete(total: int, more: str = "") -> str:
-    """Return the first line of a start that has nothing to do."""
-    return f"already complete: {total} of {total} steps are done{more}"
+def _up_to(file: Any, ends: npt.NDArray[np.int64], step: int) -> int:
+    """Return how many lines lead to the last row that is not after a step."""
+    file.seek(0)
+    last = 0
+    for number in range(1, len(ends) + 1):
+        row = find_object(file.readline()) or {}
+        at = row.get("step")
+        if isinstance(at, int) and at <= step and row.get("kind") not in KINDS:
+            last = number
+    return last
 
 
-def branches(step: int, path: str) -> str:
-    """Return the line of a branch of another run, from the checkpoint of a step."""
-    return f"begins as a branch of step {step} of {path}"
-
-
-def drops(number: int, step: int, newest: str | None, what: str) -> str:
-    """Return the line about rows of metrics after `step`, and `what` happened to them.
-
-    `newest` is the time of the newest of them.
-    """
-    rows = counted(number, "row")
-    return f"{rows} of metrics after step {step}, the newest at {newest}, {what}"
-
-
-def spent(line: str) -> str:
-    """Return the line about where the wall time of all starts went: `Goodput.line`."""
-    return f"wall time: {line}"
+def _back(file: Any, begin: int, stop: int, size: int = 1 << 16) -> Iterator[bytes]:
+    """Yield the lines of a range of bytes, the last one first."""
+    held = b""
+    while begin < stop:
+        at = max(begin, stop - size)
+        file.seek(at, os.SEEK_SET)
+        held = file.read(stop - at) + held
+        stop = at
+        lines = held.splitlines(keepends=True)
+        whole = lines if at == begin else lines[1:]
+        yield from reversed(whole)
+        held = b"" if at == begin or not lines else lines[0]
+        size *= 2

@@ -24,6 +24,7 @@ from roxxel_store import missing_extra
 from roxxel_store.urls import absolute
 
 from roxxel_train._log.values import drawn_values
+from roxxel_train.starts import KINDS, START
 
 try:
     from tensorboardX import RecordWriter
@@ -70,9 +71,16 @@ class TensorBoard:
     def __call__(self, row: Mapping[str, Any]) -> None:
         """Write one row and flush it to the disk.
 
+        A start begins a new file, which makes TensorBoard discard older rows after it.
+
         Raises:
             OSError: The row cannot be written.
         """
+        if row.get("kind") in KINDS:
+            if row["kind"] == START:
+                self.close()
+                self._purge_step = int(row["step"]) + 1
+            return
         writer = self._writer = self._writer or self._open()
         kind = row.get("kind")
         prefix = "" if kind is None else f"{kind}/"
@@ -83,11 +91,6 @@ class TensorBoard:
         moment = _seconds(row.get("time"))
         _write(writer, wall_time=moment, step=row.get("step", 0), summary=summary)
         writer.flush()
-
-    def cut(self, step: int) -> None:
-        """Start a new file, which makes TensorBoard discard older rows after `step`."""
-        self.close()
-        self._purge_step = step + 1
 
     def close(self) -> None:
         """Close the file; a later row starts another file."""

@@ -71,7 +71,7 @@ def open_run(
 class Run:
     """A run, read from its folder; `open_run` returns it.
 
-    The run may still be training: each property and method reads the files again.
+    Each file is read once: open the run again to see what a run that trains has added.
 
     Attributes:
         path: Folder of the run, or its URL.
@@ -288,7 +288,7 @@ class Run:
             if where is None and name in parts:
                 where = parts[name]
             if where is None and self.config is not None:
-                # `data.json` has no path for a corpus of another format.
+                # The log has no path for a corpus of another format.
                 where = self._foreign(name)
             if where is not None:
                 readers[name] = self._opened(name, where)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from roxxel_train import RunFolder
-    from roxxel_train.run_folder import LogEntry
     from roxxel_train.starts import RunStart
 
 
@@ -57,52 +56,48 @@ class RunStatus:
 
 
 def read_status(run: RunFolder) -> RunStatus:
-    """Read how a run stands, from its logs and its checkpoints.
+    """Read how a run stands, from its log and its checkpoints.
 
     Raises:
-        RunFolderError: A log is not a regular file.
+        RunFolderError: The log is not a regular file.
     """
-    newest = run.newest_rows()
+    newest = run.newest_rows(("train", "eval"))
     train, evaluation = newest.get("train", {}), newest.get("eval", {})
-    entries = run.log()
-    starts = run.starts()
-    total_steps = total_steps_of(starts)
     saved_step = max((each.step for each in run.checkpoints()[0]), default=None)
     step = max([saved_step or 0, *(row["step"] for row in newest.values())])
     times = [str(row["time"]) for row in newest.values() if "time" in row]
     return RunStatus(
         run=str(run),
-        status=status_of(run, step, total_steps, entries),
+        status=status_of(run, step),
         step=step,
         saved_step=saved_step,
-        total_steps=total_steps,
+        total_steps=total_steps_of(run),
         loss=number(train.get("loss")),
         eval_loss=number(evaluation.get("eval_loss")),
         tokens_per_s=number(train.get("tokens_per_s")),
         time=max(times, default=None),
-        goodput=_kept(starts),
+        goodput=_kept(run.starts()),
     )
 
 
-def total_steps_of(starts: Sequence[RunStart]) -> int | None:
-    """Return the steps of the whole run, as its newest start says."""
-    return starts[-1].total_steps if starts else None
+def total_steps_of(run: RunFolder) -> int | None:
+    """Return the steps of the whole run, as its newest start planned them."""
+    starts = run.starts()
+    return starts[-1].total_steps or None if starts else None
 
 
 def _kept(starts: Sequence[RunStart]) -> float | None:
-    """Return the share in kept steps that the newest start logged; None without one."""
+    """Return the share in kept steps with which the newest start that worked ended."""
     worked = [start for start in starts if not start.is_idle]
     return worked[-1].kept if worked else None
 
 
-def status_of(
-    run: RunFolder, step: int, total_steps: int | None, entries: Sequence[LogEntry]
-) -> str:
+def status_of(run: RunFolder, step: int) -> str:
     """Return `running`, `complete`, `ended with an error` or `stopped`."""
     if run.is_running:
         return "running"
+    total_steps = total_steps_of(run)
     if total_steps is not None and step >= total_steps:
         return "complete"
-    if entries and entries[-1].level == "ERROR":
-        return "ended with an error"
-    return "stopped"
+    is_error = run.ending.get("status") == "ended with an error"
+    return "ended with an error" if is_error else "stopped"

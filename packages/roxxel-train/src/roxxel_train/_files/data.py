@@ -1,9 +1,9 @@
-"""Which data a run has read and plans to read, from the files in its folder.
+"""Which data a run has read and plans to read, as its folder records it.
 
-`data.json`, which every start writes, holds the paths of the corpora, and the state of
-the sampler at the last planned step, which determines all batches of the run. From this
-file alone a program can compute every past and planned batch. This module does not
-import JAX, so programs without an accelerator can read the data state.
+The row of a start holds the paths of the corpora, and the state of the sampler at the
+last planned step, which determines all batches of the run. From this row alone a
+program can compute every past and planned batch. This module does not import JAX, so
+programs without an accelerator can read the data state.
 """
 
 from __future__ import annotations
@@ -20,14 +20,8 @@ from roxxel_ckpt import (
 )
 from roxxel_format import Roxxel
 
-from roxxel_train._files.mirror import fetch_run, local_run
-from roxxel_train._files.records import (
-    DATA,
-    RECORD,
-    RECORD_OF_DATA,
-    RECORD_OF_RUN,
-    find_record,
-)
+from roxxel_train._files.mirror import fetch_run
+from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
@@ -38,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
-    """Return the content of `data.json`.
+    """Return what the row of a start says of its data.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
     the source is not a `Roxxel`. The paths call the primary `"self"`, as the state
@@ -128,37 +122,6 @@ class RunData:
     state: Mapping[str, Any]
     trained: Mapping[str, Any]
     primary: str = "self"
-
-
-def run_data(path: str | os.PathLike[str]) -> RunData:
-    """Return the sources and the data state of a run, from the files in its folder.
-
-    Args:
-        path: As for `data_state`, but not the folder of checkpoints.
-
-    Raises:
-        FileNotFoundError: The folder does not hold a run, or lacks `data.json`: then
-            its first start ended before training began, or somebody removed the file.
-        RunMismatchError: A file of the run is damaged or of another version.
-        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
-    """
-    folder = local_run(path)
-    # Read `data.json` after the checkpoint. Each start writes `data.json` before its
-    # first checkpoint, so the file is then not older than the checkpoint.
-    trained = data_state(folder)
-    record = find_record(folder / DATA, RECORD_OF_DATA)
-    if record is None:
-        raise FileNotFoundError(
-            f"{path}: holds no {DATA}, which records where the corpora are and what is "
-            "planned; start the run again, which writes the file before it trains"
-        )
-    primary = record.get("primary", "self")
-    if not isinstance(primary, str) or not primary:
-        raise RunMismatchError(
-            f"{folder / DATA}: names the primary source {primary!r}; "
-            f"{RECORD_OF_DATA.remedy}"
-        )
-    return RunData(record["sources"], record["state"], trained, primary)
 
 
 def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:

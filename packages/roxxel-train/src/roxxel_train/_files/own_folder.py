@@ -8,11 +8,8 @@ files through `roxxel_train.RunFolder`.
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt import CheckpointError, read_description
 from roxxel_ckpt.locations import folder_url
 from roxxel_store.output import replace_file
 
@@ -22,9 +19,7 @@ from roxxel_train._files.mirror import Mirror, holder, locked
 from roxxel_train._files.paths import check_writable, shown
 from roxxel_train._files.records import (
     CHECKPOINTS,
-    DATA,
     RECORD,
-    RECORD_OF_DATA,
     RECORD_OF_RUN,
     find_record,
 )
@@ -33,11 +28,9 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Mapping
+    from pathlib import Path
 
     from roxxel_ckpt.contents import Files
-    from roxxel_store.records import RecordKind
-
-_RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class OwnFolder:
@@ -122,51 +115,15 @@ class OwnFolder:
         place, found = place_of(self.location), self._read()
         if found is None:
             # Without `run.json` the folder is not a run, so this file comes first.
-            versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
-            head = {"id": new_id(), "place": place}
-            content = {**head, **record, "versions": versions}
+            content = {"id": new_id(), "place": place, **record}
         else:
             content = registered(found, place, newest_step)
         if content != found:
-            self._write(RECORD, RECORD_OF_RUN, content)
+            draft = self.path / f"{RECORD}.tmp"
+            replace_file(self.path / RECORD, RECORD_OF_RUN.pack(content), draft)
         if found is not None and content["id"] != found["id"]:
             self.warning = copied(content)
         self.record = content
-
-    def last_rows_after(self, step: int) -> set[int] | None:
-        """Return the CRC-32 of the last metrics row of every newer checkpoint.
-
-        They include damaged ones. The result is None if one of them does not say its
-        last row. In a bucket the files of every checkpoint are kept beside it, so the
-        result is empty.
-        """
-        found: set[int] = set()
-        if not isinstance(self.checkpoints, Path):
-            return found
-        for each in self.checkpoints.iterdir() if self.checkpoints.is_dir() else ():
-            number = each.name.partition(".")[0]
-            if not number.isdecimal() or int(number) <= step:
-                continue
-            try:
-                last = (read_description(each).extra or {}).get("last_row")
-            except CheckpointError:
-                last = None
-            if last is None:
-                return None
-            found.add(last[1])
-        return found
-
-    @property
-    def planned(self) -> dict[str, Any] | None:
-        """State of the data as the last start planned it; None if unknown."""
-        with suppress(RunMismatchError):  # damaged: this start writes the file again
-            record = find_record(self.path / DATA, RECORD_OF_DATA)
-            return None if record is None else record["state"]
-        return None
-
-    def write_data(self, record: Mapping[str, Any]) -> None:
-        """Write `data.json`, at every start, after all checks of the start."""
-        self._write(DATA, RECORD_OF_DATA, record)
 
     def commit(self) -> None:
         """In a bucket, upload the files that have changed, and commit them.
@@ -199,10 +156,6 @@ class OwnFolder:
         """
         if self._mirror is not None:
             self._mirror.fetch_folder(name)
-
-    def _write(self, name: str, kind: RecordKind, members: Mapping[str, Any]) -> None:
-        content = kind.pack(members)
-        replace_file(self.path / name, content, self.path / f"{name}.tmp")
 
     def _read(self) -> dict[str, Any] | None:
         record = find_record(self.path / RECORD, RECORD_OF_RUN)

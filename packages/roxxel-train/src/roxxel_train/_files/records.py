@@ -1,7 +1,7 @@
-"""The two records of a run, and the names of what lies beside them.
+"""The record of a run's identity, and the names of what lies beside it.
 
-`run.json` is written at the first start: the data and the model with which the run
-began. `data.json` is written at every start: the corpora, and the data as planned then.
+`run.json` is written at the first start: the id of the run, and the data and the model
+with which it began. What a later start reads and plans stands in its row of the log.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECORD, DATA = "run.json", "data.json"
+RECORD = "run.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 PROFILE, AUTOTUNE, EVALS = "profile", "autotune", "evals"
 
@@ -26,16 +26,6 @@ RECORD_OF_RUN = RecordKind(
     error=RunMismatchError,
     other_remedy="resume with the version of roxxel-train that began the run",
     needs=("id", "place", "data", "model"),
-    is_sealed=False,
-)
-
-RECORD_OF_DATA = RecordKind(
-    "record of a run's data",
-    1,
-    remedy="restore the file, or resume the run, which writes the file again",
-    error=RunMismatchError,
-    other_remedy="read the run with the version of roxxel-train that trained last",
-    needs=("sources", "state"),
     is_sealed=False,
 )
 

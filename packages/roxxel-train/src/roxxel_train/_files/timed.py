@@ -17,8 +17,7 @@ from roxxel_train.goodput import TimedRows
 from roxxel_train.starts import time_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from collections.abc import Iterable
 
 _NUM_FIELDS = len(fields(TimedRows))
 
@@ -38,20 +37,18 @@ class _Fields(msgspec.Struct):
         return self.step_s, self.wait_s, self.compile_s, self.eval_s, self.save_s
 
 
-def timed_rows(path: Path) -> TimedRows:
-    """Return the times of the undamaged rows of a log; none without a file."""
+def timed_rows(lines: Iterable[bytes]) -> TimedRows:
+    """Return the times of the undamaged rows among the lines of a log."""
     values = array("d")
-    if path.is_file():
-        decode = msgspec.json.Decoder(_Fields).decode
-        with path.open("rb") as file:
-            for line in file:
-                try:
-                    row = decode(line)
-                except msgspec.DecodeError:
-                    continue  # a torn or damaged row, which `RunFolder.rows` counts
-                time = time_of(row.time)
-                if time is not None:
-                    is_training = row.kind == "train"
-                    values.extend((time, row.step, is_training, *row.seconds))
+    decode = msgspec.json.Decoder(_Fields).decode
+    for line in lines:
+        try:
+            row = decode(line)
+        except msgspec.DecodeError:
+            continue  # a damaged row, which `RunFolder.rows` counts
+        time = time_of(row.time)
+        if time is not None:
+            is_training = row.kind == "train"
+            values.extend((time, row.step, is_training, *row.seconds))
     table = np.frombuffer(values, np.float64).reshape(-1, _NUM_FIELDS)
     return TimedRows(*table.T)

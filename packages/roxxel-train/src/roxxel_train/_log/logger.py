@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 import jax
 
 from roxxel_train._files.log import (
-    METRICS,
-    LastRow,
     LateRow,
     LogFiles,
     Worker,
@@ -27,12 +25,15 @@ from roxxel_train._files.log import (
 )
 from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
+from roxxel_train.starts import END, KINDS, START
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
+
+    from roxxel_train._files.log import LogPosition
 
 
 class Logger:
@@ -50,9 +51,9 @@ class Logger:
             If a sink raises, the run continues, `system.log` has the traceback, and the
             sink gets no more rows until the logger is opened again. A slow sink delays
             nothing else: while 10,000 rows are queued for the sink, further rows are
-            dropped. A sink may have two methods. `cut(step)` is called when a run
-            starts or resumes at `step`; the run then writes all rows after `step`,
-            perhaps for the second time. `close()` is called when the logger closes.
+            dropped. A row whose `"kind"` is `"start"` says that a run starts or resumes
+            at `"step"`: all rows after this step follow, perhaps for the second time. A
+            sink may have a method `close()`, which is called when the logger closes.
         terminal: Also show text and rows on standard error: a progress bar on a
             terminal or in a notebook, plain lines elsewhere.
         timeout_s: Longest wait of `close` for the terminal and for the sinks. `close`
@@ -211,10 +212,43 @@ class Logger:
                 copy from a device, do not delay your loop. Nobody calls it where the
                 row goes nowhere, as on other processes than process 0.
             terminal: Also show the row on the terminal.
+
+        Raises:
+            ValueError: The kind of the row is one that only a trainer writes.
         """
+        if row.get("kind") in KINDS:
+            raise ValueError(
+                f"a row of the kind {row['kind']!r} says how a run goes on, which only "
+                "its trainer knows; give your rows another kind"
+            )
+        self._row(dict(row), rest, terminal=terminal)
+
+    def start(self, row: Mapping[str, Any], past: LogPosition | None) -> None:
+        """Write the row of a start, and the rows that its checkpoint has kept.
+
+        Args:
+            row: What the start says of itself.
+            past: Where the log ended when the checkpoint was saved; None for a new run.
+        """
+        after = 0 if past is None else past.after
+        self._row({"kind": START, **row, "after": after}, terminal=False)
+        if past is not None and past.unwritten and self._files is not None:
+            self._files.lines(past.unwritten)
+
+    def end(self, row: Mapping[str, Any]) -> None:
+        """Write the row of an ending."""
+        self._row({"kind": END, **row}, terminal=False)
+
+    def _row(
+        self,
+        row: Mapping[str, Any],
+        rest: Callable[[], Mapping[str, Any]] | None = None,
+        *,
+        terminal: bool,
+    ) -> None:
         if not self._is_writing():
             return
-        late = LateRow(dict(row), rest)
+        late = LateRow(row, rest)
         if self._files is not None:
             self._files.row(late)
         if terminal and self._screen is not None:
@@ -240,67 +274,6 @@ class Logger:
         if self._screen is not None:
             self._screen.progress(step, total_steps, loss)
 
-    def cut_metrics(
-        self,
-        step: int,
-        *,
-        evaluated: bool = True,
-        keep_to: Collection[int] | None = (),
-    ) -> tuple[int, int]:
-        """Drop the metrics rows after `step`, and call `cut(step)` of the sinks.
-
-        A run that resumes from an earlier checkpoint writes the dropped rows again.
-
-        Args:
-            step: Updates done.
-            evaluated: Keep the evaluation row of `step`. If False, the run evaluates
-                again.
-            keep_to: CRC-32s of rows with which other checkpoints end. The dropped rows
-                up to the last of them move to `metrics.aside.jsonl`; those after it
-                lead to no checkpoint, so they are lost. With None, all rows move.
-
-        Returns:
-            How many rows were moved there, and how many were lost.
-
-        Raises:
-            OSError: The file cannot be read or truncated.
-        """
-        for sink in self._sinks:
-            sink.worker.put(sink.method, "cut", step)
-        if self._files is None:
-            return 0, 0
-        return self._files.cut(step, evaluated=evaluated, keep_to=keep_to)
-
-    def bring_back(self, last: tuple[int, int]) -> tuple[int, int]:
-        """Let `metrics.jsonl` end with a row, from the rows that `cut_metrics` kept.
-
-        Call this method when a run continues a branch of itself that another branch had
-        replaced: rows of both have the same steps. Rows that do not lead to the row are
-        kept in their turn.
-
-        Args:
-            last: The result of `last_row` at an earlier time.
-
-        Returns:
-            Number of dropped rows, and of appended rows. Both are 0 if the file ends
-            with the row, or if the row is lost.
-        """
-        if self._files is None:
-            return 0, 0
-        return self._files.bring_back(LastRow(*last))
-
-    def last_row(self) -> tuple[int, int] | None:
-        """Return step and CRC-32 of the last row of `metrics.jsonl` that has a step.
-
-        Returns:
-            `(0, 0)` without such a row; None if the logger writes no files.
-        """
-        return None if self._files is None else self._files.last_row()
-
-    def newest_time(self) -> str | None:
-        """Return the time of the last row of `metrics.jsonl`; None without one."""
-        return None if self._files is None else self._files.newest_time()
-
     @property
     def failure(self) -> Exception | None:
         """The error of the first line that could not be written, or None.
@@ -309,18 +282,13 @@ class Logger:
         """
         return None if self._files is None else self._files.failure
 
-    def unwritten_rows(self) -> list[str]:
-        """Flush the files; return the metrics rows that may not be on the disk.
+    def position(self) -> LogPosition | None:
+        """Flush the files; return where `metrics.jsonl` ends, for a checkpoint.
 
-        The list is empty without a `failure`, which this method does not raise. A
-        checkpoint keeps the rows, as lines of `metrics.jsonl`, and `add_rows` writes
-        them when the run starts again.
+        The result has the lines that a failed write has left out; this method does not
+        raise the `failure`. None if the logger writes no files.
         """
-        return [] if self._files is None else self._files.unwritten_rows()
-
-    def add_rows(self, lines: Sequence[str]) -> int:
-        """Append the lines of `unwritten_rows` that the file lacks; return how many."""
-        return 0 if self._files is None else self._files.add_rows(lines)
+        return None if self._files is None else self._files.position()
 
     def flush(self) -> None:
         """Flush the files to the disk, without waiting for the terminal or a sink.
@@ -358,12 +326,10 @@ class Logger:
             for index, sink in enumerate(self._given_sinks)
         ]
         self._is_open = True
-        if self._files is not None and self._files.was_torn:
-            self.warning(f"dropped an incomplete last row of {METRICS}")
 
     def _close_sinks(self) -> None:
         for sink in self._sinks:
-            sink.worker.finish(partial(sink.method, "close"))
+            sink.worker.finish(sink.close)
         until_s = time.monotonic() + self._timeout_s
         for sink in self._sinks:
             if not sink.worker.join(max(0.0, until_s - time.monotonic())):
@@ -431,11 +397,9 @@ class _Sink:
         """Queue a row; return False if the row was dropped."""
         return self.worker.put(lambda: self._sink(plain_row(row.whole())))
 
-    def method(self, name: str, *args: Any) -> None:
-        """Call a method of the sink, if it has one."""
-        method = getattr(self._sink, name, None)
-        if method is not None:
-            method(*args)
+    def close(self) -> None:
+        """Close the sink, if it has a method for it."""
+        getattr(self._sink, "close", lambda: None)()
 
 
 @contextmanager

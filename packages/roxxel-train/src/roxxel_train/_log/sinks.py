@@ -16,11 +16,6 @@ LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
 """Names of sinks, or names with the options of each sink."""
 
 SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
-    "csv": (
-        "roxxel_train.csv_files",
-        "CsvFiles",
-        lambda run: {"log_dir": run / "csv", "run": run},
-    ),
     "tensorboard": (
         "roxxel_train.tensorboard",
         "TensorBoard",
@@ -37,7 +32,7 @@ W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
 def check_log_to(log_to: Any) -> None:
     """Raise an error if a name is unknown, or if options are not a mapping."""
     if isinstance(log_to, str) or not isinstance(log_to, Sequence | Mapping):
-        name = log_to if isinstance(log_to, str) else "csv"
+        name = log_to if isinstance(log_to, str) else "tensorboard"
         raise TypeError(
             f"log_to is a {type(log_to).__name__}; give a list of names, such as "
             f"[{name!r}]"
@@ -57,7 +52,6 @@ def make_sinks(log_to: LogTo, folder: Path) -> list[Callable[[dict[str, Any]], o
     Raises:
         ModuleNotFoundError: A library is missing; the message names the extra.
         TypeError: A sink does not have one of the given options.
-        ValueError: The folder of a sink belongs to another run.
     """
     options = log_to if isinstance(log_to, dict) else {name: {} for name in log_to}
     sinks: list[Callable[[dict[str, Any]], object]] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from heapq import merge
 from itertools import pairwise
 from math import isclose
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store.amounts import counted
 
-from roxxel_train import starts
 from roxxel_train._files.paths import shown
 from roxxel_train.errors import Preempted
 
@@ -68,7 +68,6 @@ class RunSummary:
         waited_s: Seconds of this call in which the loop waited for data.
         save_path: Folder of the run, as text if it is a URL; None if the run writes no
             files.
-        stop_reason: What `Trainer.stop` was given, if it ended this call; else None.
 
     Example:
         >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
@@ -85,7 +84,6 @@ class RunSummary:
     seconds: float
     waited_s: float
     save_path: Path | str | None
-    stop_reason: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -105,10 +103,7 @@ class RunSummary:
             parts.append(f"{share:.1%} of it waiting for data")
         if self.save_path is not None:
             parts.append(shown(self.save_path))
-        how = "done" if self.complete else "stopped"
-        if self.stop_reason is not None:
-            how += f" ({self.stop_reason})"
-        return f"{how}: {', '.join(parts)}"
+        return ("done: " if self.complete else "stopped: ") + ", ".join(parts)
 
 
 def opening(
@@ -128,21 +123,42 @@ def opening(
     """
     total = plan.total_steps
     if step == total:
-        yield starts.is_complete(total, _because(plan))
+        more = _because(plan)
+        yield f"already complete: {total} of {total} steps are done{more}"
         return
     if step > first:
-        yield starts.resumes(step, total, seconds)
+        yield f"resumed from step {step} of {total} in {seconds:.2f} s"
     else:
-        yield starts.begins(total, len({phase.index for phase in plan.phases}))
+        phases = counted(len({phase.index for phase in plan.phases}), "phase")
+        yield f"starts: {total} steps in {phases}"
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
     if step == first and origin is not None:
         if first:
-            yield starts.branches(origin["step"], origin["path"])
+            yield f"begins as a branch of step {origin['step']} of {origin['path']}"
         else:
             step_of = "" if origin["step"] is None else f"step {origin['step']} of "
             yield f"begins with the weights of {step_of}{origin['path']}"
+
+
+def end_row(
+    step: int, error: BaseException | None, spent: Goodput | None
+) -> dict[str, Any]:
+    """Return the row of an ending; see `roxxel_train.starts`."""
+    status = "complete" if error is None else "ended with an error"
+    if isinstance(error, Preempted):
+        status = "stopped"
+    row: dict[str, Any] = {"step": step, "time": _now(), "status": status}
+    if error is not None:
+        row["error"] = type(error).__name__
+    if spent is not None:
+        row["kept"] = spent.share
+    return row
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 UNSAVED = (
@@ -150,12 +166,6 @@ UNSAVED = (
     "write checkpoints and metrics"
 )
 """The line at the start of a run without a folder and without checkpoints."""
-
-IN_THREAD = (
-    "signals are the caller's, because run() is not in the main thread: call "
-    "trainer.stop() to save and end the run, from any thread or signal handler"
-)
-"""The line at the start of a run in a thread, in which Python handles no signals."""
 
 
 def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | None:
@@ -251,47 +261,9 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
     return "; ".join([line, *texts])
 
 
-def kept_rows(number: int, step: int, newest: str | None) -> str:
-    """Return the line about rows of newer checkpoints than `step`, which stay.
-
-    `newest` is the time of the newest row.
-    """
-    return starts.drops(
-        number,
-        step,
-        newest,
-        "moved to metrics.aside.jsonl, because the run does not use a newer checkpoint",
-    )
-
-
-def rewritten_rows(number: int, step: int, newest: str | None) -> str:
-    """Return the line about rows after `step` that no checkpoint needs.
-
-    `newest` is the time of the newest row.
-    """
-    what = f"{'was' if number == 1 else 'were'} dropped; the run writes them again"
-    return starts.drops(number, step, newest, what)
-
-
 def spent(goodput: Goodput) -> str:
     """Return the line about where most of the wall time of all starts went."""
-    return starts.spent(goodput.line(2))
-
-
-def replaced_rows(number: int, step: int) -> str:
-    """Return the line about rows of a branch that the checkpoint of `step` replaces."""
-    return (
-        f"{counted(number, 'row')} of metrics not from the branch of step {step} moved "
-        "to metrics.aside.jsonl"
-    )
-
-
-def added_rows(number: int, step: int) -> str:
-    """Return the line about rows that were kept in the checkpoint of `step`."""
-    return (
-        f"{counted(number, 'row')} of metrics up to step {step} are back: the log "
-        "lacked them, because it could not be written or they were set aside"
-    )
+    return f"wall time: {goodput.line(2)}"
 
 
 def failed_log(step: int, reason: str, is_saved: bool) -> str:
@@ -303,18 +275,11 @@ def failed_log(step: int, reason: str, is_saved: bool) -> str:
     )
 
 
-def lost_rows(last: int, wanted: int, step: int) -> str:
-    """Return the warning that rows of a resumed run are missing.
-
-    Args:
-        last: Step of the last metrics row; 0 without a row.
-        wanted: Step of the last row when the checkpoint was saved.
-        step: Step of the checkpoint.
-    """
-    held = f"ends with step {last}" if last else "holds no row"
+def lost_rows(step: int) -> str:
+    """Return the warning that rows before a resumed run's `step` are missing."""
     return (
-        f"metrics.jsonl {held}, but had rows up to step {wanted} when step {step} was "
-        "saved: the rows between are lost; restore the file from a copy if there is one"
+        f"metrics.jsonl lacks the row that was its last when step {step} was saved, so "
+        "the rows before may be missing; restore the file from a copy if there is one"
     )
 
 
@@ -339,14 +304,6 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
         return f"{type(error).__name__} ended the run; {saved}"
     total = plan.total_steps
     return f"complete: {total} of {total} steps are done{_because(plan)}; {saved}"
-
-
-def stopped(step: int, reason: str, latest_step: int | None) -> str:
-    """Return the last line of a run that `Trainer.stop` ended."""
-    saved = (
-        "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
-    )
-    return f"stopped after step {step} by Trainer.stop: {reason}; {saved}"
 
 
 def _because(plan: Plan) -> str:

@@ -15,7 +15,7 @@ import jax
 from roxxel_ckpt.coordination import Channel
 from roxxel_loader import device_stream
 
-from roxxel_train._log.logger import WarningForwarder
+from roxxel_train._log.logger import Logger, WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
@@ -32,7 +32,7 @@ from roxxel_train.errors import LogWriteError, Preempted
 from roxxel_train.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Plan
     from roxxel_loader import DeviceStream
 
-    from roxxel_train._log.logger import Logger
     from roxxel_train._observe.machine import Machine
     from roxxel_train._observe.preflight import Preflight
     from roxxel_train._run.evaluation import Evaluator
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
     from roxxel_train._step.placement import BatchPlacement
     from roxxel_train._together.processes import Request
     from roxxel_train.config import TrainConfig
+    from roxxel_train.goodput import Goodput
+    from roxxel_train.starts import RunStart
 
 _PREFLIGHT = Channel("train/preflight")
 
@@ -83,7 +84,7 @@ class Session:
     batches: DeviceStream = field(init=False)
     recorder: Recorder = field(init=False)
     _start: int | None = field(init=False, default=None)
-    _stop_reason: str | None = field(init=False, default=None)
+    _record: Logger | None = field(init=False, default=None)
     _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
 
@@ -92,7 +93,7 @@ class Session:
         """Open the resources of a run and restore its state; close all at the end."""
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
-        self._start = self._stop_reason = None
+        self._start = self._record = None
 
         def report(text: str, *, for_first: bool = False) -> None:
             if for_first:
@@ -117,8 +118,11 @@ class Session:
             # the stack closes, which may wait for a failed process.
             with self.processes.failing_together():
                 self.processes.check_same(self._settings())
-                stack.enter_context(state.run_lock(self.machine.kinds))
+                stack.enter_context(state.run_lock())
                 stack.enter_context(log)
+                if state.path is not None and log.log_dir != state.path:
+                    self._record = Logger(state.path, terminal=False)
+                    stack.enter_context(self._record)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
                 # Enter this context early: its exit waits for the compiler, and must
@@ -131,7 +135,6 @@ class Session:
                 stack.callback(self.trace.close)
                 with self.processes.paused("restore"):
                     self._restore()
-                state.record_data()
                 self.compile_ahead(compiler)
                 stack.callback(self.updates.close)
                 stack.callback(state.close)
@@ -158,18 +161,14 @@ class Session:
                 stack.push(lambda _, error, __: state.leave(error, recorder, log))
                 yield
 
-    def update_of(self, batch: Any) -> Callable[[Any, Any], Any] | None:
-        """Wait for the compiled update of a batch; None if `Trainer.stop` ends the run.
-
-        Raises:
-            Preempted: A signal ends the run.
-        """
+    def update_of(self, batch: Any) -> Callable[[Any, Any], Any]:
+        """Wait for the compiled update of a batch; raise `Preempted` after a signal."""
         with self._excluded("compile", "compile_s"):
             program = self.updates.program(
                 batch, self.processes.is_stopping, self.log.status
             )
         if program is None:
-            self._end(self.processes.after(self.state.step))
+            raise self._ended(self.processes.after(self.state.step))
         return program
 
     def begin(self, step: int) -> None:
@@ -222,13 +221,8 @@ class Session:
         if self.state.is_unsaved_branch:
             self._save()
 
-    def act(self) -> bool:
-        """Save if a checkpoint is due; return whether `Trainer.stop` ends the run.
-
-        Raises:
-            Preempted: A signal ends the run.
-            LogWriteError: The log cannot be written.
-        """
+    def act(self) -> None:
+        """Stop if requested or the log fails; save if a checkpoint is due."""
         failure = self.log.failure
         if failure is not None:
             self.processes.fail(str(failure))
@@ -239,14 +233,12 @@ class Session:
             self.processes.request_save()
         request = self.processes.after(self.state.step)
         if request is not None and request.kind != "save":
-            self._end(request)
-            return True
+            raise self._ended(request)
         if request is not None and every != CONTINUOUS:
             self.recorder.drain()
             self.log.info(events.requested_save(self.state.step))
         if request is not None or self.is_due(self.config.saved_every):
             self._save()
-        return False
 
     def is_due(self, every: int | None) -> bool:
         """Return whether the current step is the last, or a multiple of `every`."""
@@ -272,7 +264,6 @@ class Session:
             seconds=time.perf_counter() - self._began_s,
             waited_s=recorder.waited_s,
             save_path=state.save_path,
-            stop_reason=self._stop_reason,
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
@@ -299,18 +290,16 @@ class Session:
         with self.processes.paused("save"):
             self.state.save(self.recorder, self.log)
 
-    def _end(self, request: Request | None) -> None:
-        """Save the state, and raise unless `Trainer.stop` ends the run."""
+    def _ended(self, request: Request | None) -> Preempted | LogWriteError:
+        """Save the state and return the exception that ends the run."""
         self._save()
         step, is_saved = self.state.step, self.state.checkpointer is not None
-        if request is not None and request.kind == "end":
-            self._stop_reason = request.reason
-            return
         if request is not None and request.kind == "fail":
-            text = events.failed_log(step, request.reason, is_saved)
-            raise LogWriteError(text) from self.log.failure
+            error = LogWriteError(events.failed_log(step, request.reason, is_saved))
+            error.__cause__ = self.log.failure
+            return error
         name = "a signal" if request is None else request.reason
-        raise Preempted(step, name, saved=is_saved)
+        return Preempted(step, name, saved=is_saved)
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
@@ -319,21 +308,23 @@ class Session:
             yield
 
     def _restore(self) -> None:
-        """Restore the state, drop later metrics rows, and log the start."""
+        """Restore the state, and log the start."""
         state, log, sampler = self.state, self.log, self.state.sampler
         start = state.restore()
         self._plan = plan = state.plan()
         self._start = start
-        restored = self._restored_rows(start)
         origin = None if state.origin is None else state.origin.record
         seconds = time.perf_counter() - self._began_s
         opening = events.opening(
             sampler, plan, start, state.first_step, origin, seconds
         )
-        for line in (*opening, *restored):
+        for line in opening:
             log.info(line)
-        if not self.processes.handles_signals and start < sampler.total_steps:
-            log.info(events.IN_THREAD)
+        row = state.start_row(self.machine.kinds, seconds)
+        log.start(row, state.past_log)
+        if self._own_log is not log:
+            self._own_log.start(row, None)
+        starts = self._starts()
         if state.checkpointer is None and start < sampler.total_steps:
             log.info(events.UNSAVED)
         if state.folder is not None and state.folder.is_in_bucket:
@@ -350,84 +341,79 @@ class Session:
             sampler.unread_masks,
             events.changed_fields(state.past_fields, sampler.fields),
             events.changed_rate(state.past_rate, state.next_rate, start),
-            self._lost_rows(start),
+            events.lost_rows(start) if starts and not starts[-1].is_linked else None,
         )
         for warning in filter(None, warnings):
             log.warning(warning)
         lines = events.planned(sampler, plan, start, self.config.log_every)
         self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
-            self._log_notes(plan)
+            self._log_notes(plan, starts)
         self._planned.log(start)
 
-    def _log_notes(self, plan: Plan) -> None:
+    def _log_notes(self, plan: Plan, starts: Sequence[RunStart]) -> None:
         """Log what may be wrong with the run, and what its shapes cost."""
         for problem in self.warnings:
             self.log.warning(problem)
-        for note in (*self._notes_on_plan(plan), *self.notes):
+        for note in (*self._notes_on_plan(plan, starts), *self.notes):
             self.log.info(note)
 
-    def _notes_on_plan(self, plan: Plan) -> Iterator[str]:
+    def _notes_on_plan(self, plan: Plan, starts: Sequence[RunStart]) -> Iterator[str]:
         """Yield what a plan costs that the last start has not planned."""
         state, total = self.state, plan.total_steps
-        is_begun = state.step > state.first_step and state.folder is not None
-        planned = state.folder.planned if is_begun and state.folder else None
+        is_begun = state.step > state.first_step and len(starts) > 1
+        planned = starts[-2].row.get("data", {}).get("state") if is_begun else None
         past = [] if planned is None else planned["phases"]
         if not {x.seq_len for x in plan.phases} <= {x["seq_len"] for x in past}:
             yield from plan.notes_on_longest
         if state.rate_at is not None and (planned is None or planned["step"] != total):
             yield from events.ended_rate(state.rate_at, state.step, total)
 
-    def _restored_rows(self, start: int) -> list[str]:
-        """Let the metrics end with those of `start`; return lines about the changes."""
-        state, log = self.state, self.log
-        evaluated = not state.is_evaluation_due
-        keep_to = () if state.folder is None else state.folder.last_rows_after(start)
-        newest = log.newest_time()
-        kept, lost = log.cut_metrics(start, evaluated=evaluated, keep_to=keep_to)
-        added = log.add_rows(state.unwritten_rows)
-        replaced = 0
-        if state.last_row is not None:
-            replaced, brought = log.bring_back(state.last_row)
-            added += brought
-        lines: list[str] = []
-        if kept:
-            lines.append(events.kept_rows(kept, start, newest))
-        if lost:
-            lines.append(events.rewritten_rows(lost, start, newest))
-        if replaced:
-            lines.append(events.replaced_rows(replaced, start))
-        if added:
-            lines.append(events.added_rows(added, start))
-        return lines
+    @property
+    def _own_log(self) -> Logger:
+        """The log in the folder of the run: another one if the user has given a log."""
+        return self._record or self.log
 
-    def _lost_rows(self, start: int) -> str | None:
-        """Return a warning if the metrics end before those of the checkpoint."""
-        last, wanted = self.log.last_row(), self.state.last_row
-        if last is None or wanted is None or last[0] >= wanted[0]:
-            return None
-        return events.lost_rows(last[0], wanted[0], start)
+    def _starts(self) -> Sequence[RunStart]:
+        """Return the starts in the run's folder, this one included, on process 0.
+
+        In a bucket, the row of this start is uploaded at once: readers need it.
+        """
+        folder = self.state.folder
+        if folder is None or jax.process_index() != 0:
+            return ()
+        if not _is_written(self._own_log):
+            return ()
+        folder.commit()
+        return RunFolder(folder.path).starts()
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""
         state, total = self.state, self.state.sampler.total_steps
-        if self._start is not None and (error is not None or self._start < total):
-            checkpointer = state.checkpointer
-            latest = None if checkpointer is None else checkpointer.latest_step
-            if state.path is not None and jax.process_index() == 0:
-                self._log_spent(state.path)
-            if self._stop_reason is None:
-                line = events.ending(error, self._plan, latest)
-            else:
-                line = events.stopped(state.step, self._stop_reason, latest)
-            self.log.info(line)
+        if self._start is None or (error is None and self._start == total):
+            if error is not None:
+                self._end(events.end_row(state.step, error, None))
+            return
+        checkpointer = state.checkpointer
+        latest = None if checkpointer is None else checkpointer.latest_step
+        spent = None
+        if state.path is not None and jax.process_index() == 0:
+            spent = self._spent(state.path)
+        if spent is not None:
+            self.log.info(events.spent(spent))
+        self._end(events.end_row(state.step, error, spent))
+        self.log.info(events.ending(error, self._plan, latest))
 
-    def _log_spent(self, folder: Path) -> None:
-        """Log where the wall time of all starts went, if the log is on the disk."""
-        if not self.log.unwritten_rows() and self.log.failure is None:
-            spent = RunFolder(folder).goodput(until=time.time())
-            if spent.seconds:
-                self.log.info(events.spent(spent))
+    def _end(self, row: Mapping[str, Any]) -> None:
+        for log in {self.log, self._own_log}:
+            log.end(row)
+
+    def _spent(self, folder: Path) -> Goodput | None:
+        """Return where the time of all starts went, if the log is on the disk."""
+        if not _is_written(self._own_log):
+            return None
+        spent = RunFolder(folder).goodput(until=time.time())
+        return spent if spent.seconds else None
 
     def _settings(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.
@@ -468,3 +454,9 @@ class Session:
                 held_out and {n: s.state(0) for n, s in held_out.samplers.items()},
             ],
         }
+
+
+def _is_written(log: Logger) -> bool:
+    """Return whether a log is in a file, with all its rows."""
+    position = log.position()
+    return position is not None and log.failure is None

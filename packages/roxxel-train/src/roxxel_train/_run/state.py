@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,6 +22,7 @@ from roxxel_curriculum import StateMismatch
 
 from roxxel_train._files.data import data_record
 from roxxel_train._files.identity import check_owner
+from roxxel_train._files.log import LogPosition
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
@@ -63,6 +66,9 @@ if TYPE_CHECKING:
     from roxxel_train.config import TrainConfig
 
 
+_RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
 class RunState:
     """The arrays, the data order and the totals of a run, and its checkpoints.
 
@@ -74,10 +80,8 @@ class RunState:
         found_step: Updates done when the trainer was made, before `restore` sets
             `step`.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
-        last_row: The last metrics row when the restored checkpoint was saved, as from
-            `Logger.last_row`; None if unknown.
-        unwritten_rows: Metrics rows in the restored checkpoint, because the log could
-            not be written when it was saved.
+        past_log: Where the log ended when the restored checkpoint was saved; None if
+            there was none.
         past_fields: Fields of a batch when the restored checkpoint was saved; None if
             unknown.
         past_rate: `next_rate` when the restored checkpoint was saved; None if unknown.
@@ -120,10 +124,9 @@ class RunState:
         self.checkpointer = checkpointer
         self._settings = config.settings()
         self._checkpoint_every = config.checkpoint_every
-        self.last_row: tuple[int, int] | None = None
+        self.past_log: LogPosition | None = None
         self.past_fields: Sequence[str] | None = None
         self.past_rate: float | None = None
-        self.unwritten_rows: Sequence[str] = ()
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self._rule = config.spike_rule
@@ -223,11 +226,8 @@ class RunState:
                 "loss_mask[:, j]"
             )
 
-    def run_lock(self, devices: Mapping[str, int]) -> AbstractContextManager[None]:
-        """Return a context in which process 0 holds `OwnFolder.run_lock`.
-
-        `devices` counts the devices of the run by kind.
-        """
+    def run_lock(self) -> AbstractContextManager[None]:
+        """Return a context in which process 0 holds `OwnFolder.run_lock`."""
         if self.folder is None:
             return nullcontext()
         if jax.process_index() != 0:
@@ -237,25 +237,30 @@ class RunState:
         newest = None if self.checkpointer is None else self.checkpointer.latest_step
         return self.folder.run_lock(
             newest or 0,
-            settings=self._settings,
             model=self.signature,
             data=self.sampler.state(self.first_step),
             held_out=self.held_out.record,
             init_from=self._origin_record("init_from"),
             branch_from=self._origin_record("branch_from"),
-            command=sys.argv,
-            devices=devices,
-            processes=jax.process_count(),
         )
 
-    def record_data(self) -> None:
-        """Write the record of the data, on process 0, after a restore succeeded.
+    def start_row(self, devices: Mapping[str, int], seconds: float) -> dict[str, Any]:
+        """Return what the row of a start says, after a restore that took `seconds`.
 
-        In a bucket, the record is uploaded at once: readers of the run need it.
+        `devices` counts the devices of the run by kind.
         """
-        if self.folder is not None and jax.process_index() == 0:
-            self.folder.write_data(data_record(self.sampler, self.curriculum))
-            self.folder.commit()
+        return {
+            "step": self.step,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "total_steps": self.sampler.total_steps,
+            "seconds": round(seconds, 3),
+            "data": data_record(self.sampler, self.curriculum),
+            "settings": self._settings,
+            "command": sys.argv,
+            "versions": {name: metadata.version(name) for name in _RECORDED_VERSIONS},
+            "devices": dict(devices),
+            "processes": jax.process_count(),
+        }
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile `is_finite`, so the first save does not wait for it."""
@@ -303,10 +308,9 @@ class RunState:
                     check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
-                last = extra.get("last_row")
-                self.last_row = None if last is None else (last[0], last[1])
+                past = extra.get("log")
+                self.past_log = None if past is None else LogPosition(**past)
                 self.past_fields = extra.get("fields")
-                self.unwritten_rows = extra.get("unwritten_rows", ())
                 self._spoilt = None
             elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
@@ -359,7 +363,7 @@ class RunState:
             self._check(finite, recorder)
             # A resumed run relies on all metrics rows up to its checkpoint. If the log
             # fails, the checkpoint keeps them, and the run ends with `log.failure`.
-            unwritten = log.unwritten_rows()
+            position = log.position()
             # The mean loss of a checkpoint is that since the last one that was due.
             every = self._checkpoint_every
             is_due = not isinstance(every, int) or self.step % every == 0
@@ -374,8 +378,7 @@ class RunState:
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
                 **self._window_record(),
-                "last_row": log.last_row(),
-                **({"unwritten_rows": unwritten} if unwritten else {}),
+                "log": None if position is None else position._asdict(),
             }
             metrics = recorder.metrics()
             # Whoever restores this checkpoint from a bucket needs its metrics rows.

@@ -83,7 +83,7 @@ _OF_PYTHON = {
     "curriculum": "write [sources] and [[phases]]",
     "eval_curriculum": "write [eval]",
     **dict.fromkeys(("mesh", "data_sharding"), "write [mesh]"),
-    "logger": 'write log_to = ["csv"], or start the run by a Python program',
+    "logger": 'write log_to = ["tensorboard"], or start the run by a Python program',
     "checkpointer": "write save_path, or start the run by a Python program",
 }
 """Settings of the trainer that are not keys of `[trainer]`, and what to do instead."""

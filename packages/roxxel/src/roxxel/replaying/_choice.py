@@ -166,7 +166,7 @@ def find_start(
             "branches from the beginning, and for the next run a smaller keep_every, "
             "which keeps checkpoints for ever"
         )
-    every = (run.files.record or {}).get("settings", {}).get("checkpoint_every")
+    every = run.files.settings.get("checkpoint_every")
     found, removed = max(before), None
     if number(every) is not None and isinstance(every, int):
         saved = first // every * every

@@ -111,20 +111,20 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
 
 def environment(run: Run) -> dict[str, Any]:
     """Return what may change the bits of a branch, for its receipt."""
-    record = run.files.record or {}
+    started = run.files.newest_start
     kinds = sorted({device.device_kind for device in jax.devices()})
     return {
-        "versions": record.get("versions", {}),
-        "devices": record.get("devices", {}),
+        "versions": started.get("versions", {}),
+        "devices": started.get("devices", {}),
         "device_kinds": kinds,
-        "processes": record.get("processes"),
+        "processes": started.get("processes"),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
     }
 
 
 def _reasons(run: Run, control: Run) -> Iterator[str]:
-    ours, theirs = control.files.record or {}, run.files.record or {}
-    fields = [(each.get("settings") or {}).get("fields") for each in (theirs, ours)]
+    ours, theirs = control.files.newest_start, run.files.newest_start
+    fields = [each.files.settings.get("fields") for each in (run, control)]
     if fields[0] != fields[1]:
         yield (
             f"the run's batches had the fields {fields[0]} and the branches have "

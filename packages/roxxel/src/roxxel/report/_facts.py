@@ -56,11 +56,11 @@ class RunFacts:
         wait_share: Share of `seconds` in which the loop waited for data.
         first_time: Time of the first row, ISO 8601; empty without rows.
         last_time: Time of the last row, ISO 8601; empty without rows.
-        seed: Seed of the data order; None without `run.json`.
+        seed: Seed of the data order; None if the log does not record it.
         parent: The checkpoint of another run from which the run started, if any.
-        versions: Versions of the libraries that the run began with.
-        command: Command line that began the run; empty if not recorded.
-        devices: Devices on which the run began; empty if not recorded.
+        versions: Versions of the libraries at the newest start.
+        command: Command line of the newest start; empty if not recorded.
+        devices: Devices of the newest start; empty if not recorded.
         config: Text of the config that the run used last; empty without a config.
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
@@ -191,19 +191,14 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     entries = run.log()
     rows = read_rows(run)
     train = rows.train
-    record = run.record
-    began = record or {}
-    settings, versions = began.get("settings"), began.get("versions")
-    known = cast("dict[str, Any]", settings) if isinstance(settings, dict) else {}
-    seed = known.get("seed")
+    started = run.newest_start
+    versions, seed = started.get("versions"), run.settings.get("seed")
     checkpoints, damaged_steps = run.checkpoints()
-    damaged = ["run.json"] if record is None else []
+    damaged = ["run.json"] if run.record is None else []
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
     config = _config(folder)
     best_metric, best_step = _best(checkpoints, config)
     step = max([rows.step, *(c.step for c in checkpoints)])
-    starts = run.starts()
-    total_steps = total_steps_of(starts)
     parent = run.parent
     first_step = _first_step(parent)
     before = {} if parent is None else parent.tokens_by_source
@@ -213,9 +208,9 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     return RunFacts(
         name=folder.resolve().name,
         location=run.location,
-        status=status_of(run, step, total_steps, entries),
+        status=status_of(run, step),
         step=step,
-        total_steps=total_steps,
+        total_steps=total_steps_of(run),
         tokens=rows.tokens,
         seconds=seconds,
         goodput=rows.goodput,
@@ -226,8 +221,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         seed=seed if is_count(seed) else None,
         parent=parent,
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
-        command=_command(began.get("command")),
-        devices=_devices(began.get("devices"), began.get("processes")),
+        command=_command(started.get("command")),
+        devices=_devices(started.get("devices"), started.get("processes")),
         config=_config_text(folder),
         train=train.series(),
         evaluations=rows.evaluations.series(),
@@ -246,7 +241,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         benchmarks=evaluations_of(folder),
         best_metric=best_metric,
         best_step=best_step,
-        starts=len(starts),
+        starts=len(run.starts()),
         alerts=tuple(e for e in entries if e.level not in {"INFO", "DEBUG"}),
         last_text=rows.last_text,
         num_damaged=rows.num_damaged,

@@ -270,7 +270,7 @@ def _text(facts: RunFacts) -> str:
 
 
 def _beginning(facts: RunFacts) -> str:
-    """Return the table of how the run began: its command, devices and versions."""
+    """Return the table of the newest start: its command, devices and versions."""
     shown = ", ".join(f"{name} {text}" for name, text in facts.versions.items())
     rows = [
         ("command", facts.command),
@@ -278,7 +278,7 @@ def _beginning(facts: RunFacts) -> str:
         ("versions", shown),
     ]
     known = [row for row in rows if row[1]]
-    return table("How the run began", ("", ""), known, left={0, 1}, kind="runs")
+    return table("The newest start", ("", ""), known, left={0, 1}, kind="runs")
 
 
 def _config(facts: RunFacts) -> str:
