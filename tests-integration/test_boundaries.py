@@ -65,7 +65,8 @@ UNDECLARED = {
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
     # Its users have it: no index has a small one for every machine.
     "roxxel-curriculum": {"torch"},
-    "roxxel-train": {"kubernetes"},
+    # What a launcher brings, or JAX asks for the processes that it has started.
+    "roxxel-train": {"kubernetes", "mpi4py", "ray"},
     "roxxel": {"rich"},
 }
 

@@ -14,7 +14,6 @@ error, which says what to set. Otherwise each process would train alone.
 from __future__ import annotations
 
 import importlib
-import json
 import socket
 import sys
 import zlib
@@ -22,6 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_store.records import find_object
 
 from roxxel_train.errors import ClusterError
 
@@ -329,7 +330,8 @@ def _of_aws_batch(environ: Mapping[str, str], way: str) -> str:
 
 
 def _from_sagemaker(environ: Mapping[str, str]) -> Cluster | None:
-    hosts = cast("list[str]", _json(environ, "SM_HOSTS", []))
+    listed = find_object(f'{{"hosts": {environ.get("SM_HOSTS") or "[]"}}}') or {}
+    hosts = cast("list[str]", listed.get("hosts", []))
     if len(hosts) < 2:
         return None
     way = f"check the variables of SageMaker, or {_BY_HAND}"
@@ -399,8 +401,8 @@ def _refuse_torch(environ: Mapping[str, str]) -> Cluster | None:
 
 def _refuse_listed(environ: Mapping[str, str], variable: str) -> Cluster | None:
     """Refuse the JSON of TensorFlow and Vertex AI, which lists hosts by their job."""
-    cluster = cast("dict[str, Any]", _json(environ, variable, {})).get("cluster") or {}
-    number = sum(map(len, cluster.values()))
+    found = find_object(environ.get(variable, "")) or {}
+    number = sum(map(len, found.get("cluster", {}).values()))
     if number < 2:
         return None
     raise ClusterError(f"{variable} lists {number} processes; {_BY_HAND}")
@@ -517,15 +519,6 @@ def _integer(environ: Mapping[str, str], name: str, way: str) -> int:
     if not value.isdecimal():
         raise ClusterError(f"{name}={value!r} is not a number; {way}")
     return int(value)
-
-
-def _json(environ: Mapping[str, str], name: str, default: Any) -> Any:
-    """Return the value of a variable in JSON, if it has the type of `default`."""
-    try:
-        found = json.loads(environ.get(name) or "null")
-    except ValueError:
-        found = None
-    return found if isinstance(found, type(default)) else default
 
 
 def _port(seed: int) -> int:
