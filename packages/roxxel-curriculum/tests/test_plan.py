@@ -407,7 +407,9 @@ def test_another_source_changes_from_where_it_is_first_read() -> None:
     found = example().plan().diff(other.plan())
 
     assert found.step == 200
-    assert "source 'math' holds other data: 40 k tokens instead of 30 k" in str(found)
+    assert "source 'math' holds other data: 40,000 tokens instead of 30,000" in str(
+        found
+    )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -35,7 +35,8 @@ def test_text_files_are_documents(
 
     assert run("write", target, text, text, "--separator", 0) == 0
 
-    assert capsys.readouterr().out.startswith("wrote 18 tokens (uint8) in 2 documents")
+    said = capsys.readouterr().out
+    assert said.startswith(f"{target}: wrote 18 tokens (uint8) in 2 documents")
     assert Roxxel(target).documents[1].tobytes() == b"one\ntwo\n"
     assert run("write", target, text, text, "--separator", 0) == 0
     assert "kept 18 tokens" in capsys.readouterr().err

@@ -5,7 +5,14 @@ import sys
 
 import pytest
 from roxxel_store.amounts import short_count, short_size
-from roxxel_store.command import CommandParser, Found, Progress, run_command
+from roxxel_store.command import (
+    CommandParser,
+    Found,
+    Progress,
+    as_text,
+    interruptible,
+    run_command,
+)
 
 PROGRAM = """
 import os, sys
@@ -35,6 +42,30 @@ def test_a_command_that_finds_damage_says_so_in_a_sentence_and_ends_with_3(
 
     assert run_command("tool", find, lambda _: False) == 3
     assert capsys.readouterr().err == "tool: web.rox: 2 blocks differ\n"
+
+
+def test_ctrl_c_anywhere_in_a_program_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @interruptible("tool")
+    def main(*, prog: str = "tool") -> int:
+        raise KeyboardInterrupt(prog)
+
+    assert (main(), main(prog="tool write")) == (130, 130)
+    assert capsys.readouterr().err == "tool: interrupted\ntool write: interrupted\n"
+
+
+def test_letters_that_the_locale_lacks_are_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parser = CommandParser(prog="tool", codes=[0, 2])
+    parser.add_argument("--text", type=as_text)
+    in_ascii = "größe".encode().decode("ascii", "surrogateescape")
+
+    assert parser.parse_args(["--text", "größe"]).text == "größe"
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args(["--text", in_ascii])
+    assert "LC_ALL=C.UTF-8" in capsys.readouterr().err
 
 
 def test_help_wraps_paragraphs_and_keeps_what_is_indented(
@@ -118,7 +149,6 @@ def ended(*arguments: str, output: str = "/dev/null") -> tuple[int, str]:
     [
         ("OSError(28, 'No space left', 'a.rox')", 1, "tool: a.rox: No space left\n"),
         ("BrokenPipeError('of a socket')", 1, "tool: of a socket\n"),
-        ("KeyboardInterrupt()", 130, "tool: interrupted\n"),
         ("Stop(75)", 75, "tool: 75\n"),
     ],
 )

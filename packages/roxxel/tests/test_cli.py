@@ -35,6 +35,21 @@ class Ending:
         return main(["quickstart"])
 
 
+@pytest.mark.parametrize("words", [["plan", "x"], ["write", "x"], ["ckpt", "list"]])
+def test_ctrl_c_while_a_command_is_imported_is_one_line(
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("roxxel.cli._main.import_module", interrupted)
+
+    assert main(words) == 130
+    assert capsys.readouterr().err == "roxxel: interrupted\n"
+
+
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
     return Ending(monkeypatch)

@@ -485,6 +485,19 @@ def test_a_schedule_that_cannot_be_met_names_file_and_reason(tmp_path: Path) -> 
         open_curriculum(config)
 
 
+def test_held_out_sources_without_weights_name_the_table_for_each(
+    tmp_path: Path,
+) -> None:
+    text = CONFIG.partition("[eval]")[0] + (
+        "[eval]\nsources = { self = 'held_out.rox', code = 'web_*.rox' }\n"
+        "phases = [{ steps = 1, batch_size = 1, seq_len = 8 }]\n"
+    )
+    config = load_config(write_project(tmp_path, text))
+
+    with pytest.raises(ConfigError, match=r"a table for each, as \[eval\.self\]"):
+        open_eval_curriculum(config)
+
+
 def test_an_evaluation_that_cannot_be_met_says_so(tmp_path: Path) -> None:
     text = CONFIG.replace(
         "batch_size = 2, seq_len = 8 }]", "batch_size = 2, seq_len = 999 }]"

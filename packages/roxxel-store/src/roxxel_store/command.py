@@ -16,13 +16,15 @@ import re
 import select
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, cast
 
 from roxxel_store.arguments import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Self
+
+_Arguments = ParamSpec("_Arguments")
 
 EXPECTED = (
     OSError,
@@ -281,6 +283,23 @@ def spelled(error: Exception) -> str:
     return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
 
 
+def as_text(given: str) -> str:
+    """Parse the value of an option that is text, and not the name of a file.
+
+    Example:
+        >>> as_text("größe")
+        'größe'
+    """
+    try:
+        given.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{given!a} has letters that the locale of this shell does not know; set "
+            "one that knows all, as by LC_ALL=C.UTF-8"
+        ) from error
+    return given
+
+
 def positive(text: str) -> int:
     """Parse the value of an option that is an integer of at least 1.
 
@@ -306,6 +325,38 @@ def size(text: str, least: int = 1) -> int:
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
     )
+
+
+def interruptible(
+    prog: str,
+) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
+    """Return a decorator that ends a program with one line at Ctrl-C.
+
+    A command's first second goes into its imports, so the whole `main` is watched.
+
+    Args:
+        prog: Name of the program, which begins the line; the argument `prog` of the
+            decorated function replaces it.
+
+    Example:
+        >>> @interruptible("roxxel-format")
+        ... def main() -> int:
+        ...     return 0
+        >>> main()
+        0
+    """
+
+    def decorate(main: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+        @functools.wraps(main)
+        def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> int:
+            try:
+                return main(*args, **kwargs)
+            except KeyboardInterrupt:
+                return _say(str(kwargs.get("prog", prog)), "interrupted", INTERRUPTED)
+
+        return run
+
+    return decorate
 
 
 def run_command(
@@ -336,8 +387,6 @@ def run_command(
     try:
         code = act() or 0
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return _say(prog, "interrupted", INTERRUPTED)
     except SystemExit as stop:
         if type(stop) is SystemExit:
             raise

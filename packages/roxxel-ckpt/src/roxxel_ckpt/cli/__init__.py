@@ -22,6 +22,7 @@ from roxxel_store.command import (
     FOUND,
     REFUSED,
     Progress,
+    interruptible,
     terminal_width,
 )
 
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
 _PART_BYTES = 1 << 30
 
 
+@interruptible("roxxel-ckpt")
 def main(
     arguments: Sequence[str] | None = None,
     *,

@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_store.amounts import short_count
-
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.tables import notes_on_longest
@@ -180,8 +178,8 @@ def _source_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change
             yield _Change(
                 _first_use(before, name),
                 f"source {name!r} holds other data: "
-                f"{short_count(new[name].num_tokens)} tokens instead of "
-                f"{short_count(old[name].num_tokens)}",
+                f"{new[name].num_tokens:,} tokens instead of "
+                f"{old[name].num_tokens:,}",
             )
         if old[name].policy != new[name].policy:
             # `_exhaustion_changes` finds the steps that the policy changes.
@@ -358,9 +356,9 @@ def _total_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]
         if was is not None and was.tokens != source.tokens:
             yield _Change(
                 None,
-                f"source {source.name!r} gives {short_count(source.tokens)} tokens "
-                f"instead of {short_count(was.tokens)}, {source.epochs:.3f} epochs "
-                f"instead of {was.epochs:.3f}",
+                f"source {source.name!r} gives {source.tokens:,} tokens "
+                f"instead of {was.tokens:,}, {source.epochs:.6g} epochs "
+                f"instead of {was.epochs:.6g}",
             )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import EXPECTED, spelled
+from roxxel_store.command import EXPECTED, interruptible, spelled
 
 from roxxel_format.cli import reading, writing
 from roxxel_format.cli.arguments import parser
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+@interruptible("roxxel-format")
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
     """Run the command.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Separator
 from roxxel_store import roxxel_command
-from roxxel_store.command import EXPECTED, spelled
+from roxxel_store.command import EXPECTED, interruptible, spelled
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._plan.side import outputs_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _OF_EVERY_WRITE = WriteArguments.__optional_keys__ - {"metadata"}
 
 
+@interruptible("roxxel-prepare")
 def main(
     arguments: Sequence[str] | None = None, *, prog: str = "roxxel-prepare"
 ) -> int:
@@ -134,13 +135,13 @@ _NO_END = (
 
 
 def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
-    """Print a line for each corpus of a write; name the two corpora of a split.
+    """Print a line for each corpus of a write.
 
     A further line names each column that an append left without values.
     """
     for corpus, summary in written.items():
         if isinstance(summary, PartSummary) or not summary.kept:
-            print(f"{corpus}: {summary}" if len(written) > 1 else summary)
+            print(f"{corpus}: {summary}")
         if not isinstance(summary, PartSummary):
             with Roxxel(corpus) as opened:
                 partial = opened.partial_columns

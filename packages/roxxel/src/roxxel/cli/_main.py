@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from roxxel_store.command import (
     EXIT_CODES,
     CommandParser,
+    interruptible,
     prepare_streams,
     run_command,
     sentence_of,
@@ -57,6 +58,7 @@ PASSED_ON = {
 """Help of commands that parse their own options. `roxxel_x.cli.main` runs `x`."""
 
 
+@interruptible("roxxel")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `roxxel` command.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import Roxxel
-from roxxel_store.command import Found
+from roxxel_store.command import Found, as_text
 from roxxel_train import RunFolderError
 
 from roxxel.cli._launch import (
@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--without-text",
+        type=as_text,
         action="append",
         default=[],
         metavar="TEXT",
@@ -108,7 +109,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
-        "--prompt", metavar="TEXT", help="let control and branches continue this text"
+        "--prompt",
+        type=as_text,
+        metavar="TEXT",
+        help="let control and branches continue this text",
     )
     add_sampling_arguments(parser)
     add_launch_arguments(parser)

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.locations import split_step
+from roxxel_store.command import as_text
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)
     parser.add_argument(
         "--prompt",
+        type=as_text,
         required=True,
         metavar="TEXT",
         help="the text to continue, in which the name of a special token, such as "

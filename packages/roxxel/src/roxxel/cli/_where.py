@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format.naming import names_of
+from roxxel_store.command import as_text
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -72,7 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE:[A,B)",
         help="the tokens from A to before B; quote the argument",
     )
-    wanted.add_argument("--text", help="a text, wherever a source holds it")
+    wanted.add_argument(
+        "--text", type=as_text, help="a text, wherever a source holds it"
+    )
     wanted.add_argument(
         "--ids", type=_ids, metavar="'N N ...'", help="consecutive token ids"
     )

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import drop_output
+from roxxel_store.command import as_text, drop_output
 from roxxel_store.urls import absolute
 
 from roxxel.config import load_config
@@ -77,6 +77,7 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "--set",
+        type=as_text,
         action="append",
         default=[],
         metavar="KEY=VALUE",

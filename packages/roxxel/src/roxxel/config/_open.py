@@ -147,16 +147,20 @@ def open_eval_curriculum(
     Raises:
         ConfigError, OSError, ShardError: As in `open_curriculum`.
     """
-    opened = {
-        name: _curriculum(
-            config,
-            of_set.sources,
-            of_set.schedule,
-            of_set.readers,
-            f"[eval.{name}]: " if name else "[eval]: ",
+    opened: dict[str, Curriculum] = {}
+    for name, of_set in config.held_out.items():
+        where = f"[eval.{name}]" if name else "[eval]"
+        has_weights = any(phase.weights for phase in of_set.schedule.phases)
+        if len(of_set.sources) > 1 and not has_weights:
+            raise ConfigError(
+                f"{config.file}: {where} has {len(of_set.sources)} sources and no "
+                "weights; for a loss of each, write a table for each, as "
+                f"[eval.{next(iter(of_set.sources))}] with path, steps, batch_size and "
+                "seq_len; for one loss of all, give the phases weights"
+            )
+        opened[name] = _curriculum(
+            config, of_set.sources, of_set.schedule, of_set.readers, f"{where}: "
         )
-        for name, of_set in config.held_out.items()
-    }
     return opened.get("", opened or None)
 
 
