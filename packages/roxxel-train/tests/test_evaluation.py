@@ -145,6 +145,35 @@ def test_named_held_out_sets_have_their_own_losses(tmp_path: Path) -> None:
         assert saved.best_step in {5, 10}
 
 
+@pytest.mark.parametrize("names", [["web"], []])
+def test_a_set_outside_the_mean_is_logged_alone(
+    tmp_path: Path, names: list[str]
+) -> None:
+    sets = {
+        "web": held_out(tmp_path),
+        "code": Curriculum(corpus(tmp_path), [Phase(3, 2, 9)]),
+    }
+    one = trainer(
+        tmp_path / "eval", eval_curriculum=sets, eval_mean=names, checkpoint_every=5
+    )
+
+    summary = one.run()
+
+    [last] = [row for row in rows(tmp_path / "eval") if row["kind"] == "eval"]
+    assert last["eval_loss/web"] != last["eval_loss/code"]
+    assert summary.eval_loss == (last["eval_loss/web"] if names else None)
+    assert last.get("eval_loss") == summary.eval_loss
+
+
+def test_a_mean_over_sets_that_do_not_exist_is_refused(tmp_path: Path) -> None:
+    sets = {"web": held_out(tmp_path)}
+
+    with pytest.raises(ValueError, match=r"eval_mean names 'wbe'.*'web'"):
+        trainer(tmp_path, eval_curriculum=sets, eval_mean=["wbe"])
+    with pytest.raises(ValueError, match="eval_mean is given with one"):
+        trainer(tmp_path, eval_curriculum=sets["web"], eval_mean=[])
+
+
 def test_named_set_in_which_nothing_counts_is_named(tmp_path: Path) -> None:
     def nothing(model: Any, batch: jax.Array) -> Any:
         return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}

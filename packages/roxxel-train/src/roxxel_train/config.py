@@ -166,10 +166,13 @@ class TrainConfig:
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`. A dict from names to curricula declares several sets: the
-            losses are `eval_loss/NAME`, and `eval_loss` is the mean of these losses.
+            losses are `eval_loss/NAME`, and `eval_loss` is the mean of these losses,
+            or of those in `eval_mean`.
             A run pins each set under its name: when it resumes, a corpus that has grown
             is read at its first version, and other data is an error. Give a changed set
             a new name.
+        eval_mean: Names of the held-out sets whose mean is `eval_loss`. None means all
+            sets; an empty list logs each set alone, and no `eval_loss`.
         best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
             value of `eval_fn`, `"eval_loss"`, or the loss of a held-out set such as
             `"eval_loss/web"`. The checkpoint with the lowest value is kept besides the
@@ -267,6 +270,7 @@ class TrainConfig:
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = field(
         default=None, metadata=_OBJECT
     )
+    eval_mean: Sequence[str] | None = field(default=None, metadata=_ALIKE)
     best_metric: str | None = field(default=None, metadata=_ALIKE)
     init_from: str | os.PathLike[str] | Weights | None = None
     branch_from: str | os.PathLike[str] | None = None
@@ -334,6 +338,11 @@ class TrainConfig:
         if given is None:
             return {}
         return {"": given} if isinstance(given, Curriculum) else dict(given)
+
+    @property
+    def mean_sets(self) -> list[str]:
+        """The held-out sets whose mean is `eval_loss`, in order of their names."""
+        return sorted(self.held_out if self.eval_mean is None else self.eval_mean)
 
     @property
     def spike_rule(self) -> SpikeRule | None:

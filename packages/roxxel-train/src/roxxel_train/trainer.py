@@ -112,6 +112,7 @@ class Trainer:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
         uncached = use_compilation_cache()
+        _check_mean(config)
         if config.eval_every is not None and not (config.eval_fn or config.held_out):
             raise ValueError(
                 f"eval_every={config.eval_every} evaluates nothing; give "
@@ -360,3 +361,22 @@ class Trainer:
                 if session.is_due(session.config.eval_every):
                     session.evaluate()
                 session.act()
+
+
+def _check_mean(config: TrainConfig) -> None:
+    """Check that `eval_loss` is a mean over some of the held-out sets."""
+    sets = config.held_out
+    if config.eval_mean is None:
+        return
+    if "" in sets:
+        raise ValueError(
+            "eval_mean is given with one held-out set, which has no name; omit "
+            "eval_mean, or give eval_curriculum a dict"
+        )
+    for name in config.eval_mean:
+        if name not in sets:
+            known = ", ".join(map(repr, sets)) or "none"
+            raise ValueError(
+                f"eval_mean names {name!r}, but the held-out sets are {known}; "
+                "name some of these"
+            )

@@ -51,6 +51,7 @@ class Evaluator:
         if state.held_out.samplers:
             self.held_out = HeldOut(
                 state.held_out.samplers,
+                config.mean_sets,
                 placement,
                 config.loss_fn,
                 graphdef,
@@ -120,7 +121,7 @@ class Evaluator:
             means = self.held_out.evaluate(state.arrays, is_stopping)
             if means is None:
                 return None
-            self.eval_loss = means[_LOSS]
+            self.eval_loss = means.get(_LOSS)
             values |= means
         if self._eval_fn is not None:
             state.show()
@@ -133,7 +134,8 @@ class Evaluator:
 class HeldOut:
     """The loss over every batch of each held-out set.
 
-    `samplers` has the sampler of each set by name. The only set of a run may have the
+    `samplers` has the sampler of each set by name, and `in_mean` the names of the sets
+    whose mean is `eval_loss`. The only set of a run may have the
     empty name; otherwise each value is named after its set, as in `eval_loss/web`.
 
     The compiled program evaluates a copy of the model in evaluation mode. The trained
@@ -145,6 +147,7 @@ class HeldOut:
     def __init__(
         self,
         samplers: Mapping[str, Sampler],
+        in_mean: Collection[str],
         placement: BatchPlacement,
         loss_fn: LossFunction | None,
         graphdef: Any,
@@ -163,6 +166,7 @@ class HeldOut:
             return jnp.asarray(num_tokens, jnp.float32), {"loss": loss, **aux}
 
         self.samplers = samplers
+        self._in_mean = in_mean
         self._placement = placement
         self._shapes = {
             name: batch_shapes(sampler, placement) for name, sampler in samplers.items()
@@ -184,7 +188,7 @@ class HeldOut:
         names = self.programs.names
         if names is None:
             return None
-        return {_LOSS} | {
+        return {_LOSS for _ in self._in_mean} | {
             _name(value, of_set)
             for of_set in self.samplers
             for value in names - {LOSS_WEIGHT}
@@ -195,8 +199,8 @@ class HeldOut:
     ) -> dict[str, float] | None:
         """Return the means of each set, their perplexity, and `eval_loss`.
 
-        With named sets, `eval_loss` is the mean of their losses. `state` is not
-        donated. The result is None once `is_stopping()` returns True.
+        With named sets, `eval_loss` is the mean of the losses in the mean. `state` is
+        not donated. The result is None once `is_stopping()` returns True.
         """
         values: dict[str, float] = {}
         losses: list[float] = []
@@ -204,10 +208,12 @@ class HeldOut:
             means = self._means(name, state, is_stopping)
             if means is None:
                 return None
-            losses.append(means["loss"])
-            for value, mean in {**means, **perplexity(_EXP, losses[-1], means)}.items():
+            loss = means["loss"]
+            if name in self._in_mean:
+                losses.append(loss)
+            for value, mean in {**means, **perplexity(_EXP, loss, means)}.items():
                 values[_name(value, name)] = mean
-        return values if _LOSS in values else {_LOSS: fmean(losses), **values}
+        return values if not losses else {_LOSS: fmean(losses), **values}
 
     def _means(
         self, name: str, state: Tree, is_stopping: Callable[[], bool]

@@ -67,7 +67,7 @@ class HeldOutSets:
                 raise _mismatch(where, name, error.differences) from error
             samplers[name] = sampler
             states.setdefault(name, sampler.state(sampler.total_steps))
-        names = sorted(samplers) or (past or {}).get("names", [])
+        names = config.mean_sets or (past or {}).get("names", [])
         notes = [
             note
             for name, curriculum in config.held_out.items()
@@ -98,7 +98,7 @@ class HeldOutSets:
         self, past: Mapping[str, Any] | None, metric: str | None, where: str
     ) -> None:
         """Raise RunMismatchError if the mean over other sets ranks the checkpoints."""
-        before, names = (past or {}).get("names", []), sorted(self.samplers)
+        before, names = (past or {}).get("names", []), self.record["names"]
         if metric not in (None, EVAL_LOSS) or not before or not names:
             return
         if before == names:
