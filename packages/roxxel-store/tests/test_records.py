@@ -48,6 +48,11 @@ def test_a_record_gives_back_its_members(
     assert kind.parse(kind.pack(members), "a") == members
 
 
+def test_a_member_that_is_there_twice_is_refused() -> None:
+    with pytest.raises(RecordError, match=r"a\.json.*'steps' twice.*; restore it"):
+        parse_object('{"of": {"steps": 1, "b": 2, "steps": 3}}', "a.json", "restore it")
+
+
 def test_every_flipped_bit_of_a_sealed_record_is_found() -> None:
     data = PLAN.pack({"units": [1, 2], "name": "é"})
 

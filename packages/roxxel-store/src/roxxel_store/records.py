@@ -199,7 +199,7 @@ def parse_value(
             else (data, data.decode())
         )
         _check_containers(raw)
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_table)
     except (ValueError, RecursionError) as failure:
         raise error(f"{where}: is not JSON ({failure}); {remedy}") from failure
 
@@ -224,6 +224,16 @@ def as_json(value: Any) -> Any:
         {'1': [2, 3]}
     """
     return json.loads(json.dumps(value))
+
+
+def _table(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object; readers would disagree about a member that it has twice."""
+    table = dict(members)
+    if len(table) < len(members):
+        seen = set[str]()
+        twice = next(name for name, _ in members if name in seen or seen.add(name))
+        raise ValueError(f"an object has the member {twice!r:.100} twice")
+    return table
 
 
 def _check_containers(data: bytes) -> None:
