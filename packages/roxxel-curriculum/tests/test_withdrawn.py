@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from bisect import bisect_right
 from itertools import chain
@@ -367,6 +368,16 @@ def test_a_file_of_documents_that_does_not_exist_is_one_sentence(
     )
     with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
         curriculum(without={"web": tmp_path / name})
+
+
+@pytest.mark.parametrize("name", ["pipe.txt", "pipe.npy", "/dev/zero"])
+def test_a_file_of_documents_ends(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    if "pipe" in name:
+        os.mkfifo(path)
+
+    with pytest.raises(CurriculumError, match=f"^{path}: is a .*one number on each"):
+        curriculum(without={"web": path})
 
 
 def test_an_array_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None:

@@ -432,6 +432,15 @@ def test_a_folder_is_not_a_config(tmp_path: Path) -> None:
         load_config(tmp_path)
 
 
+@pytest.mark.parametrize("read", [load_config, load_schedule])
+def test_a_config_is_a_file_that_ends(read: Any, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+
+    for path in (tmp_path / "pipe.toml", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=f"^{path}: is a .*; give a"):
+            read(path)
+
+
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     (tmp_path / "first.toml").write_bytes(b"seed = \xff")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 from roxxel_store.arguments import as_integer
+from roxxel_store.files import open_file, read_file
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import by_name
@@ -31,6 +32,8 @@ text such as `"tokens:[512,1024)"`. Any other text is the path of a file of numb
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
 _MOST_SHOWN = 200
+_MAX_BYTES = 1 << 30
+_REMEDY = "give a file with one number on each line"
 _TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
 
 
@@ -156,8 +159,10 @@ def _of_file(path: Path, source: str, where: str) -> Withdrawal:
             "write the file with one number on each line"
         )
     if path.suffix == ".npy":
+        file = os.fdopen(open_file(path, CurriculumError, _REMEDY), "rb")
         try:
-            found = _of_array(np.load(path, allow_pickle=False), where)
+            with file:
+                found = _of_array(np.load(file, allow_pickle=False), where)
         except (EOFError, TypeError, ValueError) as error:
             raise CurriculumError(
                 f"{path}: is not a list of documents ({error}); save a flat array of "
@@ -166,7 +171,8 @@ def _of_file(path: Path, source: str, where: str) -> Withdrawal:
         return Withdrawal(0, source, found)
     numbers: list[int] = []
     tokens: list[tuple[int, int]] = []
-    content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    data = read_file(path, _MAX_BYTES, CurriculumError, _REMEDY)
+    content = data.removeprefix(codecs.BOM_UTF8)
     for index, line in enumerate(content.split(b"\n"), 1):
         if not (text := line.strip()):
             continue

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store import roxxel_command, urls
-from roxxel_store.files import drafted_name, matches_in, names_in
+from roxxel_store.files import drafted_name, matches_in, names_in, read_file
 from roxxel_store.patterns import is_pattern, matches_of, visible
+from roxxel_store.records import MAX_BYTES
 from roxxel_store.urls import check_on_disk
 
 from roxxel_format.errors import ShardError
@@ -272,8 +273,8 @@ def _texts_in(manifest: Path) -> set[bytes]:
     There are none if the manifest cannot be read, which its readers are told.
     """
     try:
-        return {*_TEXT.findall(manifest.read_bytes())}
-    except OSError:
+        return {*_TEXT.findall(read_file(manifest, MAX_BYTES))}
+    except (OSError, ValueError):
         return set()
 
 

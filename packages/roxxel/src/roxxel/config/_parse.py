@@ -14,6 +14,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from msgspec import Meta
+from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
 from roxxel_train.config import TrainConfig
 from roxxel_train.run_folder import PRIMARY
@@ -55,6 +56,7 @@ _NumBytes = Annotated[
     | Annotated[str, Meta(pattern=r"\A0*[1-9][0-9]*[KMGT]?\Z")],
     Meta(description='bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"'),
 ]
+_MAX_BYTES = 1 << 26
 _SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
 
 _READER = {
@@ -153,18 +155,19 @@ def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> Ru
             invalid. The message names the file, and the nearest key for an unknown key.
     """
     file = expanded(path)
+    if file.is_dir():
+        inside = file / "config.toml"
+        hint = f"give {inside}" if inside.is_file() else "give a config file"
+        raise ConfigError(f"{file}: is a folder; {hint}")
     try:
+        data = read_file(file, _MAX_BYTES, ConfigError, "give a config file")
         # Some editors write a byte order mark first, which TOML does not permit.
-        content = file.read_text(encoding="utf-8-sig")
+        content = data.decode("utf-8-sig")
     except FileNotFoundError as error:
         here = "" if file.is_absolute() else f" in {Path.cwd()}"
         raise ConfigError(f"{file}: no such file{here}; give a config file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
-    except IsADirectoryError as error:
-        inside = file / "config.toml"
-        hint = f"give {inside}" if inside.is_file() else "give a config file"
-        raise ConfigError(f"{file}: is a folder; {hint}") from error
     return parse_config(content, file, changes)
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum import Phase, Policy, Schedule
+from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
 from roxxel_train.settings import dotted, table_of
 
@@ -30,6 +31,7 @@ SCHEDULE = keys_of(
 )
 """The keys of a schedule, with their types."""
 
+_MAX_BYTES = 1 << 26
 _Schedule = table_of("Schedule", SCHEDULE)
 
 
@@ -90,8 +92,9 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         ConfigError: The file is not a schedule; the message names the file.
     """
     file = expanded(path)
+    data = read_file(file, _MAX_BYTES, ConfigError, "give a schedule")
     try:
-        schedule = parse_schedule(file.read_text(encoding="utf-8-sig"))
+        schedule = parse_schedule(data.decode("utf-8-sig"))
         return schedule.relative_to(file.parent)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error

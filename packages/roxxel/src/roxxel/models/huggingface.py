@@ -19,8 +19,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
-from roxxel_store.files import matches_in, open_file
-from roxxel_store.records import parse_object
+from roxxel_store.files import matches_in, open_file, read_file
+from roxxel_store.records import MAX_BYTES, parse_object
 
 from roxxel.llama_config import (
     LlamaConfig,
@@ -263,7 +263,8 @@ def _parsed(path: Path) -> dict[str, Any]:
             "transformers or `roxxel export` saved"
         )
     remedy = "copy the file of the model again"
-    values = parse_object(path.read_bytes(), str(path), remedy)
+    data = read_file(path, MAX_BYTES, remedy=remedy)
+    values = parse_object(data, str(path), remedy)
     sizes = [key for key, field in _FIELDS.items() if field in _SIZES]
     missing = [key for key in sizes if values.get(key) is None]
     if missing:
