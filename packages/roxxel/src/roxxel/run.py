@@ -20,6 +20,7 @@ from roxxel_train.run_folder import shown_name
 
 from roxxel.config import (
     RunConfig,
+    check_trusted,
     load_config,
     make_pair,
     newest_config,
@@ -41,7 +42,10 @@ Corpus: TypeAlias = "str | os.PathLike[str] | Sequence[str] | TokenReader"
 
 
 def open_run(
-    path: str | os.PathLike[str], sources: Mapping[str, Corpus] | None = None
+    path: str | os.PathLike[str],
+    sources: Mapping[str, Corpus] | None = None,
+    *,
+    trust: bool = False,
 ) -> Run:
     """Open a run to read what it has trained and will train.
 
@@ -49,6 +53,9 @@ def open_run(
         path: Folder of the run, or its URL: the `save_path`.
         sources: New locations, by name, of sources that moved since the last start of
             the run. Other sources are opened at their recorded locations.
+        trust: Whether `Run.model` may run code in the run's folder, or of an installed
+            package, if the config of the run names it. Say so only for a folder that
+            you would start as a program.
 
     Raises:
         RunFolderError: The folder does not hold a run.
@@ -64,7 +71,7 @@ def open_run(
     location = located(path)
     files = RunFolder(location)
     files.check()
-    return Run(location, files, dict(sources or {}))
+    return Run(location, files, dict(sources or {}), trust)
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,7 @@ class Run:
         path: Folder of the run, or its URL.
         files: The files of the run, in a local folder.
         moved: New locations of sources that moved, by name.
+        trust: As for `open_run`.
 
     Example:
         >>> from pathlib import Path
@@ -89,6 +97,7 @@ class Run:
     path: Path | str
     files: RunFolder = field(repr=False)
     moved: Mapping[str, Corpus] = field(default_factory=dict[str, Any])
+    trust: bool = False
 
     @property
     def config(self) -> RunConfig | None:
@@ -217,7 +226,7 @@ class Run:
 
         Raises:
             RunFolderError: The run has no checkpoint, or no config and no `model` was
-                given.
+                given, or its config names code that is not trusted.
             CheckpointError: The checkpoint is missing or damaged, or does not fit.
             ConfigError: The function of the config cannot make the model.
         """
@@ -229,6 +238,7 @@ class Run:
                     f"{self.path}: a Python program started this run, so its folder "
                     "does not name the model; pass model="
                 )
+            self.check_trusted(config)
             model, made = make_pair(config, self.files.data().state)
             averaged = getattr(made, "averaged", None)
             if averaged is not None and averaged(model) is not None:
@@ -247,6 +257,15 @@ class Run:
 
             nnx.update(model, optimizer.averaged(model))
         return model
+
+    def check_trusted(self, config: RunConfig) -> None:
+        """Check that the code of the run's config may run; see `open_run`.
+
+        Raises:
+            RunFolderError: The config names code that is not trusted.
+        """
+        if not self.trust:
+            check_trusted(config, self.files.path)
 
     def with_moved(self, config: RunConfig) -> RunConfig:
         """Return a config of the run with its sources where they are now.

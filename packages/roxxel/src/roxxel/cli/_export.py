@@ -11,6 +11,7 @@ from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
     add_run_arguments,
+    add_trust_argument,
     codec_of_run,
     ends_of,
     opened,
@@ -38,6 +39,7 @@ writes the weights alone.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)
+    add_trust_argument(parser)
     parser.add_argument("folder", metavar="FOLDER", help="a folder, new or empty")
     parser.add_argument(
         "--dtype",

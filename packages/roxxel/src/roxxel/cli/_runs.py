@@ -58,6 +58,18 @@ def add_run_arguments(
             ),
         )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(trust=False)
+
+
+def add_trust_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help=(
+            "run the model's code even if it lies in RUN or in an installed package: "
+            "whoever made the folder can then do whatever you can"
+        ),
+    )
 
 
 def add_context_argument(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +84,7 @@ def add_context_argument(parser: argparse.ArgumentParser) -> None:
 def opened(options: argparse.Namespace) -> Run:
     """Return the run of the arguments."""
     with Progress(f"reading {options.run}"):
-        return open_run(options.run, dict(options.source))
+        return open_run(options.run, dict(options.source), trust=options.trust)
 
 
 def codec_of(

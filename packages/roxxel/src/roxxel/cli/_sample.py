@@ -12,6 +12,7 @@ from roxxel_train import RunFolderError
 from roxxel.cli._runs import (
     add_context_argument,
     add_run_arguments,
+    add_trust_argument,
     codec_of_run,
     ends_of,
     one_end,
@@ -34,6 +35,7 @@ text.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)
+    add_trust_argument(parser)
     parser.add_argument(
         "--prompt",
         type=as_text,

@@ -111,6 +111,7 @@ from roxxel.config._trainer import (
     make_trainer,
     with_total_steps,
 )
+from roxxel.config._trust import check_trusted
 from roxxel.config._values import config_differences, config_values
 
 __all__ = [
@@ -135,6 +136,7 @@ __all__ = [
     "check_known",
     "check_model_args",
     "check_model_data",
+    "check_trusted",
     "code_digest",
     "compare_held_out",
     "config_at",

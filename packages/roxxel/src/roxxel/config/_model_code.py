@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from roxxel.config._modules import module_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from roxxel.config._declaration import RunConfig
@@ -30,6 +30,12 @@ def parsed(file: Path) -> ast.Module | None:
         return None
 
 
+def functions_of(config: RunConfig) -> list[str]:
+    """Return each `"module:function"` that a config names."""
+    named = [config.model, *(config.trainer.get(each) for each in _FUNCTIONS)]
+    return [*filter(None, named)]
+
+
 def code_digest(config: RunConfig) -> str:
     """Return a digest of the model's code, which comments and layout do not change.
 
@@ -39,15 +45,14 @@ def code_digest(config: RunConfig) -> str:
     that are imported at run time (`importlib`), and files that the code reads, are not
     part of it.
     """
-    named = [config.model, *(config.trainer.get(each) for each in _FUNCTIONS)]
     digest = hashlib.sha256()
-    for name, code in sorted(_modules(config.folder, filter(None, named))):
+    for name, code in sorted(_modules(config.folder, functions_of(config))):
         digest.update(f"{name} {len(code)}\n".encode())
         digest.update(code)
     return digest.hexdigest()
 
 
-def _modules(folder: Path, functions: Iterator[str]) -> Iterator[tuple[str, bytes]]:
+def _modules(folder: Path, functions: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield the name and the code of each module that the functions need."""
     waiting = [text.partition(":")[0] for text in functions]
     packages = {name.partition(".")[0] for name in waiting}

@@ -64,17 +64,29 @@ def module_file(folder: Path, name: str) -> Path | None:
 
     This function imports nothing.
     """
+    files = module_files(folder, name)
+    return files[-1] if len(files) == len(name.split(".")) else None
+
+
+def module_files(folder: Path, name: str) -> list[Path | None]:
+    """Return the files of the packages around a module, and its own.
+
+    A package without code has no file. The list ends where there is no such module, and
+    is empty if the outermost package lies in no folder.
+    """
     own = str(folder.resolve())
     is_own = _is_beside(own, name.partition(".")[0])
     find, path = (_found, [own]) if is_own else (PathFinder.find_spec, None)
-    spec, whole = None, ""
+    files: list[Path | None] = []
+    whole = ""
     for part in name.split("."):
         whole = f"{whole}.{part}" if whole else part
         spec = find(whole, path)
         if spec is None:
-            return None
+            break
+        files.append(Path(spec.origin) if spec.origin else None)
         path = list(spec.submodule_search_locations or ())
-    return Path(spec.origin) if spec is not None and spec.origin else None
+    return files
 
 
 class _Code:
