@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
-from roxxel.replaying._receipt import RECEIPT
+from roxxel.replaying._receipt import (
+    Environment,
+    Equality,
+    Receipt,
+    TheRun,
+    write_receipt,
+)
 from roxxel_train import local
 
 from .buckets import running_bucket
@@ -178,8 +184,24 @@ def test_a_process_that_fails_alone_does_not_keep_the_others_waiting(
         "sys.exit(main(['replay', '--check', receipt]))\n"
     )
     receipt = tmp_path / "replay.json"
-    parts: dict[str, Any] = {name: {} for name in RECEIPT.needs}
-    receipt.write_bytes(RECEIPT.pack({**parts, "start": 0, "each": False}))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"kind": "train", "step": 3}\n')
+    written = Receipt(
+        TheRun("run", None),
+        without={},
+        start=0,
+        each=False,
+        corpora={},
+        checkpoint=None,
+        environment=Environment({}, {}, [], 1, ""),
+        control_is_the_run=Equality(
+            None, is_equal=True, num_rows=0, first_difference=0
+        ),
+        branches={},
+        losses={},
+        distances={},
+    )
+    write_receipt(receipt, written)
     began_s = time.monotonic()
 
     assert local.main([str(program), str(receipt)]) == 1

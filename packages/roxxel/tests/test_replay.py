@@ -5,20 +5,27 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
+import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, open_run, replay
+from hypothesis import example, given
+from hypothesis import strategies as st
+from roxxel import Roxxel, check_replay, open_run, replay
 from roxxel.cli import main
 from roxxel.config import ConfigError
+from roxxel.replaying._branches import file_name
 from roxxel_train import RunFolderError
 
 from .runs import said
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from roxxel.replaying import Replay
 
 MODEL = """
@@ -204,25 +211,223 @@ def test_branches_are_runs_that_the_other_commands_read(
     assert open_run(branch.folder).parent is not None
 
 
-def test_the_command_repeats_a_replay_and_checks_its_receipt(
-    project: Path, found: Replay, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_the_command_repeats_a_replay_without_a_word_of_python(
+    project: Path, found: Replay, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    again = said(capsys, "replay", project / "run", "--without", f"self:{LONG}")
-    assert "equals the run bit for bit" in again
-    # The branches that are there are complete, so the check only compares them.
-    out = found.receipt.parent
-    checked = said(capsys, "replay", "--check", found.receipt, "--out", out)
+    before = found.receipt.read_text()
+
+    assert main(["replay", str(project / "run"), "--without", f"self:{LONG}"]) == 0
+
+    printed = capsys.readouterr()
+    assert "equals the run bit for bit" in printed.out
+    assert "exist=" not in printed.err
+    # What a receipt says does not depend on the call.
+    assert found.receipt.read_text() == before
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder in which receipts are checked, so it is trained once."""
+    return tmp_path_factory.mktemp("again")
+
+
+def facts(value: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each kind of fact in a receipt."""
+    if not isinstance(value, dict):
+        yield path
+        return
+    table = cast("dict[str, Any]", value)
+    names = [name for name in table if not name.isdecimal()] or [*table][-1:]
+    for name in names:
+        yield from facts(table[name], *path, name)
+
+
+def other(value: Any) -> Any:
+    """Return a value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"{value}0"
+        case list():
+            return [*cast("list[Any]", value), "x"]
+        case _:
+            return 7
+
+
+def forged(receipt: Path, path: Sequence[str], file: Path) -> Path:
+    """Write a receipt in which one fact is another, and the order of all members."""
+    table = json.loads(receipt.read_text())
+    inner = table
+    for name in path[:-1]:
+        inner = inner[name]
+    if path:
+        inner[path[-1]] = other(inner[path[-1]])
+    file.write_text(json.dumps(dict(reversed(table.items()))))
+    return file
+
+
+def test_a_check_names_whatever_a_receipt_does_not_hold(
+    project: Path, found: Replay, again: Path, tmp_path: Path
+) -> None:
+    said: list[str] = []
+
+    def checked(*path: str) -> list[str]:
+        receipt = forged(found.receipt, path, tmp_path / "receipt.json")
+        return check_replay(receipt, project / "run", out=again, say=said.append)
+
+    assert checked() == []
+    kinds = {*facts(json.loads(found.receipt.read_text()))}
+    assert len(kinds) > 30
+    chosen = {("without", "self"), ("start",), ("each",)}  # trained otherwise
+    of_file = {("format",), ("version",), ("run", "path")}
+    for path in sorted(kinds - chosen - of_file):
+        said.clear()
+        lines = checked(*path)
+        if path[0] == "environment":  # may be another here, and is said
+            assert lines == []
+            lines = [line.replace("note: ", "environment.") for line in said]
+        assert any(line.startswith(f"{'.'.join(path)}: ") for line in lines), path
+    assert not (again / "replay.json").exists()
+
+
+@pytest.mark.parametrize("name", ["start", "each"])
+def test_a_receipt_of_another_choice_does_not_hold(
+    project: Path, found: Replay, tmp_path: Path, name: str
+) -> None:
+    table = json.loads(found.receipt.read_text())
+    table[name] = {"start": 0, "each": True}[name]
+    receipt = tmp_path / "receipt.json"
+    receipt.write_text(json.dumps(table))
+
+    lines = check_replay(receipt, project / "run")
+
+    assert any(line.startswith(("branches.without", "checkpoint")) for line in lines)
+
+
+def test_the_command_checks_a_receipt(
+    project: Path,
+    found: Replay,
+    again: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    options = ["--out", again]
+    checked = said(capsys, "replay", "--check", found.receipt, *options)
     assert "holds, bit for bit" in checked
 
-    receipt = json.loads(found.receipt.read_text())
-    receipt["branches"]["without"]["state"] = "0" * 64
-    changed = tmp_path / "changed.json"
-    changed.write_text(json.dumps(receipt))
-    arguments = ["replay", "--check", str(changed), "--out", str(out)]
-    assert main(arguments) == 3
+    path = ("branches", "without", "state")
+    wrong = str(forged(found.receipt, path, tmp_path / "wrong.json"))
+    run, options = str(project / "run"), [str(each) for each in options]
+    assert main(["replay", run, "--check", wrong, *options]) == 3
     printed = capsys.readouterr()
-    assert "branches.without.state: 0000" in printed.out
+    assert "branches.without.state: " in printed.out
     assert "compare the losses" in printed.err
+
+    # Elsewhere, there is no run beside a receipt.
+    assert main(["replay", "--check", wrong]) == 1
+    assert "give the folder of a run" in capsys.readouterr().err
+    assert main(["replay", run, "--check", wrong, "--each"]) == 1
+    assert "omit --each" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"without": {"self": "/dev/zero"}}, "array.*without"),
+        ({"without": {"self": ["/etc/passwd"]}}, "without"),
+        ({"without": {"self": [True]}}, "without"),
+        ({"without": {"self": [-1]}}, "without"),
+        ({"without": {"self": [[1, 2, 3]]}}, "without"),
+        ({"without": 3}, "object.*without"),
+        ({"branches": [1]}, "object.*branches"),
+        ({"branches": {"without": {}}}, "missing.*step.*branches"),
+        ({"start": "0"}, "int.*start"),
+        ({"start": 1e300}, "start"),
+        ({"run": "runs/first"}, "object.*run"),
+        ({"seconds": 3.0}, "unknown field `seconds`"),
+        ({"version": 2}, "version 2"),
+        ({"format": "roxxel-run"}, "not a receipt"),
+    ],
+)
+def test_a_receipt_is_data_of_one_form(
+    found: Replay, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    file = tmp_path / "receipt.json"
+    file.write_text(json.dumps({**json.loads(found.receipt.read_text()), **change}))
+
+    with pytest.raises(RunFolderError, match=f"{file}: .*{words}") as caught:
+        check_replay(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "place", ["/", "s3://bucket/run", "../../run", "~/run", "a/../../run"]
+)
+def test_a_receipt_opens_nothing_but_the_run_beside_it(
+    found: Replay, tmp_path: Path, place: str
+) -> None:
+    table = json.loads(found.receipt.read_text())
+    table["run"]["path"] = place
+    (tmp_path / "receipt.json").write_text(json.dumps(table))
+
+    with pytest.raises(RunFolderError, match="not beside the receipt; give RUN"):
+        check_replay(tmp_path / "receipt.json")
+
+
+def test_a_receipt_is_a_file_that_ends(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+
+    for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path):
+        with pytest.raises(RunFolderError, match=f"{path}: is a .*replay.json"):
+            check_replay(path)
+
+
+def test_a_check_never_writes_where_a_replay_is(found: Replay) -> None:
+    before = found.receipt.read_bytes()
+
+    with pytest.raises(RunFolderError, match="another --out"):
+        check_replay(found.receipt, out=found.receipt.parent)
+    assert found.receipt.read_bytes() == before
+
+
+def test_the_text_s_own_loss_is_no_part_of_eval_loss(
+    project: Path, tmp_path: Path
+) -> None:
+    text = CONFIG.replace('"run"', '"judged"')
+    text = text.replace("[trainer]", "[trainer]\neval_every = 6")
+    text += '[eval.withdrawn]\npath = "code.rox"\nsteps = 2\nbatch_size = 4\n'
+    (project / "judged.toml").write_text(f"{text}seq_len = 17\n")
+    assert main(["train", str(project / "judged.toml")]) == 0
+
+    result = replay(project / "judged", {"code": [UNREAD]}, step=30, out=tmp_path)
+
+    losses = [
+        [row["eval_loss"] for row in open_run(folder).metrics if "eval_loss" in row][-1]
+        for folder in (project / "judged", result.control.folder)
+    ]
+    assert losses[0] == losses[1]
+    assert result.text_loss == "eval_loss/withdrawn_"
+    [branch] = result.branches
+    report = str(result)
+    assert "held-out loss withdrawn" in report
+    assert "loss on the text itself" in report
+    assert result.effect(branch) == result.change(branch, "eval_loss/withdrawn")
+
+
+@given(st.sets(st.text(min_size=1), min_size=2), st.integers(0, 99))
+@example({"x y", "x-y", "X-y", "x.y", "x.z", "a" * 300, "a" * 301}, 12)
+def test_no_two_branches_have_one_folder(sources: set[str], number: int) -> None:
+    names = [f"{source}:{number}" for source in sources]
+    names += [f"{source}:tokens:[{number},99)" for source in sources]
+
+    # Some disks take capitals for small letters.
+    files = {file_name(name).casefold() for name in [*names, "control", "without"]}
+
+    assert len(files) == 2 * len(sources) + 2
+    assert all(re.fullmatch(r"[a-z0-9_.-]{1,90}", file) for file in files)
 
 
 def test_each_document_has_a_branch_and_a_place_in_the_table(

@@ -21,6 +21,7 @@ from roxxel.cli._launch import (
 )
 from roxxel.cli._runs import (
     add_run_arguments,
+    add_trust_argument,
     document_named,
     documents_of,
     named_source,
@@ -55,6 +56,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, needs_run=False)
+    add_trust_argument(parser)
     parser.add_argument(
         "--without",
         action="append",
@@ -122,6 +124,8 @@ def run(options: argparse.Namespace) -> None:
     """Print what the documents did, or whether a receipt holds."""
     if options.check is None and options.run is None:
         raise RunFolderError("no run is given; give the folder of a run, or --check")
+    if options.check is not None:
+        _check_alone(options)
     if starts_several(options):
         run_several(options)
         return
@@ -144,13 +148,14 @@ def _replay(options: argparse.Namespace) -> None:
         out=options.out,
         each=options.each,
         sources=sources,
+        trust=options.trust,
         say=from_first(note if options.json else tell),
     )
     branches = [result.control, *result.branches]
     samples: dict[str, str] = {}
     if options.prompt is not None:
         for branch in branches:
-            of_branch = open_run(branch.folder, sources)
+            of_branch = open_run(branch.folder, sources, trust=True)
             samples[branch.name], _ = continued(of_branch, None, options)
     if options.json:
         say(json.dumps({**result.to_dict(), "samples": samples}))
@@ -169,6 +174,7 @@ def _check(options: argparse.Namespace) -> None:
         options.run,
         out=options.out,
         sources=dict(options.source),
+        trust=options.trust,
         say=from_first(tell),
     )
     for line in found:
@@ -180,6 +186,23 @@ def _check(options: argparse.Namespace) -> None:
             "instead"
         )
     say(f"{options.check}: holds, bit for bit")
+
+
+def _check_alone(options: argparse.Namespace) -> None:
+    """Refuse what the receipt of --check says itself."""
+    given = {
+        "--without": options.without,
+        "--without-text": options.without_text,
+        "--without-source": options.without_source,
+        "--each": options.each,
+        "--from": options.step is not None,
+        "--prompt": options.prompt is not None,
+    }
+    for name in (name for name, value in given.items() if value):
+        raise RunFolderError(
+            f"{name} is given with --check, whose receipt says what is left out; omit "
+            f"{name}"
+        )
 
 
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:

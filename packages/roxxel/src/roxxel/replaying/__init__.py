@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.amounts import aligned
-from roxxel_store.urls import absolute, check_on_disk, expanded
+from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
 
@@ -46,9 +46,16 @@ from roxxel.replaying._choice import (
 )
 from roxxel.replaying._receipt import (
     Comparison,
+    Equality,
+    Receipt,
+    Result,
+    TheCheckpoint,
+    TheRun,
     changed_environment,
     corpora_of,
     differences,
+    named_run,
+    place_of,
     read_receipt,
     write_receipt,
 )
@@ -67,7 +74,6 @@ if TYPE_CHECKING:
 __all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
 
 _RECEIPT = "replay.json"
-_WITHDRAWN = "eval_loss/withdrawn"
 _scratches = Channel("replay/scratch")
 
 
@@ -123,6 +129,8 @@ class Replay:
         comparison: Whether the control is the run itself, bit for bit.
         notes: What limits the conclusions.
         seconds: Duration of the call.
+        text_loss: The name of the loss on the text that is left out, among the losses
+            of the branches.
         receipt: The file that `check_replay` verifies.
 
     Example:
@@ -156,6 +164,7 @@ class Replay:
     notes: tuple[str, ...]
     seconds: float
     receipt: Path
+    text_loss: str = "eval_loss/withdrawn"
 
     def change(self, branch: Branch, loss: str) -> float | None:
         """Return how much higher a loss of a branch ends than that of the control."""
@@ -169,7 +178,7 @@ class Replay:
         change of the loss on all texts that are left out.
         """
         names = [n for n in self.control.losses if n.startswith("eval_loss/")]
-        names = [n for n in names if n != _WITHDRAWN] or names
+        names = [n for n in names if n != self.text_loss] or names
         changes = [c for n in names if (c := self.change(branch, n)) is not None]
         return sum(changes) / len(changes) if changes else branch.distance
 
@@ -195,12 +204,12 @@ class Replay:
     def _table(self) -> list[str]:
         [branch] = self.branches
         rows: list[Sequence[str]] = [("", "control", "without", "change")]
-        for name in sorted(self.control.losses, key=_place):
+        for name in sorted(self.control.losses, key=self._place):
             ends = self.control.final(name), branch.final(name)
             if None not in ends:
                 change = f"{self.change(branch, name):+.4f}"
                 shown = (f"{end:.4f}" for end in ends)
-                rows.append([_named(name), *shown, change])
+                rows.append([self._named(name), *shown, change])
         share = branch.distance / self.control.norm if self.control.norm else 0.0
         apart = f"{branch.distance:.4g}, {share:.2%} of their norm"
         if not branch.distance:
@@ -209,14 +218,26 @@ class Replay:
         return [*lines, f"distance of the parameters: {apart}"]
 
     def _ranking(self) -> list[str]:
-        names = sorted(self.control.losses, key=_place)
-        rows = [("without", "effect", *map(_named, names), "distance")]
+        names = sorted(self.control.losses, key=self._place)
+        rows = [("without", "effect", *map(self._named, names), "distance")]
         for each in self.branches:
             changes = (self.change(each, name) for name in names)
             shown = ("-" if x is None else f"{x:+.5f}" for x in changes)
             effect = f"{self.effect(each):+.5f}"
             rows.append((each.name, effect, *shown, f"{each.distance:.4g}"))
         return aligned(rows, right=range(1, len(rows[0])))
+
+    def _place(self, loss: str) -> tuple[bool, bool, str]:
+        """Return the place of a loss: the text itself, held-out, training."""
+        return loss != self.text_loss, not loss.startswith("eval"), loss
+
+    def _named(self, loss: str) -> str:
+        kind, _, name = loss.partition("/")
+        if loss == self.text_loss:
+            return "loss on the text itself"
+        if kind == "eval_loss":
+            return f"held-out loss {name}"
+        return f"training loss of {name}" if name else "training loss"
 
 
 def replay(
@@ -227,6 +248,7 @@ def replay(
     out: str | os.PathLike[str] | None = None,
     each: bool = False,
     sources: Mapping[str, Corpus] | None = None,
+    trust: bool = False,
     say: Callable[[str], object] = lambda _: None,
 ) -> Replay:
     """Train a run again without some documents, and again as it was; compare both.
@@ -244,6 +266,7 @@ def replay(
             that is left out. None is the run's folder with `-replay` after its name.
         each: Train one branch for each document instead of one without all of them.
         sources: New locations of sources that moved, as for `open_run`.
+        trust: As for `open_run`.
         say: Called with a line before each branch.
 
     Raises:
@@ -259,10 +282,99 @@ def replay(
         ...     print(error)
         nowhere: there is no such folder; give the folder of a run
     """
+    result, receipt = _trained_again(
+        run,
+        without,
+        step=step,
+        out=out,
+        each=each,
+        sources=sources,
+        trust=trust,
+        say=say,
+    )
+    if process_index() == 0:
+        write_receipt(result.receipt, receipt)
+    barrier("replay: the receipt is written")
+    return result
+
+
+def check_replay(
+    receipt: str | os.PathLike[str],
+    run: str | os.PathLike[str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    sources: Mapping[str, Corpus] | None = None,
+    trust: bool = False,
+    say: Callable[[str], object] = lambda _: None,
+) -> list[str]:
+    """Repeat a replay, and compare what comes out with its receipt.
+
+    Args:
+        receipt: The `replay.json` of a replay, on this or on another machine.
+        run: Where the run is now; None for where it was.
+        out: Folder of the repeated branches; None for a temporary one, which processes
+            on several hosts do not share.
+        sources: As for `replay`.
+        trust: As for `replay`.
+        say: As for `replay`.
+
+    Everything that the receipt says is computed anew and compared, but for the machine
+    and software, which may be others: what differs there, `say` gets. No receipt is
+    written.
+
+    Returns:
+        What the receipt claims and the repeated replay does not confirm. If there is
+        anything, what differs in machine and software comes first.
+
+    Raises:
+        RunFolderError: The file is no receipt, `out` holds a replay, or the run of the
+            receipt is not beside it and no `run` is given; and as for `replay`.
+    """
+    path = expanded(receipt)
+    then = read_receipt(path)
+    if out is not None and (expanded(out) / _RECEIPT).exists():
+        raise RunFolderError(
+            f"{out}: holds the branches of a replay, so nothing would be trained "
+            "again; give another --out"
+        )
+    where = named_run(path, then) if run is None else run
+    if (found_id := _id_of(open_run(where, sources))) != then.run.id:
+        return [f"run.id: {then.run.id!r} in the receipt, {found_id!r} in {where}"]
+    with _scratch() if out is None else nullcontext(out) as folder:
+        _, now = _trained_again(
+            where,
+            then.without,
+            step=then.start,
+            out=folder,
+            each=then.each,
+            sources=sources,
+            trust=trust,
+            say=say,
+        )
+    changed, found = changed_environment(then, now), differences(then, now)
+    if found:
+        return [*changed, *found]
+    for line in changed:
+        say(f"note: {line}")
+    return []
+
+
+def _trained_again(
+    run: str | os.PathLike[str],
+    without: Mapping[str, Documents],
+    *,
+    step: int | None,
+    out: str | os.PathLike[str] | None,
+    each: bool,
+    sources: Mapping[str, Corpus] | None,
+    trust: bool,
+    say: Callable[[str], object],
+) -> tuple[Replay, Receipt]:
+    """Return the result of a replay, and its receipt; arguments as for `replay`."""
     from roxxel.replaying._effects import compare
 
     began_s = time.monotonic()
-    original = open_run(run, sources)
+    original = open_run(run, sources, trust=trust)
     config = _config_of(original)
     chosen = listed(config, without)
     if not chosen:
@@ -307,7 +419,11 @@ def replay(
             continue
         say(f"branch {number} of {len(configs)}: {name}")
         train(load_config(of_branch.file))
-    runs = {n: open_run(str(c.run_folder), sources) for n, c in configs.items()}
+    # Their code is that of the run.
+    runs = {
+        name: open_run(str(each.run_folder), sources, trust=True)
+        for name, each in configs.items()
+    }
     branches = _read(runs, start.step)
     control = branches.pop(CONTROL)
     result = Replay(
@@ -320,55 +436,11 @@ def replay(
         notes=tuple(notes),
         seconds=time.monotonic() - began_s,
         receipt=folder / _RECEIPT,
+        text_loss=f"eval_loss/{text.set_name(config)}",
     )
     ordered = sorted(result.branches, key=result.effect, reverse=True)
     result = replace(result, branches=tuple(ordered))
-    if process_index() == 0:
-        written = _receipt(result, original, runs[CONTROL], each=each)
-        write_receipt(result.receipt, written)
-    barrier("replay: the receipt is written")
-    return result
-
-
-def check_replay(
-    receipt: str | os.PathLike[str],
-    run: str | os.PathLike[str] | None = None,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    sources: Mapping[str, Corpus] | None = None,
-    say: Callable[[str], object] = lambda _: None,
-) -> list[str]:
-    """Repeat a replay, and compare what comes out with its receipt.
-
-    Args:
-        receipt: The `replay.json` of a replay, on this or on another machine.
-        run: Where the run is now; None for where it was.
-        out: Folder of the repeated branches; None for a temporary one, which processes
-            on several hosts do not share.
-        sources: As for `replay`.
-        say: As for `replay`.
-
-    Returns:
-        What the receipt claims and the repeated replay does not confirm. If there is
-        anything, what differs in machine and software comes first.
-
-    Raises:
-        RunFolderError: The file is no receipt; and as for `replay`.
-    """
-    then = read_receipt(Path(receipt))
-    with _scratch() if out is None else nullcontext(out) as folder:
-        again = replay(
-            then["run"]["path"] if run is None else run,
-            then["without"],
-            step=then["start"],
-            out=folder,
-            each=then["each"],
-            sources=sources,
-            say=say,
-        )
-        now = read_receipt(again.receipt)
-    found = [*differences(then, now)]
-    return [*changed_environment(then, now), *found] if found else []
+    return result, _receipt_of(result, original, runs[CONTROL], each=each)
 
 
 @contextmanager
@@ -395,6 +467,7 @@ def _config_of(run: Run) -> RunConfig:
             "config to train by; train runs by `roxxel train CONFIG`, or give "
             "branch_from= and without= in the program"
         )
+    run.check_trusted(config)
     return run.with_moved(config)
 
 
@@ -446,38 +519,44 @@ def _notes(config: RunConfig) -> list[str]:
     return [note]
 
 
-def _receipt(result: Replay, run: Run, control: Run, *, each: bool) -> dict[str, Any]:
+def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receipt:
     from roxxel.replaying._effects import environment
 
-    parent = RunFolder(control.path).parent
-    branches = {one.name: one for one in (result.control, *result.branches)}
-    return {
-        "run": {
-            "path": absolute(run.path),
-            "id": (run.files.record or {}).get("id"),
-        },
-        "without": result.without,
-        "start": result.start.step,
-        "each": each,
-        "corpora": corpora_of(run),
-        "checkpoint": None
+    parent, compared = RunFolder(control.path).parent, result.comparison
+    branches = (result.control, *result.branches)
+    return Receipt(
+        run=TheRun(
+            place_of(run.path, result.receipt),
+            _id_of(run),
+        ),
+        without=result.without,
+        start=result.start.step,
+        each=each,
+        corpora=corpora_of(run),
+        checkpoint=None
         if parent is None or not result.start.step
-        else {"step": parent.step, "digest": parent.digest},
-        "environment": environment(control),
-        "branches": {
-            name: {
-                "step": one.step,
-                "state": one.state,
-                "parameters": one.parameters,
-                "feed": one.feed,
-            }
-            for name, one in branches.items()
+        else TheCheckpoint(parent.step, parent.digest),
+        environment=environment(control),
+        control_is_the_run=Equality(
+            compared.step,
+            compared.is_equal,
+            compared.num_rows,
+            compared.first_difference,
+        ),
+        branches={
+            one.name: Result(one.step, one.state, one.parameters, one.feed)
+            for one in branches
         },
-        "control_is_the_run": asdict(result.comparison),
-        "losses": {name: one.losses for name, one in branches.items()},
-        "distances": {name: one.distance for name, one in branches.items()},
-        "seconds": result.seconds,
-    }
+        losses={
+            one.name: {name: dict(losses) for name, losses in one.losses.items()}
+            for one in branches
+        },
+        distances={one.name: one.distance for one in branches},
+    )
+
+
+def _id_of(run: Run) -> str | None:
+    return (run.files.record or {}).get("id")
 
 
 def _shown(without: Mapping[str, Sequence[Any]]) -> str:
@@ -487,17 +566,3 @@ def _shown(without: Mapping[str, Sequence[Any]]) -> str:
         some = ", ".join(map(str, items)) if count <= 8 else f"{count:,} of them"
         parts.append(f"{source} {some}")
     return "without " + "; ".join(parts)
-
-
-def _place(name: str) -> tuple[bool, bool, str]:
-    """Return the place of a loss in a table: the text itself, held-out, training."""
-    return name != _WITHDRAWN, not name.startswith("eval"), name
-
-
-def _named(loss: str) -> str:
-    kind, _, name = loss.partition("/")
-    if loss == _WITHDRAWN:
-        return "loss on the text itself"
-    if kind == "eval_loss":
-        return f"held-out loss {name}"
-    return f"training loss of {name}" if name else "training loss"

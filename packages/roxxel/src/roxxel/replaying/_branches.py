@@ -74,15 +74,23 @@ def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConf
         trainer["branch_from"] = f"{place.run}@{place.start}"
     tail = place.total_steps - place.start
     trainer.setdefault("eval_every", max(1, tail // _NUM_EVALUATIONS))
-    sets = {name or "held_out": each for name, each in config.held_out.items()}
+    sets = named_sets(config)
+    # So `eval_loss` is the mean that the run logs.
+    trainer.setdefault("eval_mean", [*sets])
     is_whole = trainer.get("strict_sharding", False)  # A batch must fill the mesh.
+    texts = text.as_set(config, is_whole=is_whole)
     return replace(
         config,
         relative_to=str(config.folder.resolve()),
         trainer=trainer,
-        eval={**sets, **text.as_set(sets, is_whole=is_whole)} or None,
+        eval={**sets, **texts} or None,
         changes=(),
     )
+
+
+def named_sets(config: RunConfig) -> dict[str, EvalConfig]:
+    """Return the held-out sets of a run, of which the only one may have no name."""
+    return {name or "held_out": each for name, each in config.held_out.items()}
 
 
 def changed_config(run: Run, start: int) -> Iterator[str]:
@@ -135,22 +143,20 @@ class WithdrawnText:
         recorded = (corpora[source].tokenizer for source in chosen)
         known = [*schedule.tokenizers.values(), *filter(None, recorded)]
         # Another choice has another file, so it never finds that of an earlier one.
-        digest = hashlib.blake2b(json.dumps(chosen).encode(), digest_size=4)
-        path = folder / f"withdrawn-{digest.hexdigest()}.rox"
+        of = [chosen, {source: corpora[source].fingerprint for source in chosen}]
+        path = folder / f"withdrawn-{_digest(json.dumps(of))}.rox"
         sizes = (stop - start for _, start, stop in token_ranges(corpora, chosen))
         return cls(path, sum(sizes), known[0] if known else None, longest)
 
     def write(self, corpora: Mapping[str, TokenReader], chosen: Listed) -> None:
-        """Write the corpus, or keep it if it is there."""
-        if self.num_tokens:
+        """Write the corpus if it is not there."""
+        if self.num_tokens and not self.path.exists():
             first = corpora[next(iter(chosen))]
             Roxxel(self.path).write(
                 tokens_of(corpora, chosen), separator=None, dtype=first.dtype
             )
 
-    def as_set(
-        self, others: Mapping[str, EvalConfig], *, is_whole: bool
-    ) -> dict[str, EvalConfig]:
+    def as_set(self, config: RunConfig, *, is_whole: bool) -> dict[str, EvalConfig]:
         """Return the held-out set by its name.
 
         Its windows share their ends, so the tokens between them are predicted too, and
@@ -159,14 +165,11 @@ class WithdrawnText:
         end. A large set is evaluated on its first windows.
 
         Args:
-            others: The run's own held-out sets, whose names are taken.
+            config: The run's own config.
             is_whole: Whether a batch has as many rows as one of the run.
         """
         if self.num_tokens < 2:
             return {}
-        name = "withdrawn"
-        while name in others:
-            name += "_"
         gaps, rows = self.num_tokens - 1, self.phase.batch_size
         windows = -(-gaps // max(1, self.phase.seq_len - 1))
         steps = -(-windows // rows)
@@ -182,7 +185,15 @@ class WithdrawnText:
             overlap=1,
             tokenizers={"self": self.tokenizer} if self.tokenizer else {},
         )
-        return {name: EvalConfig({"self": (str(self.path),)}, schedule)}
+        data = EvalConfig({"self": (str(self.path),)}, schedule)
+        return {self.set_name(config): data}
+
+    def set_name(self, config: RunConfig) -> str:
+        """Return the name of the held-out set, which no set of the run has."""
+        name = "withdrawn"
+        while name in config.held_out:
+            name += "_"
+        return name
 
 
 def branch_config(
@@ -203,7 +214,7 @@ def branch_config(
         }
         schedule = replace(schedule, without=merged)
     folder = place.folder / file_name(name)
-    file = folder.with_suffix(".toml")
+    file = place.folder / f"{folder.name}.toml"
     config = replace(base, file=file, schedule=schedule, save_path=str(folder))
     if file.exists() and file.read_text(encoding="utf-8") != config_text(config):
         raise RunFolderError(
@@ -214,14 +225,26 @@ def branch_config(
 
 
 def file_name(branch: str) -> str:
-    """Return the name of a branch's folder.
+    """Return the name of a branch's folder, which no other branch has.
+
+    A plain name is kept, such as `web:3`. Any other has a digest behind a dot.
 
     >>> file_name("web:3")
     'without-web-3'
+    >>> file_name("my web:3")
+    'without-my-web-3.c2ad6f2d4c2ba0c8'
     """
     if branch in {CONTROL, "without"}:
         return branch
-    return "without-" + re.sub(r"[^\w.]+", "-", branch).strip("-")
+    # Some disks take capitals for small letters.
+    if re.fullmatch(r"[a-z0-9_]{1,64}:[0-9]+", branch, re.ASCII):
+        return f"without-{branch.replace(':', '-')}"
+    words = re.sub(r"[^a-z0-9_]+", "-", branch.lower())[:48].strip("-")
+    return f"without-{words}.{_digest(branch)}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def begun_step(folder: Path) -> int | None:

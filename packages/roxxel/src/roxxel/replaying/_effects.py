@@ -17,7 +17,7 @@ from roxxel_train import TIMING_FIELDS
 from roxxel_train.run_folder import number
 
 from roxxel.config import make_pair
-from roxxel.replaying._receipt import Comparison
+from roxxel.replaying._receipt import Comparison, Environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -109,17 +109,16 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
     return found
 
 
-def environment(run: Run) -> dict[str, Any]:
+def environment(run: Run) -> Environment:
     """Return what may change the bits of a branch, for its receipt."""
     started = run.files.newest_start
-    kinds = sorted({device.device_kind for device in jax.devices()})
-    return {
-        "versions": started.get("versions", {}),
-        "devices": started.get("devices", {}),
-        "device_kinds": kinds,
-        "processes": started.get("processes"),
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-    }
+    return Environment(
+        versions=started.get("versions", {}),
+        devices=started.get("devices", {}),
+        device_kinds=sorted({device.device_kind for device in jax.devices()}),
+        processes=started.get("processes"),
+        xla_flags=os.environ.get("XLA_FLAGS", ""),
+    )
 
 
 def _reasons(run: Run, control: Run) -> Iterator[str]:

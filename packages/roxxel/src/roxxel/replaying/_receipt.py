@@ -2,32 +2,112 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence  # noqa: TC003 - msgspec reads the types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
+from msgspec import Struct, field
+from roxxel_store.files import read_file
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordKind
+from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from roxxel.run import Run
 
-RECEIPT = RecordKind(
+_RECEIPT = RecordKind(
     "receipt of a replay",
     1,
     remedy="give the replay.json that `roxxel replay` wrote",
     error=RunFolderError,
     mark="roxxel-replay",
-    needs=("run", "without", "start", "each", "corpora", "branches", "environment"),
     is_sealed=False,
 )
+_MAX_BYTES = 1 << 26
 
-_SAME = ("corpora", "checkpoint", "branches")
-"""What must be equal when a replay is repeated anywhere."""
+_TOKENS = re.compile(r"tokens:\[[0-9]{1,18},[0-9]{1,18}\)")
+
+
+class TheRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """The run of a replay: where it was, seen from the receipt, and its id."""
+
+    path: str
+    id: str | None
+
+
+class TheCheckpoint(Struct, frozen=True, forbid_unknown_fields=True):
+    """The checkpoint from which the branches began."""
+
+    step: int
+    digest: str
+
+
+class Environment(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may change the bits of a branch."""
+
+    versions: dict[str, str]
+    devices: dict[str, int]
+    device_kinds: list[str]
+    processes: int | None
+    xla_flags: str = field(name="XLA_FLAGS")
+
+
+class Result(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a branch ended; attributes as in `Branch`."""
+
+    step: int
+    state: str
+    parameters: str
+    feed: str
+
+
+class Equality(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the control was its run; attributes as in `Comparison`."""
+
+    step: int | None
+    is_equal: bool
+    num_rows: int
+    first_difference: int | None
+
+
+class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
+    """A receipt: what a replay trained, from what, and what came out.
+
+    Everything in it is computed anew by `check_replay`, but for the place of the run
+    and the environment.
+    """
+
+    run: TheRun
+    without: Mapping[str, Sequence[int | list[int] | str]]
+    start: int
+    each: bool
+    corpora: dict[str, str]
+    checkpoint: TheCheckpoint | None
+    environment: Environment
+    control_is_the_run: Equality
+    branches: dict[str, Result]
+    losses: dict[str, dict[str, dict[int, float]]]
+    distances: dict[str, float]
+
+    def __post_init__(self) -> None:
+        # msgspec cannot bound the kinds of a union: with a tuple of two it reads the
+        # memory of another.
+        for source, items in self.without.items():
+            for item in items:
+                if not _is_listed(item):
+                    raise ValueError(
+                        f"`without.{source}` holds {item!r}, which is no document, no "
+                        "range of documents [3, 7] and no range of tokens"
+                    )
 
 
 @dataclass(frozen=True)
@@ -67,20 +147,62 @@ class Comparison:
         return f"{text}; {'; '.join(self.reasons)}" if self.reasons else text
 
 
-def write_receipt(path: Path, members: Mapping[str, Any]) -> None:
+def _is_listed(item: int | list[int] | str) -> bool:
+    """Return whether an item is written as `Listed` has it; text names no file."""
+    if isinstance(item, str):
+        return _TOKENS.fullmatch(item) is not None
+    bounds = item if isinstance(item, list) else [item, item + 1]
+    return len(bounds) == 2 and 0 <= bounds[0] < bounds[1] < 2**62
+
+
+def write_receipt(path: Path, receipt: Receipt) -> None:
     """Write a receipt, whole or not at all."""
-    replace_file(path, RECEIPT.pack(members), path.with_name(path.name + ".tmp"))
+    draft = path.with_name(path.name + ".tmp")
+    replace_file(path, _RECEIPT.pack(_members(receipt)), draft)
 
 
-def read_receipt(path: Path) -> dict[str, Any]:
+def read_receipt(path: Path) -> Receipt:
     """Read a receipt.
 
     Raises:
         RunFolderError: The file is missing, damaged, or no receipt.
     """
-    if not path.is_file():
-        raise RunFolderError(f"{path}: there is no such file; {RECEIPT.remedy}")
-    return RECEIPT.parse(path.read_bytes(), str(path))
+    try:
+        data = read_file(path, _MAX_BYTES, RunFolderError, _RECEIPT.remedy)
+    except FileNotFoundError as error:
+        raise RunFolderError(
+            f"{path}: there is no such file; {_RECEIPT.remedy}"
+        ) from error
+    members = _RECEIPT.parse(data, str(path))
+    try:
+        return msgspec.convert(members, Receipt, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise RunFolderError(
+            f"{path}: is no receipt of a replay ({error}); {_RECEIPT.remedy}"
+        ) from error
+
+
+def place_of(run: Path | str, receipt: Path) -> str:
+    """Return where a run is, as a receipt names it: from the receipt's own folder."""
+    return run if isinstance(run, str) else os.path.relpath(run, receipt.parent)
+
+
+def named_run(receipt: Path, then: Receipt) -> Path:
+    """Return the run that a receipt names, in the receipt's folder or beside it.
+
+    A receipt may come from anybody, so it opens nothing elsewhere.
+
+    Raises:
+        RunFolderError: The run was elsewhere.
+    """
+    path = PurePath(then.run.path)
+    first, *others = path.parts or (".",)
+    if path.is_absolute() or url_of(then.run.path) or ".." in others or first == "~":
+        raise RunFolderError(
+            f"{receipt}: the run of this receipt was at {then.run.path!r}, which is "
+            "not beside the receipt; give RUN, the folder where it is now"
+        )
+    return Path(os.path.normpath(receipt.absolute().parent / path))
 
 
 def corpora_of(run: Run) -> dict[str, str]:
@@ -92,21 +214,33 @@ def corpora_of(run: Run) -> dict[str, str]:
     }
 
 
-def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield each fact of a receipt that a repeated replay does not confirm."""
-    for name in _SAME:
-        yield from _differences(name, then.get(name), now.get(name))
+def differences(then: Receipt, now: Receipt) -> list[str]:
+    """Return each fact of a receipt that a repeated replay does not confirm."""
+    return [*_differences("", _facts(then), _facts(now))]
 
 
-def changed_environment(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed_environment(then: Receipt, now: Receipt) -> list[str]:
     """Return what differs in machine and software, which may explain other bits."""
-    return [*_differences("", then["environment"], now["environment"])]
+    environments = (_members(each)["environment"] for each in (then, now))
+    return [*_differences("", *environments)]
+
+
+def _facts(receipt: Receipt) -> dict[str, Any]:
+    """Return what does not depend on where a replay is repeated."""
+    members = _members(receipt)
+    del members["environment"], members["run"]["path"]
+    return members
+
+
+def _members(receipt: Receipt) -> dict[str, Any]:
+    return msgspec.to_builtins(receipt, str_keys=True)
 
 
 def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
     if isinstance(then, dict) and isinstance(now, dict):
-        for key in then.keys() | now.keys():
-            inner = f"{name}.{key}" if name else str(key)
-            yield from _differences(inner, then.get(key), now.get(key))
-    elif then != now:
-        yield f"{name}: {then} in the receipt, {now} here"
+        table, other = cast("dict[str, Any]", then), cast("dict[str, Any]", now)
+        for key in sorted(table.keys() | other.keys()):
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(inner, table.get(key), other.get(key))
+    elif (shown := json.dumps(then)) != (found := json.dumps(now)):  # NaN equals NaN
+        yield f"{name}: {shown} in the receipt, {found} here"
