@@ -195,6 +195,7 @@ _LOADERS: Any = (
     (ExtensionFileLoader, EXTENSION_SUFFIXES),
     (_SourceLoader, SOURCE_SUFFIXES),
 )
+_SUFFIXES = ("", *EXTENSION_SUFFIXES, *SOURCE_SUFFIXES)
 _finder = _Finder()
 _lock = threading.Lock()
 _newest_of: dict[str, _Code] = {}
@@ -231,7 +232,11 @@ def _is_beside(folder: str, name: str) -> bool:
 def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     """Find a module in folders whose listings are read anew."""
     parts: list[str] = []
+    tail = name.rpartition(".")[2]
     for folder in path or ():
+        # Only then list the folder, which may hold a corpus of many shards.
+        if not any(Path(folder, tail + suffix).exists() for suffix in _SUFFIXES):
+            continue
         spec = FileFinder(folder, *_LOADERS).find_spec(name)
         if spec is not None and spec.loader is not None:
             return spec
