@@ -79,6 +79,7 @@ def test_chains_of_imports_are_short(package: Path) -> None:
         "os.replace, Path.replace",
         "expanduser",
         "except KeyboardInterrupt, BrokenPipeError",
+        "print, sys.stdout.write, sys.stderr.write",
     ],
 )
 def test_a_job_of_storage_and_of_commands_has_one_module(job: str) -> None:

@@ -87,6 +87,12 @@ def ends_a_command(path: Path) -> int:
     )
 
 
+def prints(path: Path) -> int:
+    """Return how often a module writes to the terminal."""
+    writes = re.compile(r"print|(sys\.)?std(out|err)(\.buffer)?\.write(lines)?")
+    return sum(writes.fullmatch(_named(call)) is not None for call in _calls(path))
+
+
 CONCEPTS = {
     "a bucket's client": "Bucket",
     "a folder of files, on a disk or in a bucket": "FilePlace",
@@ -116,6 +122,7 @@ JOBS: dict[str, Callable[[Path], int]] = {
     "is_url(": asks_for_urls,
     "expanduser": finds_a_home,
     "except KeyboardInterrupt, BrokenPipeError": ends_a_command,
+    "print, sys.stdout.write, sys.stderr.write": prints,
 }
 
 

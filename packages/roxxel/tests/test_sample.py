@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 from roxxel.cli import main
 from roxxel.models import Llama, LlamaConfig
-from roxxel.sampling import readable, sample_tokens
+from roxxel.sampling import sample_tokens
 from roxxel.scoring import Scorer
 from roxxel_format import Roxxel
 
@@ -142,10 +142,6 @@ def test_a_number_out_of_range_is_named(options: dict[str, object], named: str) 
 
     with pytest.raises(ValueError, match=named):
         sample_tokens(Successor(), **given)  # pyright: ignore[reportArgumentType]
-
-
-def test_bytes_that_would_upset_a_terminal_are_replaced() -> None:
-    assert readable(b"a\n\tb\x1b[2J\xff\r\x00") == "a\n\tb\ufffd[2J\ufffd\ufffd\ufffd"
 
 
 def test_the_model_of_a_run_continues_a_text(

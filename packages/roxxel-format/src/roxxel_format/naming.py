@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
+from roxxel_store.screen import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +25,6 @@ def named(corpus: Any, document: int) -> str:
     of_corpus = getattr(corpus, "document_name", None)
     name = None if of_corpus is None else of_corpus(document)
     return "" if name is None else f" ({printable(name)})"
-
-
-def printable(text: str) -> str:
-    """Escape the characters of a text that could control the terminal."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def names_of(corpus: Any, documents: Sequence[int]) -> list[str] | None:

@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, cast
 
 from roxxel_store.arguments import nearest
+from roxxel_store.screen import draw, note, printable, say, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -182,6 +183,10 @@ class CommandParser(argparse.ArgumentParser):
             usage = f"usage: {self.prog} [-h] ... (--help lists the options)\n"
         self.exit(INVALID, f"{usage}{self.prog}: error: {message}\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print help, or an error, which quotes the command line and names of files."""
+        super()._print_message(shown(message), file)
+
     def _check_options(self, words: Iterable[str]) -> None:
         known = self._option_string_actions
         for word in itertools.takewhile(lambda word: word != "--", words):
@@ -244,8 +249,7 @@ class Progress:
     def _show(self, text: str) -> None:
         if self._is_shown:
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r{text[:width]}\x1b[K")
-            sys.stderr.flush()
+            draw(f"\r{printable(text)[:width]}\x1b[K")
 
 
 def terminal_width() -> int | None:
@@ -441,10 +445,9 @@ def _is_unread() -> bool:
 
 def _say(prog: str, sentence: str, code: int) -> int:
     line = f"{prog}: {sentence}\n" if sentence else ""
-    for stream, text in ((sys.stderr, line), (sys.stdout, "")):
+    for stream, text, write in ((sys.stderr, line, note), (sys.stdout, "", say)):
         try:
-            stream.write(text)
-            stream.flush()
+            write(text, end="")
         except OSError:
             # The terminal is closed. Discard what Python flushes at exit, which would
             # change the exit code.

@@ -27,6 +27,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
+from roxxel_store.screen import note
+
 from roxxel_train._together import launcher
 from roxxel_train._together.cluster import (
     COORDINATOR_ADDRESS,
@@ -183,7 +185,7 @@ def _show(index: int, output: IO[bytes]) -> None:
     if num_left_out:
         lines[:num_left_out] = [f"({num_left_out} earlier lines are left out)"]
     for line in lines:
-        sys.stderr.write(f"[process {index}] {line}\n")
+        note(f"[process {index}] {line}")
 
 
 def _with_devices(count: int) -> str:

@@ -175,18 +175,3 @@ class Continuation:
                 for row, start in zip(whole, starts, strict=True)
             ]
         )
-
-
-def readable(content: bytes) -> str:
-    r"""Return UTF-8 text that cannot upset a terminal.
-
-    An undertrained model may write control characters and broken UTF-8; each becomes
-    U+FFFD. Line ends and tabs stay.
-
-    >>> readable(b"a\x1b[2J")
-    'a\ufffd[2J'
-    """
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}"
-        for c in content.decode("utf-8", errors="replace")
-    )

@@ -25,6 +25,7 @@ from roxxel_store.command import (
     interruptible,
     terminal_width,
 )
+from roxxel_store.screen import say
 
 from roxxel_ckpt._integrity import (
     LocalFiles,
@@ -117,7 +118,7 @@ def _ls(options: argparse.Namespace) -> int:
     rows = list(_rows(folder, found, marks))
     if options.json:
         for row in rows:
-            print(json.dumps(row))
+            say(json.dumps(row))
         return 0
     ranking = retention.best_rule(found).metric_of(d.metrics for d in found.values())
     _print_steps(rows, ranking)
@@ -160,7 +161,7 @@ def _print_steps(rows: Sequence[Mapping[str, Any]], ranking: str) -> None:
     heads = ["other metrics" if any(others) else "", *others]
     longest = max(map(len, lines))
     for line, other in zip(lines, heads, strict=True):
-        print(f"{line.ljust(longest)}  {other}".rstrip())
+        say(f"{line.ljust(longest)}  {other}".rstrip())
 
 
 def _within(room: int | None, parts: Sequence[str]) -> str:
@@ -188,16 +189,16 @@ def _show(options: argparse.Namespace) -> int:
     step = named_step(options.step)
     description, leaves = described_whole(step)
     if options.json:
-        print(json.dumps(_step_json(step, description, leaves)))
+        say(json.dumps(_step_json(step, description, leaves)))
         return 0
-    print(step.location)
+    say(step.location)
     for name, value in description.metrics.items():
-        print(f"  {name} = {value:g}")
+        say(f"  {name} = {value:g}")
     if description.extra:
         names = ", ".join(map(str, description.extra))
-        print(f"  extra: {names}; --json prints the values")
+        say(f"  extra: {names}; --json prints the values")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
-    print(f"  written with {versions}\n")
+    say(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
         (
@@ -208,12 +209,12 @@ def _show(options: argparse.Namespace) -> int:
         )
         for name, spec in leaves.items()
     ]
-    print("\n".join(aligned(table)))
+    say("\n".join(aligned(table)))
     for part in dict.fromkeys(name.partition("/")[0] for name in leaves):
         specs = [s for name, s in leaves.items() if name.partition("/")[0] == part]
         size = short_size(sum(_known(spec) for spec in specs))
-        print(f"\n{part}: {len(specs)} leaves, {size}", end="")
-    print()
+        say(f"\n{part}: {len(specs)} leaves, {size}", end="")
+    say()
     return 0
 
 
@@ -258,12 +259,12 @@ def _diff(options: argparse.Namespace) -> int:
                 lines.append(f"! {name}: {line}")
                 same -= 1
     for line in lines:
-        print(line)
+        say(line)
     alike, note = "equal", ""
     if not options.values:
         alike = "of the same shape and dtype"
         note = "; values were not compared, add --values to compare them"
-    print(f"{same} leaves {alike}, {len(lines)} differences{note}")
+    say(f"{same} leaves {alike}, {len(lines)} differences{note}")
     return FOUND if lines else 0
 
 
@@ -317,11 +318,11 @@ def _verify(options: argparse.Namespace) -> int:
             try:
                 damage = _damage(step)
             except OSError as error:
-                print(f"{step.location}: UNKNOWN, {error}")
+                say(f"{step.location}: UNKNOWN, {error}")
                 code = code or REFUSED
                 continue
             state = "sound" if damage is None else f"DAMAGED, {damage}"
-            print(f"{step.location}: {state}")
+            say(f"{step.location}: {state}")
             code = code if damage is None else FOUND
     return code
 
@@ -420,7 +421,7 @@ def _export(options: argparse.Namespace) -> int:
             folder, extra = step.location.rpartition("/")[0], description.extra or {}
             carried |= options.describe(folder, step.number, extra)
         num_bytes = export_safetensors(directory, leaves, names, target, carried)
-    print(f"{target}: {len(names)} arrays, {short_size(num_bytes)}")
+    say(f"{target}: {len(names)} arrays, {short_size(num_bytes)}")
     return 0
 
 
@@ -448,7 +449,7 @@ def _delete(options: argparse.Namespace) -> int:
     for folder, step in map(named_for_deletion, options.steps):
         with folder.saving():
             folder.delete(step)
-        print(f"{folder}/{step}: is deleted")
+        say(f"{folder}/{step}: is deleted")
     return 0
 
 

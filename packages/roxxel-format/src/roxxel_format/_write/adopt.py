@@ -7,13 +7,13 @@ every byte before it commits one.
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 from roxxel_store.files import matches_in, names_in, read_file
 from roxxel_store.patterns import visible
+from roxxel_store.screen import note
 
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
@@ -96,10 +96,10 @@ def _say_columns(name: CorpusName, shards: set[str]) -> None:
         if each not in shards and not shards.isdisjoint(shards_of(each))
     }
     if columns:
-        sys.stderr.write(
+        note(
             f"{name.pattern}: the adopted corpus lacks the columns "
             f"{', '.join(sorted(columns))}, because only the lost manifest says what "
-            "their files hold; write them again with `write_column`\n"
+            "their files hold; write them again with `write_column`"
         )
 
 

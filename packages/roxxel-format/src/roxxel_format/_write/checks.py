@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from roxxel_store.screen import note
 
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._write.intake import separator_items
@@ -111,12 +111,12 @@ def say_kept(
     size = f"kept {kept.num_tokens:,} tokens of {what}"
     if "inputs" in options.also:
         line = f"{size}: the same command made them from these inputs"
-        sys.stderr.write(line + "\n")
+        note(line)
         return
     said = f'{size}; the documents given were not read (exist="replace" writes them)'
     other = _other_data(data, kept, options)
     if other is None:
-        sys.stderr.write(said + "\n")
+        note(said)
     else:
         warnings.warn(f"{said}, although {other}", stacklevel=4)
 

@@ -8,13 +8,13 @@ preparation (`CorpusWrite.job`).
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from roxxel_store.files import draft_path, drafted_name
+from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
 from roxxel_format._spec.tables import NewShards
@@ -90,7 +90,7 @@ class CorpusWrite:
             )
         self.options, self._intake = load_intake(options, says_ending=says_ending)
         if says_ending and self._intake.tokenizer is not None:
-            sys.stderr.write(self._intake.tokenizer.encoding())
+            note(self._intake.tokenizer.encoding(), end="")
         self.recipe = Recipe(
             exist,
             self.options.recorded(self._intake.tokenizer_identity),
@@ -267,9 +267,9 @@ class CorpusWrite:
         """Raise BlockingIOError if a first write of the corpus is in progress."""
         place, exist = self.place, self.recipe.exist
         if exist != "append" and place.was_interrupted(replaces=exist == "replace"):
-            sys.stderr.write(
+            note(
                 f"{place.name.folder}: an earlier write was interrupted; repeating or "
-                "continuing it\n"
+                "continuing it"
             )
 
     def _check_free(self, path: Path) -> None:

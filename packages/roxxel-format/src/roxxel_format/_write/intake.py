@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_store.errors import reason_of
+from roxxel_store.screen import note
 
 from roxxel_format._spec import dtypes
 from roxxel_format._write.casting import (
@@ -67,7 +67,7 @@ def load_intake(
         end = tokenizer.end_of_text()
         separator = None if end is None else end[0]
         if says_ending:
-            sys.stderr.write(tokenizer.ending() + "\n")
+            note(tokenizer.ending())
     elif isinstance(separator, str):
         separator = tokenizer.token(separator)
     if isinstance(separator, str):
@@ -77,9 +77,9 @@ def load_intake(
     options = replace(options, separator=separator)
     intake = intake_of(options, tokenizer)
     if intake.added_end is not None and says_ending:
-        sys.stderr.write(
+        note(
             f"{intake.tokenizer_name} ends each document with the separator "
-            f"({separator}) by itself; no second one follows\n"
+            f"({separator}) by itself; no second one follows"
         )
     return options, intake
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, get_args
 
 from roxxel_store.amounts import short_size
 from roxxel_store.arguments import as_integer, other_arguments
+from roxxel_store.screen import printable
 
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._spec.tables import MIN_UNIT
 from roxxel_format._write.fields import Fields
-from roxxel_format.naming import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import textwrap
 from dataclasses import asdict
 from pathlib import Path
@@ -15,12 +14,13 @@ import numpy as np
 from roxxel_store.amounts import short_count, short_size
 from roxxel_store.command import FOUND, Progress, terminal_width
 from roxxel_store.output import Output
+from roxxel_store.screen import note, printable, put, say
 
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.input_totals import num_joined
 from roxxel_format._store.corpus_name import owners_of
 from roxxel_format.corpus import Roxxel
-from roxxel_format.naming import documents_at, named, printable
+from roxxel_format.naming import documents_at, named
 from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
@@ -70,29 +70,29 @@ def info(options: argparse.Namespace) -> int:
             facts["lengths"] = lengths.to_dict()
             facts["inputs"] = [asdict(each) for each in inputs]
             facts["bytes_per_token"] = _bytes_per_token(inputs)
-        print(json.dumps(facts | tables, ensure_ascii=False))
+        say(json.dumps(facts | tables))
         return 0
     for name, text in _facts_for_people(facts):
-        print(f"{name:12} {text}")
+        say(f"{name:12} {text}")
     for number, (name, value) in enumerate(facts["metadata"].items()):
         label = "" if number else "metadata"
-        print(f"{label:12} {printable(name)} {_shown(value)}")
+        say(f"{label:12} {printable(name)} {_shown(value)}")
     for name, rows in _tables_for_people(tables).items():
         for number, text in enumerate(rows):
-            print(f"{'' if number else name:12} {printable(text)}")
+            say(f"{'' if number else name:12} {printable(text)}")
     if lengths is not None:
-        print(
+        say(
             f"{'lengths':12} {lengths.least:,} to {lengths.greatest:,} tokens, "
             f"{lengths.mean:,.1f} on average"
         )
         shares = (f"{each} % {at:,}" for each, at in lengths.percentiles.items())
-        print(f"{'percentiles':12} {', '.join(shares)}")
-        print(f"{'tokens':>24} {'documents':>12}")
+        say(f"{'percentiles':12} {', '.join(shares)}")
+        say(f"{'tokens':>24} {'documents':>12}")
         for line in lengths.lines():
-            print(line)
+            say(line)
     num_tokens = facts["tokens"] - facts.get("padding", 0)
     for line in _input_lines(inputs, num_tokens):
-        print(line)
+        say(line)
     return 0
 
 
@@ -199,10 +199,10 @@ def _paths(options: argparse.Namespace) -> str | list[str]:
     paths: list[str] = options.corpus
     owners = owners_of(paths) if len(paths) > 1 else []
     if len(owners) > 1:
-        sys.stderr.write(
+        note(
             f"note: these files are shards of {' and '.join(map(repr, owners))}, read "
             "as one corpus here; for one of them quote the pattern, because the shell "
-            "expands it\n"
+            "expands it"
         )
     return paths[0] if len(paths) == 1 else paths
 
@@ -273,11 +273,11 @@ def verify(options: argparse.Namespace) -> int:
     with Roxxel(_paths(options)) as corpus, shown as progress:
         report = corpus.verify(progress=progress)
     for error in report.errors:
-        print(f"{options.prog}: {error}", file=sys.stderr)
+        note(f"{options.prog}: {error}")
     if not report.ok:
         return FOUND
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
-    print(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
+    say(f"{shards}, {short_size(report.num_bytes)}: all checksums match")
     return 0
 
 
@@ -286,17 +286,14 @@ def cat(options: argparse.Namespace) -> int:
     with Roxxel(_paths(options), check="blocks") as corpus:
         decode = None if options.ids else _decoder(corpus, options)
         width = options.width or terminal_width()
-        sys.stdout.flush()
         for number, part in _chosen(corpus, options):
             if options.names and number is not None:
-                heading = f"document {number}{named(corpus, number)}:\n"
-                sys.stdout.buffer.write(heading.encode(errors="replace"))
+                say(f"document {number}{named(corpus, number)}:")
             if decode is None:
                 line = " ".join(map(str, part.tolist())).encode()
             else:
                 line = decode(part)
-            sys.stdout.buffer.write(_wrapped(line, width) + b"\n")
-        sys.stdout.flush()
+            put(_wrapped(line, width) + b"\n")
     return 0
 
 
@@ -333,10 +330,9 @@ def _decoder(
     except (OSError, ValueError, TypeError, ImportError) as error:
         if options.tokenizer is not None:
             raise
-        print(
+        note(
             f"{options.prog}: the recorded tokenizer {corpus.tokenizer} cannot be "
-            f"loaded ({error}); pass --tokenizer to see text",
-            file=sys.stderr,
+            f"loaded ({error}); pass --tokenizer to see text"
         )
         return None
     return None if codec is None else codec.decode
@@ -375,7 +371,7 @@ def export(options: argparse.Namespace) -> int:
             file.finish()
             _check_free(output, options)
             file.publish()
-        print(
+        say(
             f"{output}: {_count(corpus.num_tokens)} tokens ({corpus.dtype}), "
             f"{short_size(output.stat().st_size)}"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import short_size
 from roxxel_store.command import Progress
+from roxxel_store.screen import note, say
 
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.options import Separator, WriteOptions
@@ -40,7 +40,7 @@ def copy(options: argparse.Namespace) -> int:
     corpus, target = Roxxel(options.source), options.target
     with Progress(f"copying to {target}") as progress:
         summary = corpus.copy_to(target, exist=options.exist, progress=progress)
-    print(str(summary).replace("wrote", "copied"))
+    say(str(summary).replace("wrote", "copied"))
     return 0
 
 
@@ -73,9 +73,9 @@ def _copy_foreign(options: argparse.Namespace, found: str) -> int:
     is_one = found == "flat" and separator is not None and reader.num_documents == 1
     # The last token of a single document may be the only separator.
     if is_one and reader.read([reader.num_tokens - 1], 1)[0, 0] != separator:
-        sys.stderr.write(
+        note(
             f"{options.source}: the separator {separator} is nowhere in it, so all "
-            f"{reader.num_tokens:,} tokens are one document\n"
+            f"{reader.num_tokens:,} tokens are one document"
         )
     write = CorpusWrite(
         options.target,
@@ -91,7 +91,7 @@ def _copy_foreign(options: argparse.Namespace, found: str) -> int:
     )
     summary = write.run(reader.documents)
     if not summary.kept:
-        print(str(summary).replace("wrote", "copied"))
+        say(str(summary).replace("wrote", "copied"))
     return 0
 
 
@@ -99,9 +99,9 @@ def clean(options: argparse.Namespace) -> int:
     """Remove files of interrupted writes."""
     removed = Roxxel(options.corpus).remove_leftovers(abandon=options.abandon)
     for path in removed:
-        print(f"removed {path}")
+        say(f"removed {path}")
     if not removed:
-        print(f"{options.corpus}: nothing to remove")
+        say(f"{options.corpus}: nothing to remove")
     return 0
 
 
@@ -112,10 +112,10 @@ def compact(options: argparse.Namespace) -> int:
             max_shard_bytes=options.max_shard_bytes, progress=progress
         )
     if not done.num_merged:
-        print(f"{options.corpus}: no small shards follow each other, nothing to merge")
+        say(f"{options.corpus}: no small shards follow each other, nothing to merge")
         return 0
     earlier = f"{done.num_earlier:,} earlier version{'s' * (done.num_earlier != 1)}"
-    print(
+    say(
         f"{options.corpus}: merged {done.num_merged:,} shards into "
         f"{done.num_written:,} ({short_size(done.num_bytes)}); the corpus has "
         f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
@@ -129,7 +129,7 @@ def adopt(options: argparse.Namespace) -> int:
     with Progress(f"verifying {options.corpus}") as progress:
         report = Roxxel(options.corpus).adopt(progress=progress)
     shards = f"{report.num_shards:,} shard{'s' * (report.num_shards != 1)}"
-    print(
+    say(
         f"{options.corpus}: adopted {shards}, {short_size(report.num_bytes)}, all sound"
     )
     return 0
@@ -139,9 +139,9 @@ def repair(options: argparse.Namespace) -> int:
     """Replace the damaged blocks of a shard by those of a copy."""
     done = repair_shard(options.shard, options.copy)
     for name in done.replaced:
-        print(f"replaced {name}")
+        say(f"replaced {name}")
     if not done.replaced:
-        print(f"{options.shard}: all checksums match, so nothing was changed")
+        say(f"{options.shard}: all checksums match, so nothing was changed")
         return 0
-    print(f"{options.shard}: {short_size(done.num_bytes)}, all checksums match")
+    say(f"{options.shard}: {short_size(done.num_bytes)}, all checksums match")
     return 0

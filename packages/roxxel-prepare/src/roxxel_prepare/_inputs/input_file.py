@@ -23,9 +23,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from roxxel_format.naming import printable
 from roxxel_store import missing_extra
 from roxxel_store.errors import BucketError, reason_of
+from roxxel_store.screen import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

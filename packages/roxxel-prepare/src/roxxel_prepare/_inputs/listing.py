@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from roxxel_format.writing import CorpusFiles
 from roxxel_store.files import matches_in
 from roxxel_store.patterns import in_natural_order, is_pattern, matches_of
+from roxxel_store.screen import note
 from roxxel_store.urls import url_of
 
 from roxxel_prepare._inputs.formats import FORMATS, check_kinds, format_of, is_no_data
@@ -96,7 +96,7 @@ def find_inputs(
     _say_twice(files)
     mixture = check_kinds(files, form, named)
     if mixture is not None:
-        sys.stderr.write(mixture + "\n")
+        note(mixture)
     objects = {path: objects[path] for path in files if path in objects}
     return Inputs(tuple(files), form, field or "text", objects, tuple(sorted(left_out)))
 
@@ -115,7 +115,7 @@ def say_empty(inputs: Inputs) -> None:
     ]
     if empty:
         more = f", like {len(empty) - 1:,} more" if len(empty) > 1 else ""
-        sys.stderr.write(f"{empty[0]}: is empty{more}, so it holds no documents\n")
+        note(f"{empty[0]}: is empty{more}, so it holds no documents")
 
 
 def _say_twice(files: Sequence[str]) -> None:
@@ -124,9 +124,9 @@ def _say_twice(files: Sequence[str]) -> None:
     twice = [path for path, count in counts.items() if count > 1]
     if twice:
         more = f", like {len(twice) - 1:,} more" if len(twice) > 1 else ""
-        sys.stderr.write(
+        note(
             f"{twice[0]}: is given {counts[twice[0]]} times{more}, and so are its "
-            "documents\n"
+            "documents"
         )
 
 

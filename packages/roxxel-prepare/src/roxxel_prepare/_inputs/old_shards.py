@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from roxxel_format import ShardError
 from roxxel_format.writing import CorpusWrite, Separator
+from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk
 
 from roxxel_prepare._inputs.formats import is_compressed
@@ -39,10 +39,10 @@ def with_old_separator(
     write = CorpusWrite(filepath, options, exist)  # Loads the tokenizer.
     separator = cast("int | bytes | None", write.options.separator_value)
     if separator is None and is_default and not is_present_shard(path):
-        sys.stderr.write(
+        note(
             f"{path}: a shard of the first Roxxel does not record its documents, so "
             "each shard becomes one document; to cut documents at a separator, pass "
-            "--separator or --separator-bytes\n"
+            "--separator or --separator-bytes"
         )
     if separator is None:
         return options, None

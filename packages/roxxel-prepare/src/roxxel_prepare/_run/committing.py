@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from roxxel_format import WriteSummary
 from roxxel_format.writing import NewShards, Place
 from roxxel_store import roxxel_command
+from roxxel_store.screen import note
 
 from roxxel_prepare._plan.plan import parse_plan, parse_unit
 from roxxel_prepare._plan.side import held_out_path
@@ -100,9 +100,9 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
             "part was written"
         )
     kept = place.summary(place.listed(found), started, kept=True)
-    sys.stderr.write(
+    note(
         f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
-        f"{kept.num_documents:,} documents\n"
+        f"{kept.num_documents:,} documents"
     )
     return kept
 
@@ -225,5 +225,5 @@ def _shards_of_all(
     if num_bad and not is_held_out:  # The other side skips the same, and says so.
         lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
         lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
-        sys.stderr.write("\n".join(lines) + "\n")
+        note("\n".join(lines))
     return NewShards.joined(each.new for each in records)

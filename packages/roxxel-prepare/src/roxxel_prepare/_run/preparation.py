@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import CorpusWrite, NoDocumentsError
 from roxxel_store.output import is_full
+from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents, LineOf
 from roxxel_prepare._inputs.input_file import InputError
@@ -246,9 +246,9 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
         )
     kept = write.kept(describe)
     if kept is not None:
-        sys.stderr.write(
+        note(
             f"kept {kept.num_tokens:,} tokens of {write.what}: the same command made "
-            "them from these inputs\n"
+            "them from these inputs"
         )
     return kept
 
@@ -368,9 +368,7 @@ class _Preparation:
         done = done_units(place, plan, numbers)
         missing = [number for number in numbers if number not in done]
         if done:
-            sys.stderr.write(
-                f"{corpus}: {len(done)} of {len(numbers)} units are done already\n"
-            )
+            note(f"{corpus}: {len(done)} of {len(numbers)} units are done already")
         state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
         state = state.with_done([*done.values()])
         show = progress or _ignore
@@ -408,7 +406,7 @@ class _Preparation:
         if not errors:
             return
         if len(units) > 1:
-            sys.stderr.write(f"{corpus}: {_failure(state)}\n")
+            note(f"{corpus}: {_failure(state)}")
         raise errors[min(errors)]
 
 

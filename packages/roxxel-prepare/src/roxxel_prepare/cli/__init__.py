@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from roxxel_format import Roxxel, WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Separator
 from roxxel_store import roxxel_command
 from roxxel_store.command import EXPECTED, interruptible, spelled
+from roxxel_store.screen import note, say
 
 from roxxel_prepare._inputs.listing import check_fields, find_inputs
 from roxxel_prepare._plan.side import outputs_of
@@ -80,14 +80,14 @@ def _write(options: argparse.Namespace) -> int:
     is_new = any(isinstance(each, PartSummary) or not each.kept for each in written)
     chooses = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
     if is_new and not chooses:
-        sys.stderr.write(_NO_END)
+        note(_NO_END, end="")
     _print_summaries(dict(zip(corpora, written, strict=True)))
     if options.part is not None:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
             if each.side is None or not each.side.is_held_out:
                 line = f"prepare commit {shlex.quote(each.path)}"
-                print(f"  {roxxel_command(line)}")
+                say(f"  {roxxel_command(line)}")
     return 0
 
 
@@ -110,14 +110,14 @@ def _plan(options: argparse.Namespace) -> int:
             }
             for unit in units
         ]
-        print(json.dumps({"corpus": options.corpus, "units": rows}))
+        say(json.dumps({"corpus": options.corpus, "units": rows}))
         return 0
-    print(f"{'unit':>6} {'bytes':>14}  inputs")
+    say(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
-        print(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
+        say(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
     total = sum(unit.num_bytes for unit in units)
-    note = WriteSummary.left_out_note(inputs.left_out)
-    print(f"{len(units):,} units, {total:,} bytes, {options.corpus}{note}")
+    left_out = WriteSummary.left_out_note(inputs.left_out)
+    say(f"{len(units):,} units, {total:,} bytes, {options.corpus}{left_out}")
     return 0
 
 
@@ -141,12 +141,12 @@ def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
     """
     for corpus, summary in written.items():
         if isinstance(summary, PartSummary) or not summary.kept:
-            print(f"{corpus}: {summary}")
+            say(f"{corpus}: {summary}")
         if not isinstance(summary, PartSummary):
             with Roxxel(corpus) as opened:
                 partial = opened.partial_columns
             for column in partial:
-                print(
+                say(
                     f"{corpus}: the column {column!r} has no values in some shards, so "
                     "it cannot be read; append the values with "
                     f"Roxxel(...).write_column({column!r}, ..., exist='append')"

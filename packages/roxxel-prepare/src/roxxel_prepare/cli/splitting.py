@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from roxxel_format import Roxxel
 from roxxel_format.writing import CorpusFiles, CorpusWrite, WriteOptions
 from roxxel_store import roxxel_command
+from roxxel_store.screen import say
 
 from roxxel_prepare._plan.side import Side
 
@@ -83,7 +84,7 @@ def split(options: argparse.Namespace) -> int:
         ]
     for output, summary in zip(outputs, summaries, strict=True):
         if not summary.kept:
-            print(f"{output}: {summary}")
+            say(f"{output}: {summary}")
     return 0
 
 

@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from roxxel_store.screen import draw, note, printable
+
 from roxxel_prepare._plan.side import checked_buckets, checked_split
 
 if TYPE_CHECKING:
@@ -111,12 +113,10 @@ def status_line() -> Callable[[_Status], None]:
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
             end = "\n" if status.is_end else ""
-            text = status.fitting(_stderr_width() - 1)
-            sys.stderr.write(f"\r{text}\x1b[K{end}")
-            sys.stderr.flush()
+            text = printable(status.fitting(_stderr_width() - 1))
+            draw(f"\r{text}\x1b[K{end}")
         elif time.monotonic() - shown_s >= _EVERY_S:
             shown_s = time.monotonic()
-            sys.stderr.write(f"{status}\n")
-            sys.stderr.flush()
+            note(str(status))
 
     return show

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
+from roxxel_store.screen import shown
 
 from roxxel_train._files.log import (
     LateRow,
@@ -358,7 +359,7 @@ class Logger:
             return
         if self._files is not None:
             stack = "" if error is None else "".join(traceback.format_exception(error))
-            self._files.text(level, message, stack)
+            self._files.text(level, shown(message), shown(stack))
         if terminal and self._screen is not None:
             self._screen.line(message)
 

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from roxxel_store.amounts import short_duration
+from roxxel_store.screen import printable, shown
 
 from roxxel_train._files.log import Worker, plain_row
 
@@ -165,15 +166,15 @@ class Terminal:
         if self._bar is None:
             self._write(text)
         else:
-            self._bar.set_description_str(text)
+            self._bar.set_description_str(printable(text))
             self._has_status = True
 
     def _write(self, text: str) -> None:
         if self._bar is None:
-            self._stream.write(text + "\n")
+            self._stream.write(shown(text) + "\n")
             self._stream.flush()
         else:
-            self._bar.write(text, file=self._stream)
+            self._bar.write(shown(text), file=self._stream)
 
     def _write_row(self, row: LateRow, left: str = "") -> None:
         try:
@@ -210,7 +211,7 @@ def _train_texts(row: Mapping[str, Any]) -> dict[str, str]:
         for field in by_source[:_MOST_SOURCES]:
             watched[field] = (field.removeprefix(_LOSS_OF), ".3f")
     return {
-        name: format(row[field], form)
+        printable(name): format(row[field], form)
         for field, (name, form) in watched.items()
         if isinstance(row.get(field), int | float)
     }

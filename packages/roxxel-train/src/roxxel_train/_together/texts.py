@@ -8,6 +8,8 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from roxxel_store.screen import note
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,5 +39,4 @@ def stacks() -> str:
 def print_error(text: str) -> None:
     """Write a text to standard error, if the program has one."""
     with suppress(Exception):
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        note(text)

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Found, Progress
+from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import add_run_arguments, opened
-from roxxel.cli._words import say
 
 if TYPE_CHECKING:
     from roxxel_train.audit import Audit, Difference

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.command import FOUND, Found, Progress
+from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.cli._plan import planned
@@ -30,7 +31,6 @@ from roxxel.cli._words import (
     add_config_arguments,
     at_least_1,
     config_of,
-    say,
 )
 from roxxel.config import (
     ConfigError,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.locations import split_step
+from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 
@@ -20,7 +21,7 @@ from roxxel.cli._runs import (
     one_end,
     opened,
 )
-from roxxel.cli._words import at_least_1, say
+from roxxel.cli._words import at_least_1
 from roxxel.evaluations import FOLDER, add_evaluations
 
 if TYPE_CHECKING:

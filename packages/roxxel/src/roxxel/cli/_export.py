@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.locations import split_step
+from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -16,7 +17,6 @@ from roxxel.cli._runs import (
     ends_of,
     opened,
 )
-from roxxel.cli._words import say
 
 if TYPE_CHECKING:
     import argparse

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import aligned
 from roxxel_store.command import Progress
+from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
-from roxxel.cli._words import say
 from roxxel.run_status import read_status
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.screen import say
 from roxxel_train import RunFolder
 
 from roxxel.cli._words import (
@@ -36,7 +36,7 @@ from roxxel.learning_rate import RECIPE, rate_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from roxxel_curriculum import Plan, PlanDiff
 
@@ -97,7 +97,7 @@ def run(options: argparse.Namespace) -> None:
         _show(diff, changes, options)
         if rates and not options.json:
             old, new = rates["learning_rates"]
-            print(f"learning rate after {done:,} steps: {old:.4g} -> {new:.4g}")
+            say(f"learning rate after {done:,} steps: {old:.4g} -> {new:.4g}")
     else:
         sets = {name: asdict(each) for name, each in held_out.items()}
         _show(plan, {**plan.to_dict(), "held_out": sets}, options)
@@ -105,19 +105,19 @@ def run(options: argparse.Namespace) -> None:
             sampler = curriculum.sampler(config.seed, state, config.fields)
             _show_notes(held_out, sampler.unread_masks)
     if (state or other_state) and not options.json:
-        print()
+        say()
         for each, done in {folder: state, other_folder: other_state}.items():
             number = f"{done['step']:,} steps" if done else "no steps"
-            print(f"{each}: {number} of this run are done.")
+            say(f"{each}: {number} of this run are done.")
     if config.model is not None and not is_diff and not options.json:
         preflight = shown_command(
             "train", str(config.file), *set_again(config.changes), "--preflight"
         )
-        print(f"\nThe model was not built. To build and measure it: {preflight}")
+        say(f"\nThe model was not built. To build and measure it: {preflight}")
     if options.plot is not None:
         _draw(plan, options.plot)
         if not options.json:
-            print(f"\nwrote {options.plot}")
+            say(f"\nwrote {options.plot}")
 
 
 def _changed_rates(done: int, *planned: tuple[RunConfig, Plan]) -> dict[str, Any]:
@@ -174,17 +174,7 @@ def _show(
     what: Plan | PlanDiff, as_dict: dict[str, Any], options: argparse.Namespace
 ) -> None:
     if options.json:
-        print(json.dumps(as_dict))
-    else:
-        print_plan(what)
-
-
-def print_plan(what: Plan | PlanDiff, say: Callable[[str], object] = print) -> None:
-    """Print a plan or a difference; a terminal gets tables that fit its width."""
-    if sys.stdout.isatty() and hasattr(what, "__rich__"):
-        import rich
-
-        rich.print(what)
+        say(json.dumps(as_dict))
     else:
         say(str(what))
 
@@ -192,13 +182,13 @@ def print_plan(what: Plan | PlanDiff, say: Callable[[str], object] = print) -> N
 def _show_notes(sets: Mapping[str, HeldOut], unread_masks: str | None) -> None:
     """Print a line for each held-out set, and one for each doubt."""
     if sets:
-        print()
+        say()
     for name, each in sets.items():
-        print(f"held-out set {name!r}: {each}" if name else f"held-out set: {each}")
-        for note in each.notes:
-            print(f"  note: {note}")
+        say(f"held-out set {name!r}: {each}" if name else f"held-out set: {each}")
+        for doubt in each.notes:
+            say(f"  note: {doubt}")
     if unread_masks:
-        print(f"\nnote: {unread_masks}")
+        say(f"\nnote: {unread_masks}")
 
 
 def _draw(plan: Plan, file: Path) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_format import Roxxel
 from roxxel_store.command import Found, as_text
+from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._launch import (
@@ -29,7 +30,7 @@ from roxxel.cli._runs import (
     places_of,
 )
 from roxxel.cli._sample import add_sampling_arguments, continued
-from roxxel.cli._words import note, say, tell
+from roxxel.cli._words import tell
 from roxxel.run import open_run
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import Progress
+from roxxel_store.screen import say
 from roxxel_store.urls import located
 
-from roxxel.cli._words import say
 from roxxel.report import write_comparison, write_report
 
 if TYPE_CHECKING:

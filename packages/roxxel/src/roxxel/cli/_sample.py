@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_ckpt.locations import split_step
 from roxxel_store.command import as_text
+from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -18,7 +19,7 @@ from roxxel.cli._runs import (
     one_end,
     opened,
 )
-from roxxel.cli._words import at_least_1, say
+from roxxel.cli._words import at_least_1
 
 if TYPE_CHECKING:
     import argparse
@@ -94,7 +95,7 @@ def continued(
     ends = ends_of(corpora, model, codec)
 
     from roxxel.prompts import Prompts
-    from roxxel.sampling import readable, sample_tokens
+    from roxxel.sampling import sample_tokens
 
     prompts = Prompts(codec, ends)
     if not (options.prompt or codec.before):
@@ -114,4 +115,4 @@ def continued(
         )
     except ValueError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
-    return readable(prompts.text(prompt, added.tolist())), len(added)
+    return prompts.text(prompt, added.tolist()).decode(errors="replace"), len(added)

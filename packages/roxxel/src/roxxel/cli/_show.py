@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format.naming import names_of
+from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
-from roxxel.cli._words import say
 
 if TYPE_CHECKING:
     import argparse

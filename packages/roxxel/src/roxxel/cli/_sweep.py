@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_prepare.cli.values import part
+from roxxel_store.screen import say
 
 from roxxel.cli._launch import (
     add_launch_arguments,
@@ -15,7 +16,7 @@ from roxxel.cli._launch import (
     run_several,
     starts_several,
 )
-from roxxel.cli._words import say, shown_command, tell
+from roxxel.cli._words import shown_command, tell
 
 if TYPE_CHECKING:
     import argparse

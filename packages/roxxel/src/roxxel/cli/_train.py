@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
 from roxxel_store.command import Progress
+from roxxel_store.screen import note, say
 from roxxel_train import RunFolder, RunMismatchError
 
 from roxxel.cli._launch import (
@@ -19,14 +19,13 @@ from roxxel.cli._launch import (
     run_several,
     starts_several,
 )
-from roxxel.cli._plan import planned, print_plan
+from roxxel.cli._plan import planned
 from roxxel.cli._words import (
     BRANCH,
     CONFIG_EXAMPLE,
     add_branch_argument,
     add_config_arguments,
     config_of,
-    say,
     set_again,
     shown_command,
     tell,
@@ -150,11 +149,9 @@ def _say_beginning(config: RunConfig) -> None:
     """
     phases = len(config.schedule.phases)
     with suppress(OSError):
-        print(
+        note(
             f"{config.file}: making the model and tracing the update for {phases} "
-            f"phase{'' if phases == 1 else 's'} ...",
-            file=sys.stderr,
-            flush=True,
+            f"phase{'' if phases == 1 else 's'} ..."
         )
 
 
@@ -168,7 +165,7 @@ def _begin(
         state = keep_begun(config, total_steps)
     plan = planned(config, state)
     if is_shown:
-        print_plan(plan, tell)
+        tell(str(plan))
     else:
         tell(plan.brief)
         whole = shown_command("plan", str(config.file), *set_again(config.changes))

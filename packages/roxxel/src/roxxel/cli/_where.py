@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format.naming import names_of
 from roxxel_store.command import as_text
+from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
 from roxxel.cli._runs import (
@@ -21,7 +22,6 @@ from roxxel.cli._runs import (
     opened,
     places_of,
 )
-from roxxel.cli._words import note, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

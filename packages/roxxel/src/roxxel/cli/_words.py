@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_store.command import as_text, drop_output
+from roxxel_store.screen import note, say
 from roxxel_store.urls import absolute
 
 from roxxel.config import load_config
@@ -33,15 +33,6 @@ def shown_command(*arguments: str) -> str:
     return shlex.join([*runner, "roxxel", *arguments])
 
 
-def say(line: str) -> None:
-    """Print a line and flush standard output.
-
-    Otherwise later log lines, which go to standard error, could appear before this
-    line.
-    """
-    print(line, flush=True)
-
-
 def tell(line: str) -> None:
     """Print a line of a run, which goes on if its standard output fails.
 
@@ -52,17 +43,10 @@ def tell(line: str) -> None:
     except OSError as error:
         drop_output()
         with suppress(OSError):
-            print(
+            note(
                 f"roxxel: standard output cannot be written ({error.strerror}); the "
-                "run goes on, and system.log has its lines",
-                file=sys.stderr,
-                flush=True,
+                "run goes on, and system.log has its lines"
             )
-
-
-def note(line: str) -> None:
-    """Print a line to standard error, where JSON on standard output has its own."""
-    print(line, file=sys.stderr, flush=True)
 
 
 def at_least_1(text: str) -> int:

@@ -208,7 +208,7 @@ def _say_ending(
     folder: QuickstartFolder, trainer: Trainer, summary: RunSummary, say: Say
 ) -> None:
     from roxxel.models import Llama
-    from roxxel.sampling import readable, sample_tokens
+    from roxxel.sampling import sample_tokens
 
     say("")
     if summary.start_step == summary.total_steps:
@@ -237,7 +237,7 @@ def _say_ending(
         temperature=_TEMPERATURE,
         stop=SEPARATOR,
     )
-    sample = _PROMPT + readable(added.astype(np.uint8).tobytes())
+    sample = _PROMPT + added.astype(np.uint8).tobytes().decode(errors="replace")
     for line in sample.expandtabs().splitlines():
         for start in range(0, max(len(line), 1), _SAMPLE_COLUMNS):
             say(f"  | {line[start : start + _SAMPLE_COLUMNS]}")

@@ -1,0 +1,111 @@
+"""What the commands print: the one place where text reaches a terminal.
+
+Documents, names and files may be a stranger's. A terminal obeys characters that they
+can hold: some set its title, its clipboard or its colours, others move text so that a
+line seems to say something else. Print with `say` and `note`, which escape them. Only
+a bar or a status line that we draw ourselves is written to a stream directly, and what
+it holds passes through `printable`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+
+_LAYOUT = "\n\t"
+"""Control characters with which our own lines are laid out."""
+
+_CONTROLS = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1: ESC, BEL, CSI and the like
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of writing
+    "\u2028\u2029"  # ends of lines and paragraphs
+    "\u206a-\u206f\ufff9-\ufffb"  # deprecated formats, interlinear annotations
+    "\ud800-\udfff"  # surrogates, which no encoding can print
+    "\U000e0000-\U000e007f"  # invisible tags
+    "]"
+)
+"""Joiners, variation selectors and other invisible characters of scripts are not in it:
+without them Persian, Hindi and emoji would be spelled wrong."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Return a text in which no character can control a terminal.
+
+    Each such character becomes its escape in Python, such as `\x1b`. Any other text
+    stays as it is, so a text that was escaped before does too. A text that spells an
+    escape looks the same as the escape: `--json` tells the two apart.
+
+    Args:
+        text: Any text.
+        keep: Control characters that stay, such as the ends of lines.
+
+    Example:
+        >>> print(printable("a\x1b[2J\u202eb"))
+        a\x1b[2J\u202eb
+    """
+    return _CONTROLS.sub(
+        lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text
+    )
+
+
+def shown(text: str) -> str:
+    r"""Return lines for a terminal: `printable`, but line ends and tabs stay.
+
+    Example:
+        >>> shown("one\n\ttwo\r")
+        'one\n\ttwo\\x0d'
+    """
+    return printable(text, _LAYOUT)
+
+
+def say(text: str = "", *, end: str = "\n") -> None:
+    """Print lines to standard output, and flush it.
+
+    Otherwise later log lines, which go to standard error, could appear before.
+
+    Example:
+        >>> say("wrote web.rox")
+        wrote web.rox
+    """
+    sys.stdout.write(shown(text) + end)
+    sys.stdout.flush()
+
+
+def note(text: str, *, end: str = "\n") -> None:
+    """Print lines to standard error, where the output for programs has its own.
+
+    Example:
+        >>> note("web.rox: is empty")
+    """
+    sys.stderr.write(shown(text) + end)
+    sys.stderr.flush()
+
+
+def put(content: bytes) -> None:
+    """Write the content of documents to standard output.
+
+    In a file or another program it arrives as it is; a terminal gets what `say` prints.
+
+    Example:
+        >>> put(b"a document")  # doctest: +SKIP
+        a document
+    """
+    if sys.stdout.isatty():
+        say(content.decode(errors="replace"), end="")
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+
+
+def draw(text: str) -> None:
+    r"""Write a status line with its control characters to standard error.
+
+    Pass what it holds through `printable` first.
+
+    Example:
+        >>> draw("\rreading web.rox: 7%\x1b[K")
+    """
+    sys.stderr.write(text)
+    sys.stderr.flush()
