@@ -50,9 +50,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """Run a command with `--json`, and return its first line."""
+    """Run a command with `--json`, and return its last line."""
     assert main([*map(str, arguments), "--json"]) == 0
-    return json.loads(capsys.readouterr().out.splitlines()[0])
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 def test_show_decodes_the_tokens_of_each_row_with_the_ends_of_documents(
@@ -100,7 +100,8 @@ def test_where_finds_the_spelling_of_a_special_token_and_not_the_token(
 
     assert main(["where", str(run), "--text", f" spells {END}", "--json"]) == 0
 
-    [line] = capsys.readouterr().out.splitlines()
+    count, line = capsys.readouterr().out.splitlines()
+    assert json.loads(count) == {"source": "self", "found": 1, "in_documents": 1}
     assert json.loads(line)["documents"] == [20]
 
 

@@ -7,27 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from roxxel.search import find_text
+from roxxel.search import find_text, search
 from roxxel_format.texts import TextCodec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 PIECES = re.compile(r" ?[a-z]{1,3}|.", re.DOTALL)
 """The tokens of a text: a space is joined to the letters that follow, as in most."""
 
-VOCABULARY = re.compile(r" ?(?:the|quick|brown|foxes|fox)| ?[a-z]|.")
-"""The tokens of a text: what begins like a known word is other tokens than the word."""
-
 
 def codec_of_pieces(
-    pieces: re.Pattern[str] = PIECES, *, drops_space: bool = False
+    pieces: re.Pattern[str] = PIECES,
+    *,
+    drops_space: bool = False,
+    is_joined: bool = False,
 ) -> TextCodec:
     """Return the codec of a tokenizer.
 
     With `drops_space`, a text gets a space before it, and loses it when it is decoded.
+    With `is_joined`, the codec says that the text of tokens is that of each.
     """
     names: list[str] = []
 
@@ -40,111 +43,135 @@ def codec_of_pieces(
         text = "".join(names[token] for token in tokens)
         return (text.removeprefix(" ") if drops_space else text).encode()
 
-    return TextCodec(encode, decode)
+    joined = (lambda: [name.encode() for name in names]) if is_joined else None
+    return TextCodec(encode, decode, pieces=joined)
 
 
 class Held:
-    """A corpus of given tokens."""
+    """A corpus of given documents, each with the separator."""
 
-    def __init__(self, tokens: npt.NDArray[np.int64]) -> None:
-        self.tokens = tokens
-        self.num_tokens = tokens.size
+    def __init__(
+        self, *documents: npt.NDArray[np.int64], separator: tuple[int, ...] = ()
+    ) -> None:
+        self.separator = separator
+        ends = np.array(separator, np.int64)
+        held = [np.concatenate([each, ends]) for each in documents]
+        self.tokens = np.concatenate(held)
+        self.num_tokens = self.tokens.size
+        self.stops = np.cumsum([each.size for each in held])
+        self.starts = self.stops - [each.size for each in held]
+
+    def will_need(self, starts: Any, length: int) -> None:
+        assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
+
+    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        held = np.arange(self.stops.size), self.starts, self.stops
+        spans = np.stack(held, axis=1)
+        spans[:, 1:] = spans[:, 1:].clip(start, stop)
+        return spans[spans[:, 1] < spans[:, 2]]
 
     def read(self, starts: Any, length: int) -> Any:
         return np.stack([self.tokens[start : start + length] for start in starts])
 
 
-def places(text: str, wanted: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """Return the ranges of characters that were found, and the true beginnings."""
-    codec = codec_of_pieces()
-    tokens = codec.encode(text)
-    sizes = [len(codec.decode(tokens[i : i + 1])) for i in range(tokens.size)]
-    ends = [0, *np.cumsum(sizes).tolist()]
-    corpus: Any = Held(tokens)
-    found = [(ends[a], ends[b]) for a, b in find_text(corpus, codec, wanted)]
-    starts = [i for i in range(len(text)) if text.startswith(wanted, i)]
-    return found, starts
+def expected(texts: Sequence[str], wanted: str) -> list[int]:
+    """Return the document of each occurrence, in order."""
+    return [
+        number
+        for number, text in enumerate(texts)
+        for at in range(len(text))
+        if text.startswith(wanted, at)
+    ]
 
 
-WORDS = st.lists(st.text("abc", min_size=1, max_size=5), min_size=6, max_size=30)
+TEXTS = st.lists(st.text("ab  c\nß", max_size=90), min_size=1, max_size=8)
 
 
-@given(words=WORDS, start=st.integers(0, 40), length=st.integers(6, 30))
-def test_a_text_is_found_each_time_whatever_its_first_and_last_tokens(
-    words: list[str], start: int, length: int
-) -> None:
-    text = " ".join(words)
-    wanted = text[start : start + length]
-    assume(re.search(r" [a-z]+ ", wanted))
-
-    found, starts = places(text, wanted)
-
-    assert len(found) == len(starts)
-    for (low, high), begin in zip(found, starts, strict=True):
-        assert low <= begin
-        assert begin + len(wanted) <= high
-        # No more tokens than needed: each has at most a space and three letters.
-        assert begin - low < 4
-        assert high - begin - len(wanted) < 4
-
-
-@pytest.mark.parametrize("wanted", ["quick brown fo", "uick brown fox", "own fox jum"])
-def test_a_piece_of_a_line_is_found_as_a_person_copies_it(wanted: str) -> None:
-    text = "(the quick brown fox jumps) the quiet brown fox"
-
-    found, [begin] = places(text, wanted)
-
-    [(low, high)] = found
-    assert wanted in text[low:high]
-    assert low <= begin
-
-
-@pytest.mark.parametrize("drops_space", [False, True])
-@pytest.mark.parametrize(
-    "wanted", ["the quick brown fox", "he quick brown f", " the quick brown "]
+@given(
+    texts=TEXTS,
+    wanted=st.one_of(st.text("ab cß", min_size=1, max_size=5), st.none()),
+    place=st.tuples(st.integers(0, 7), st.integers(0, 90), st.integers(1, 40)),
+    chunk=st.integers(1, 300),
+    separator=st.sampled_from([(), (0,), (0, 1)]),
+    kind=st.sampled_from(["joined", "decoded", "drops the first space"]),
 )
-def test_a_text_is_found_where_its_ends_are_in_the_tokens_of_longer_words(
-    wanted: str, *, drops_space: bool
+def test_a_text_is_found_each_time_it_stands_in_a_document_and_nowhere_else(
+    texts: list[str],
+    wanted: str | None,
+    place: tuple[int, int, int],
+    chunk: int,
+    separator: tuple[int, ...],
+    kind: str,
 ) -> None:
-    codec = codec_of_pieces(VOCABULARY, drops_space=drops_space)
-    tokens = codec.encode("see the quick brown foxes")
+    codec = codec_of_pieces(
+        drops_space=kind == "drops the first space", is_joined=kind == "joined"
+    )
+    codec.encode("a b")  # the separators decode to something
+    held = [codec.encode(text) for text in texts]
+    corpus: Any = Held(*held, separator=separator)
+    if wanted is None:
+        number, start, length = place
+        wanted = texts[number % len(texts)][start : start + length] or "a"
 
-    corpus: Any = Held(tokens)
-    [(low, high)] = find_text(corpus, codec, wanted)
+    parts = list(search(corpus, wanted, codec, chunk=chunk))
+    found = list(find_text(corpus, codec, wanted, chunk=chunk))
 
-    shown = codec.decode(tokens[low:high]).decode()
-    assert shown.strip() == "the quick brown foxes"
-
-
-def test_a_word_is_found_after_a_space_and_alone() -> None:
-    assert places("the fox, fox", "fox")[0] == [(3, 7), (8, 12)]
-    assert places("fox", "fox")[0] == [(0, 3)]
-
-
-def test_a_text_that_is_not_there_is_not_found() -> None:
-    assert places("the quick brown fox", "the quick green fox")[0] == []
-    assert places("the quick brown fox", "he quick brown cat")[0] == []
-
-
-def test_places_of_a_word_come_in_their_order() -> None:
-    found, _ = places("fox, the fox, fox", "fox")
-
+    documents = [int(each) for part in parts for each in part.documents]
+    assert documents == expected(texts, wanted)
+    assert len(found) == len(documents)
     assert found == sorted(found)
-    assert len(found) == 3
+    for (start, stop), document in zip(found, documents, strict=True):
+        first, last = corpus.starts[document], corpus.stops[document]
+        assert first <= start < stop <= last - len(separator)
+        held_text = texts[document]
+        low = len(codec.decode(corpus.tokens[first:start]).decode())
+        high = len(codec.decode(corpus.tokens[first:stop]).decode())
+        assert wanted in held_text[low:high]
+        # No more tokens than needed: each has at most a space and three letters.
+        assert high - low - len(wanted) <= 6
 
 
-def test_a_long_document_is_found_without_decoding_each_of_its_beginnings() -> None:
+def test_the_text_of_a_separator_is_not_searched() -> None:
     codec = codec_of_pieces()
-    text = "the quick brown fox " * 100
-    tokens = codec.encode(text)
-    decoded: list[int] = []
+    end = tuple(codec.encode("|").tolist())
+    corpus: Any = Held(codec.encode("a|b"), codec.encode("c"), separator=end)
 
-    def decode(part: npt.NDArray[Any]) -> bytes:
-        decoded.append(part.size)
-        return codec.decode(part)
+    assert list(find_text(corpus, codec, "|")) == [(1, 2)]
+    assert list(find_text(corpus, codec, "b|c")) == []
 
+
+def test_occurrences_may_overlap() -> None:
+    codec = codec_of_pieces(re.compile("."))
+    corpus: Any = Held(codec.encode("aaaa"))
+
+    assert list(find_text(corpus, codec, "aa")) == [(0, 2), (1, 3), (2, 4)]
+
+
+def test_a_text_is_compared_exactly() -> None:
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    codec = codec_of_pieces()
+    corpus: Any = Held(codec.encode(f"{composed} Caf\u00e9"))
+
+    assert len(list(find_text(corpus, codec, composed))) == 1
+    assert list(find_text(corpus, codec, decomposed)) == []
+
+
+def test_an_empty_text_is_refused() -> None:
+    corpus: Any = Held(np.arange(3))
+
+    with pytest.raises(ValueError, match="the text to find is empty"):
+        find_text(corpus, codec_of_pieces(), "")
+
+
+def test_a_text_that_is_longer_than_what_is_read_at_a_time_is_found() -> None:
+    codec = codec_of_pieces()
+    text = "".join(f"{n} brown foxes, " for n in range(300))
     corpus: Any = Held(codec.encode(f"see {text}and more"))
-    [found] = find_text(corpus, TextCodec(codec.encode, decode), text)
+    seen: list[int] = []
 
-    assert found[1] - found[0] == tokens.size
-    assert sum(size > tokens.size // 2 for size in decoded) < 100
+    [(start, stop)] = find_text(corpus, codec, text, seen.append, chunk=1)
+
+    assert text in codec.decode(corpus.tokens[start:stop]).decode()
+    assert stop - start <= codec.encode(text).size + 1
+    assert seen == sorted(seen)
+    assert seen[-1] == corpus.num_tokens

@@ -129,10 +129,14 @@ def test_where_finds_a_text_in_the_version_that_the_run_reads(
     text = SENTENCE.decode()
     ids = " ".join(map(str, SENTENCE))
 
-    [found] = lines(said(capsys, "where", run, "--text", text, "--json"))
-    [by_ids] = lines(said(capsys, "where", run, "--ids", ids, "--json"))
+    *counts, found = lines(said(capsys, "where", run, "--text", text, "--json"))
+    by_ids = lines(said(capsys, "where", run, "--ids", ids, "--json"))
 
-    assert found == by_ids
+    assert [*counts, found] == by_ids
+    assert counts == [
+        {"source": "self", "found": 1, "in_documents": 1},
+        {"source": "code", "found": 0, "in_documents": 0},
+    ]
     assert found["documents"] == [7]
     for place in found["places"]:
         batch = open_run(run).sampler().batch(place["step"])
@@ -140,17 +144,50 @@ def test_where_finds_a_text_in_the_version_that_the_run_reads(
         read = batch[place["row"], place["column"] : stop].astype(np.uint8).tobytes()
         offset = place["start"] - found["start"]
         assert read == SENTENCE[offset : offset + len(read)]
-    assert "no source of the run holds this" in said(
-        capsys, "where", run, "--text", "no such text"
-    )
-    assert said(capsys, "where", run, "--text", "no such text", "--json") == ""
     first = found["places"][0]["step"]
     assert said(capsys, "where", run, "--text", text, "--until", first) == (
+        "self: the text stands 1 time in 1 document\n"
+        "code: the text stands 0 times in 0 documents\n"
         "not shown: 1 place with these tokens, which no step before step "
         f"{first} reads\n"
     )
     # Neither has JSON a line for a place that is never read.
-    assert said(capsys, "where", run, "--text", text, "--until", first, "--json") == ""
+    until = ["--text", text, "--until", first, "--json"]
+    assert lines(said(capsys, "where", run, *until)) == counts
+
+
+def test_where_says_what_it_searched_if_it_finds_nothing(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "where", run, "--text", "a NEEDLE in the haystack")
+
+    assert "no source of the run holds this text" in text
+    assert "self, code; exactly" in text
+    assert "capitals" in text
+    assert main(["where", str(run), "--text", "no such text", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert [each["found"] for each in lines(out)] == [0, 0]
+    assert "no source of the run holds this text" in err
+
+
+def test_where_counts_every_place_and_lists_as_many_as_the_limit(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Of twenty documents one is the needle; the others have the word three times.
+    counted = "self: the text stands 57 times in 19 documents\n"
+
+    ten = said(capsys, "where", run, "--text", "document")
+    three = said(capsys, "where", run, "--text", "document", "--limit", 3)
+    every = said(capsys, "where", run, "--text", "document", "--limit", 99)
+
+    assert ten.startswith(counted)
+    assert [each.count("self tokens [") for each in (ten, three)] == [10, 3]
+    assert "not shown: 54 more places; --limit N" in three
+    unread = every.count("with these tokens, which the run never reads")
+    assert every.count("self tokens [") == 57 or unread == 1
+    assert "more place" not in every
+    listed = lines(said(capsys, "where", run, "--text", "document", "--json"))
+    assert sum("places" in each for each in listed) == 10
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
@@ -53,6 +53,8 @@ class TextCodec:
             tokens, or the bytes themselves if the corpus holds bytes.
         definition: The content of the tokenizer's `tokenizer.json`; None for bytes, and
             for an object of another library than `tokenizers` and `transformers`.
+        pieces: Returns the bytes of each token by its id, if the text of tokens is
+            these bytes one after another, as for a byte-level BPE. None if not known.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -66,6 +68,7 @@ class TextCodec:
     encode: Callable[[str], Tokens]
     decode: Callable[[Tokens], bytes]
     definition: str | None = None
+    pieces: Callable[[], list[bytes]] | None = None
     _around: Callable[[], tuple[list[int], list[int]]] = field(
         default=lambda: ([], []), repr=False
     )
@@ -231,7 +234,9 @@ def _codec_of(
         def decode_bytes(tokens: Tokens) -> bytes:
             return source.decode_bytes(tokens.tolist())
 
-        return TextCodec(encode, decode_bytes, None, around)
+        size = loaded.vocab_size
+        pieces = None if size is None else partial(_pieces_of_bytes, source, size)
+        return TextCodec(encode, decode_bytes, None, pieces, around)
     if getattr(source, "decode", None) is None:
         raise TypeError(f"{given}: cannot decode; use --ids")
 
@@ -242,7 +247,15 @@ def _codec_of(
 
     definition = definition_of(source)
     is_json = definition is not None and definition.startswith("{")
-    return TextCodec(encode, decode, definition if is_json else None, around)
+    is_byte_level = type(getattr(source, "decoder", None)).__name__ == "ByteLevel"
+    pieces = partial(_byte_level_pieces, source, loaded.vocab_size or 0)
+    return TextCodec(
+        encode,
+        decode,
+        definition if is_json else None,
+        pieces if is_byte_level else None,
+        around,
+    )
 
 
 def _found_around(
@@ -270,8 +283,38 @@ def _found_around(
     return next(common, []), after if has_after else []
 
 
+def _pieces_of_bytes(source: Any, size: int) -> list[bytes]:
+    """Return the bytes of each token of an object like a `tiktoken.Encoding`."""
+
+    def piece(token: int) -> bytes:
+        try:
+            return source.decode_bytes([token])
+        except KeyError:  # Ids below special tokens may have no token.
+            return b""
+
+    return [piece(token) for token in range(size)]
+
+
+def _byte_level_pieces(source: Any, size: int) -> list[bytes]:
+    """Return the bytes of each token of a byte-level tokenizer of `tokenizers`.
+
+    A token of such a tokenizer spells bytes in `BYTE_ALPHABET`. One with any other
+    character, such as a special token with a space in its name, spells itself.
+    """
+    byte_of = {letter: byte for byte, letter in enumerate(BYTE_ALPHABET)}
+
+    def piece(token: int) -> bytes:
+        spelled: str = source.id_to_token(token) or ""
+        if all(letter in byte_of for letter in spelled):
+            return bytes(byte_of[letter] for letter in spelled)
+        return spelled.encode()
+
+    return [piece(token) for token in range(size)]
+
+
 _BYTES = TextCodec(
     lambda text: np.frombuffer(text.encode(), np.uint8),
     # Integers of any width, such as those that a model has drawn.
     lambda tokens: tokens.astype(np.uint8).tobytes(),
+    pieces=lambda: [bytes([byte]) for byte in range(256)],
 )

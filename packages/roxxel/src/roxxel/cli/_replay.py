@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from roxxel_format import Roxxel
 from roxxel_store.command import Found, as_text
 from roxxel_store.screen import note, say
@@ -25,9 +24,10 @@ from roxxel.cli._runs import (
     add_trust_argument,
     document_named,
     documents_of,
+    found_in,
     named_source,
     opened,
-    places_of,
+    searched_words,
 )
 from roxxel.cli._sample import add_sampling_arguments, continued
 from roxxel.cli._words import tell
@@ -217,17 +217,17 @@ def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
         source, numbers = documents_of(head, corpora, primary, options)
         found.setdefault(source, []).extend([*numbers, *map(int, more)])
     for text in options.without_text:
-        num_found = 0
-        for source, start, stop in places_of(text, corpora, options):
-            spans = corpora[source].document_spans(start, stop)
-            numbers = np.unique(spans[:, 0])
-            found.setdefault(source, []).extend(numbers[numbers >= 0].tolist())
-            num_found += 1
-        if not num_found:
+        holding = {
+            source: {int(number) for part in parts for number in part.documents}
+            for source, parts in found_in(corpora, text, options)
+        }
+        if not any(holding.values()):
             raise RunFolderError(
-                f"{options.run}: no source of the run holds the text {text!r}; give a "
-                "piece of one line, with the spaces and capitals of the document"
+                f"{options.run}: no source of the run holds the text {text!r} "
+                f"{searched_words(text, corpora, options)}"
             )
+        for source, numbers in holding.items():
+            found.setdefault(source, []).extend(sorted(numbers))
     for name in options.without_source:
         source, corpus = named_source(name, primary, corpora, options)
         if isinstance(corpus, Roxxel):

@@ -15,7 +15,7 @@ from roxxel_train.run_folder import shown_name
 from roxxel.cli._words import at_least_1
 from roxxel.config import separator_of, whole_of
 from roxxel.run import open_run
-from roxxel.search import find_text, find_tokens
+from roxxel.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from roxxel_format.texts import TextCodec
 
     from roxxel.run import Run
+    from roxxel.search import Found
 
 
 def add_run_arguments(
@@ -211,12 +212,12 @@ def named_source(
     return name, corpora[name]
 
 
-def places_of(
-    wanted: str | Sequence[int],
+def found_in(
     corpora: Mapping[str, TokenReader],
+    wanted: str | Sequence[int],
     options: argparse.Namespace,
-) -> Iterator[tuple[str, int, int]]:
-    """Yield the source and the tokens `[start, stop)` of each place of a text or ids.
+) -> Iterator[tuple[str, Iterator[Found]]]:
+    """Yield each source, and where a text or ids stand in it, some at a time.
 
     Raises:
         RunFolderError: The text is empty, or a source's tokenizer is unknown.
@@ -227,12 +228,24 @@ def places_of(
         codec = codec_of(name, corpus, options) if isinstance(wanted, str) else None
         with Progress(f"searching {name}") as progress:
             shown = partial(_share_of, progress, corpus.num_tokens)
-            if codec is not None and isinstance(wanted, str):
-                for start, stop in find_text(corpus, codec, wanted, shown):
-                    yield name, start, stop
-            else:
-                for start in find_tokens(corpus, wanted, shown):
-                    yield name, start, start + len(wanted)
+            yield name, search(corpus, wanted, codec, shown)
+
+
+def searched_words(
+    text: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+) -> str:
+    """Say what was searched for a text that no source holds."""
+    names = ", ".join(corpora)
+    said = (
+        f"(searched: {names}; exactly, in the text that `roxxel format cat` prints, so "
+        "spaces, capitals, and whether an accent is a character of its own count)"
+    )
+    for name, corpus in corpora.items():
+        codec = codec_of(name, corpus, options)
+        written = codec.decode(codec.encode(text)).decode(errors="replace")
+        if written.strip() != text.strip():
+            return f"{said}; the tokenizer of {name!r} writes it as {written!r}"
+    return said
 
 
 def document_named(text: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from roxxel_format.naming import names_of
 from roxxel_store.command import as_text
 from roxxel_store.screen import note, say
@@ -17,30 +18,37 @@ from roxxel.cli._runs import (
     add_run_arguments,
     document_named,
     documents_of,
+    found_in,
     named_documents,
     named_source,
     opened,
-    places_of,
+    searched_words,
 )
+from roxxel.cli._words import at_least_1
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from roxxel_curriculum import Occurrence
+    import numpy.typing as npt
+    from roxxel_curriculum import Occurrence, Sampler
     from roxxel_format import TokenReader
+
+    from roxxel.run import Run
 
 DESCRIPTION = """\
 Find every step and row in which a run has read, or will read, a document, a
 range of tokens, or a text. The steps are computed, not searched, for all epochs
-and phases. Only --text and --ids search the corpora. A text of three words or
-more is found whatever stands beside it, with the spaces and line ends that you
-type; one or two words are found where they are whole words. Steps count from 0,
-as in `roxxel show`.
+and phases. Only --text and --ids search the corpora: they count how often what you
+look for stands in each source, and list the first places that the run reads. A
+text is found wherever the documents, as `roxxel format cat` prints them, hold
+exactly these characters. Steps count from 0, as in `roxxel show`.
 """
 
 EPILOG = """\
 with --json, each line is one JSON object: a range of tokens, how many of them are
-read (read_tokens) and are trained so far (trained_tokens), and its places.
+read (read_tokens) and are trained so far (trained_tokens), and its places. With
+--text and --ids, a line for each source comes first: how often it holds what you
+look for (found), and in how many documents (in_documents).
 
 """
 
@@ -48,6 +56,9 @@ _TOKENS = re.compile(r"(.+):\[?(\d+),\s*(\d+)\)?")
 
 
 _IDS_STOP = 2**63
+
+_MOST_TRIED = 10_000
+"""Most places of a search of which `where` asks whether the run reads them."""
 
 
 class _Range(NamedTuple):
@@ -82,29 +93,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--until", type=int, metavar="K", help="only the steps before step K"
     )
+    parser.add_argument(
+        "--limit",
+        type=at_least_1,
+        default=10,
+        metavar="N",
+        help="list at most N places of a text or ids, all are counted (default: 10)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Print where a run reads the chosen tokens."""
     opened_run = opened(options)
-    sampler = opened_run.sampler()
-    corpora = opened_run.corpora()
-    trained = opened_run.trained_steps
-    is_search = options.document is None and options.tokens is None
-    num_found = num_unread = 0
-    for found in _chosen(options, corpora, opened_run.primary):
-        num_found += 1
+    shown = _Shown(opened_run, opened_run.sampler(), opened_run.corpora(), options)
+    if options.document is None and options.tokens is None:
+        _search(shown)
+        return
+    for found in _chosen(options, shown.corpora, opened_run.primary):
+        shown.range(found, shown.places(found), is_search=False)
+
+
+class _Shown(NamedTuple):
+    """Prints where a run reads ranges of tokens."""
+
+    run: Run
+    sampler: Sampler
+    corpora: Mapping[str, TokenReader]
+    options: argparse.Namespace
+
+    def places(self, found: _Range) -> Iterator[Occurrence]:
         try:
-            places = sampler.where(*found, until=options.until)
-            first = list(islice(places, 1))
+            return self.sampler.where(*found, until=self.options.until)
         except IndexError as error:
-            raise RunFolderError(f"{options.run}: {error}") from error
-        # A text may stand in thousands of documents that a short run never reads.
-        if is_search and not first:
-            num_unread += 1
-            continue
-        places = chain(first, places)
-        corpus = corpora[found.source]
+            raise RunFolderError(f"{self.options.run}: {error}") from error
+
+    def range(
+        self, found: _Range, places: Iterator[Occurrence], *, is_search: bool
+    ) -> None:
+        """Print the documents of a range, what is masked in it, and where it is."""
+        corpus, sampler, trained = (
+            self.corpora[found.source],
+            self.sampler,
+            self.run.trained_steps,
+        )
         documents = corpus.document_spans(found.start, found.stop)
         numbers = [int(number) for number in documents[:, 0] if number >= 0]
         masked = {
@@ -113,7 +144,7 @@ def run(options: argparse.Namespace) -> None:
             if (steps := sampler.masked_steps(found.source, number))
         }
         ranges = sampler.masked_ranges(*found)
-        if options.json:
+        if self.options.json:
             listed = [_as_dict(place, trained) for place in places]
             withdrawn = {
                 number: [[each.start, each.stop] for each in steps]
@@ -137,41 +168,108 @@ def run(options: argparse.Namespace) -> None:
                 "places": listed,
             }
             say(json.dumps({**found._asdict(), **facts}))
-        else:
-            shown = named_documents(corpus, numbers)
-            _show_masked(found, shown, masked, ranges, sampler.total_steps)
-            listed = _show(places, trained, options.until)
-            if listed and not is_search:
-                _say_amounts(found, _amounts(listed), options.until)
-    if not num_found and not options.json:
-        names = ", ".join(corpora)
-        what = "this text" if options.text is not None else "these ids"
-        say(f"no source of the run holds {what} (searched: {names})")
+            return
+        named = named_documents(corpus, numbers)
+        _show_masked(found, named, masked, ranges, sampler.total_steps)
+        until = self.options.until
+        listed = _show(places, trained, until)
+        if listed and not is_search:
+            _say_amounts(found, _amounts(listed), until)
+
+
+def _search(shown: _Shown) -> None:
+    """Count a text or ids in each source, then list the first places that are read."""
+    options = shown.options
+    wanted = options.text if options.ids is None else options.ids
+    listed: list[tuple[_Range, Iterator[Occurrence]]] = []
+    counts: dict[str, tuple[int, int]] = {}
+    num_tried = 0
+    for name, parts in found_in(shown.corpora, wanted, options):
+        in_source = in_documents = 0
+        last = -1
+        for part in parts:
+            documents = np.unique(part.documents[part.documents >= 0]).tolist()
+            in_source += part.documents.size
+            in_documents += len(documents) - (last in documents[:1])
+            last = documents[-1] if documents else last
+            if len(listed) < options.limit and num_tried < _MOST_TRIED:
+                num_tried += _first_read(shown, name, part.ranges(), listed)
+        counts[name] = in_source, in_documents
+    num_found = sum(in_source for in_source, _ in counts.values())
+    _say_counts(counts, num_found, options)
+    for found, places in listed:
+        shown.range(found, places, is_search=True)
+    tell = note if options.json else say
+    if not num_found and options.text is None:
+        names = ", ".join(shown.corpora)
+        tell(f"no source of the run holds these ids (searched: {names})")
+    elif not num_found:
+        searched = searched_words(options.text, shown.corpora, options)
+        tell(f"no source of the run holds this text {searched}")
+    num_unread, num_rest = num_tried - len(listed), num_found - num_tried
     if num_unread:
         until = options.until
         never = "the run never" if until is None else f"no step before step {until}"
         places = f"{num_unread:,} place{'s' * (num_unread != 1)} with these tokens"
-        tell = note if options.json else say
         tell(f"not shown: {places}, which {never} reads")
+    if num_rest:
+        more = f"{num_rest:,} more place{'s' * (num_rest != 1)}"
+        more_to_list = "--limit N lists more, --until K only those before step K"
+        if num_tried >= _MOST_TRIED and len(listed) < options.limit:
+            more_to_list = f"only the first {num_tried:,} were looked up in the run"
+        tell(f"not shown: {more}; {more_to_list}")
+
+
+def _first_read(
+    shown: _Shown,
+    source: str,
+    ranges: npt.NDArray[np.int64],
+    listed: list[tuple[_Range, Iterator[Occurrence]]],
+) -> int:
+    """Add to the list what the run reads, up to the limit; return how many it tried.
+
+    A text may stand in thousands of documents that a short run never reads.
+    """
+    for number, (start, stop) in enumerate(ranges[:_MOST_TRIED].tolist()):
+        if len(listed) == shown.options.limit:
+            return number
+        found = _Range(source, start, stop)
+        places = shown.places(found)
+        first = next(places, None)
+        if first is not None:
+            listed.append((found, chain([first], places)))
+    return len(ranges[:_MOST_TRIED])
+
+
+def _say_counts(
+    counts: Mapping[str, tuple[int, int]], num_found: int, options: argparse.Namespace
+) -> None:
+    """Say how often each source holds what was searched, and in how many documents."""
+    what = "the ids stand" if options.text is None else "the text stands"
+    for name, (in_source, in_documents) in counts.items():
+        if options.json:
+            facts = {"found": in_source, "in_documents": in_documents}
+            say(json.dumps({"source": name, **facts}))
+        elif num_found:
+            times = f"{in_source:,} time{'s' * (in_source != 1)}"
+            documents = f"{in_documents:,} document{'s' * (in_documents != 1)}"
+            say(f"{name}: {what} {times} in {documents}")
 
 
 def _chosen(
     options: argparse.Namespace, corpora: Mapping[str, TokenReader], primary: str
 ) -> Iterator[_Range]:
     """Yield the ranges of tokens that the arguments name."""
-    if options.document is not None:
-        name, numbers = documents_of(options.document, corpora, primary, options)
-        corpus: Any = corpora[name]
-        for number in numbers:
-            start, stop, _ = corpus.document_range(number)
-            yield _Range(name, start, stop)
-    elif options.tokens is not None:
+    if options.document is None:
         name, start, stop = options.tokens
         name, _ = named_source(name, primary, corpora, options)
         yield _Range(name, start, stop)
-    else:
-        wanted = options.text if options.ids is None else options.ids
-        yield from (_Range(*found) for found in places_of(wanted, corpora, options))
+        return
+    name, numbers = documents_of(options.document, corpora, primary, options)
+    corpus: Any = corpora[name]
+    for number in numbers:
+        start, stop, _ = corpus.document_range(number)
+        yield _Range(name, start, stop)
 
 
 def _show_masked(
