@@ -58,8 +58,9 @@ class Held:
         held = [np.concatenate([each, ends]) for each in documents]
         self.tokens = np.concatenate(held)
         self.num_tokens = self.tokens.size
-        self.stops = np.cumsum([each.size for each in held])
-        self.starts = self.stops - [each.size for each in held]
+        sizes = np.array([each.size for each in held], np.int64)
+        self.stops = sizes.cumsum()
+        self.starts = self.stops - sizes
 
     def will_need(self, starts: Any, length: int) -> None:
         assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens

@@ -247,15 +247,10 @@ def _codec_of(
 
     definition = definition_of(source)
     is_json = definition is not None and definition.startswith("{")
-    is_byte_level = type(getattr(source, "decoder", None)).__name__ == "ByteLevel"
-    pieces = partial(_byte_level_pieces, source, loaded.vocab_size or 0)
-    return TextCodec(
-        encode,
-        decode,
-        definition if is_json else None,
-        pieces if is_byte_level else None,
-        around,
-    )
+    pieces, size = None, loaded.vocab_size
+    if type(getattr(source, "decoder", None)).__name__ == "ByteLevel" and size:
+        pieces = partial(_byte_level_pieces, source, size)
+    return TextCodec(encode, decode, definition if is_json else None, pieces, around)
 
 
 def _found_around(
@@ -280,7 +275,8 @@ def _found_around(
         if first and all(each[: len(first)] == first for each in documents)
     )
     has_after = all(each[len(each) - len(after) :] == after for each in documents)
-    return next(common, []), after if has_after else []
+    nothing: list[int] = []
+    return next(common, nothing), after if has_after else nothing
 
 
 def _pieces_of_bytes(source: Any, size: int) -> list[bytes]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from html import escape
 
 _LAYOUT = "\n\t"
 """Control characters with which our own lines are laid out."""
@@ -57,6 +58,16 @@ def shown(text: str) -> str:
         'one\n\ttwo\\x0d'
     """
     return printable(text, _LAYOUT)
+
+
+def in_html(text: str) -> str:
+    r"""Return lines for a page, where direction marks would mislead too.
+
+    Example:
+        >>> in_html("<b>\x1b")
+        '&lt;b&gt;\\x1b'
+    """
+    return escape(shown(text))
 
 
 def say(text: str = "", *, end: str = "\n") -> None:

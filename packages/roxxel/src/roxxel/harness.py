@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store import missing_extra
 from roxxel_store.arguments import nearest
+from roxxel_store.screen import note
 
 from roxxel.prompts import Prompt, Prompts
 from roxxel.sampling import Continuation
@@ -204,10 +205,10 @@ class HarnessModel(TemplateLM):
             each.is_shortened and not each.is_done for each in found.values()
         )
         if num_ended:
-            sys.stderr.write(
+            note(
                 f"{num_ended} of {len(found)} answers ended before the number of "
                 f"tokens that their task allows, because the context of "
-                f"{self._context} tokens was full\n"
+                f"{self._context} tokens was full"
             )
         return [found[index].text for index in range(len(requests))]
 
@@ -264,9 +265,9 @@ class HarnessModel(TemplateLM):
 
     def _say_cut(self, num_cut: int, num: int) -> None:
         if num_cut:
-            sys.stderr.write(
+            note(
                 f"{num_cut} of {num} prompts do not fit the context of "
-                f"{self._context} tokens, so the model saw only their end\n"
+                f"{self._context} tokens, so the model saw only their end"
             )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from itertools import groupby, pairwise
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from roxxel_store.amounts import aligned, counted, short_count
+from roxxel_store.screen import in_html
 
 from roxxel_curriculum._order.rounds import cut_spans
 
@@ -77,14 +77,14 @@ def render_text(plan: PlanFigures) -> str:
 
 def render_html(plan: PlanFigures) -> str:
     """Return the tables and notes as two HTML tables between paragraphs."""
-    parts = [f"<p>{escape(headline(plan))}</p>"]
+    parts = [f"<p>{in_html(headline(plan))}</p>"]
     for table in _tables(plan):
         made = [_html_row("th", table.columns, table.columns)]
         for row in table.rows:
             if isinstance(row, str):
                 made.append(
                     f'<tr><th colspan="{len(table.columns)}" style="text-align:left">'
-                    f"{escape(row)}</th></tr>"
+                    f"{in_html(row)}</th></tr>"
                 )
             else:
                 made.append(_html_row("td", row, table.columns))
@@ -92,13 +92,13 @@ def render_html(plan: PlanFigures) -> str:
         parts.append(
             f'<div style="overflow-x:auto"><table>{"".join(made)}</table></div>'
         )
-    return "\n".join([*parts, *(f"<p>{escape(note)}</p>" for note in _notes(plan))])
+    return "\n".join([*parts, *(f"<p>{in_html(note)}</p>" for note in _notes(plan))])
 
 
 def _html_row(tag: str, cells: tuple[str, ...], columns: tuple[str, ...]) -> str:
     made = (
         f'<{tag} style="text-align:{_side(column)};white-space:nowrap;'
-        f'padding:2px 8px">{escape(cell)}</{tag}>'
+        f'padding:2px 8px">{in_html(cell)}</{tag}>'
         for cell, column in zip(cells, columns, strict=True)
     )
     return f"<tr>{''.join(made)}</tr>"

@@ -158,7 +158,8 @@ def _add_readers(commands: Any) -> None:
         "cat",
         help="print documents or tokens",
         description="Print all documents, some documents, or a range of tokens, as "
-        "text or as ids.",
+        "text or as ids. A file or a pipe gets a document as it is; a terminal gets "
+        "characters that would control it as escapes, such as \\x1b.",
     )
     _add_corpus(cat)
     which = cat.add_mutually_exclusive_group()

@@ -7,8 +7,9 @@ steps, the theme and the hidden sources change while the page is open.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
+
+from roxxel_store.screen import in_html
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -253,8 +254,8 @@ class Drawn:
 
 
 def _figure(key: str, title: str, scale: str = "", *, is_wide: bool = False) -> str:
-    words, kind = escape(title), " class=wide" if is_wide else ""
+    words, kind = in_html(title), " class=wide" if is_wide else ""
     return (
-        f'<figure id="{escape(key)}"{kind}><figcaption>{words}{scale}</figcaption>'
+        f'<figure id="{in_html(key)}"{kind}><figcaption>{words}{scale}</figcaption>'
         f'<div class="plot" role="img" aria-label="{words}"></div></figure>'
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import short_duration
+from roxxel_store.screen import in_html
 
 from roxxel.config import config_differences
 from roxxel.report._chart import Chart, Drawn, Line, short
@@ -26,7 +26,7 @@ def comparison(
     names = _names(runs)
     drawn = Drawn(list(_charts(runs, names)), [run.clock for run in runs])
     body = [
-        f"<header><h1>{escape(', '.join(names))}</h1></header>",
+        f"<header><h1>{in_html(', '.join(names))}</h1></header>",
         _runs(runs, names),
         drawn.html or "<p>The runs have not written a training row yet.</p>",
         _differences(names, configs),
@@ -137,7 +137,7 @@ def _differences(
     ]
     note = "An empty cell is the default."
     if without:
-        note += f" These runs have no readable config: {escape(', '.join(without))}."
+        note += f" These runs have no readable config: {in_html(', '.join(without))}."
     rows = [(key, *values) for key, values in config_differences(configs)]
     columns = set(range(len(names) + 1))
     made = table(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
+
+from roxxel_store.screen import in_html
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,7 +38,7 @@ def document(title: str, body: Iterable[str], drawn: Drawn | None = None) -> str
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_NO_NETWORK}">\n'
-        f"<title>{escape(title)}</title>\n"
+        f"<title>{in_html(title)}</title>\n"
         f"<style>\n{_file('page.css')}</style>\n</head>\n<body>\n<main>\n"
         + "\n".join(part for part in body if part)
         + f"\n</main>\n{scripts}</body>\n</html>\n"
@@ -69,7 +70,7 @@ def table(
     if not rows:
         return ""
 
-    shown = _breakable if kind == "runs" else escape
+    shown = _breakable if kind == "runs" else in_html
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
@@ -86,7 +87,7 @@ def table(
     body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     paragraph = f'<p class="note">{note}</p>' if note else ""
     return (
-        f"<section><h2>{escape(title)}</h2>{paragraph}"
+        f"<section><h2>{in_html(title)}</h2>{paragraph}"
         f'<div class="scroll"><table class="{kind}"><thead>'
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
@@ -95,12 +96,12 @@ def table(
 
 def _command(text: str) -> str:
     """Return a command line as HTML that never breaks inside an option."""
-    return re.sub(r"--[\w-]+", r"<span class=option>\g<0></span>", escape(text))
+    return re.sub(r"--[\w-]+", r"<span class=option>\g<0></span>", in_html(text))
 
 
 def _breakable(text: str) -> str:
     """Return a text as HTML that may break within a long name or path."""
-    return re.sub(r"(?<=[./_-])(?=[^\W\d])", "<wbr/>", escape(text))
+    return re.sub(r"(?<=[./_-])(?=[^\W\d])", "<wbr/>", in_html(text))
 
 
 def when(time: str) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from html import escape
 from typing import TYPE_CHECKING
 
 from roxxel_store.amounts import short_duration
+from roxxel_store.screen import in_html
 
 from roxxel.report._chart import Drawn, Mark, percent, short
 from roxxel.report._html import document, table, when
@@ -76,14 +76,14 @@ def _head(facts: RunFacts) -> str:
         ),
     ]
     shown = "".join(
-        f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
+        f"<div><dt>{name}</dt><dd>{in_html(text)}</dd></div>"
         for name, text in items
         if text
     )
     kind = facts.status.split()[0]
     return (
-        f'<header><h1>{escape(facts.name)} <span class="status {kind}">'
-        f"{escape(facts.status)}</span></h1>\n<dl>{shown}</dl></header>"
+        f'<header><h1>{in_html(facts.name)} <span class="status {kind}">'
+        f"{in_html(facts.status)}</span></h1>\n<dl>{shown}</dl></header>"
     )
 
 
@@ -119,7 +119,7 @@ def _losses(facts: RunFacts) -> str:
 def _alerts(facts: RunFacts) -> str:
     items = [
         f'<li class="{entry.level.lower()}"><time>{when(entry.time)}</time> '
-        f"<b>{escape(entry.level.lower())}</b> {_entry(entry.text)}</li>"
+        f"<b>{in_html(entry.level.lower())}</b> {_entry(entry.text)}</li>"
         for entry in facts.alerts[-_MOST_ALERTS:]
     ]
     left_out = len(facts.alerts) - len(items)
@@ -129,7 +129,7 @@ def _alerts(facts: RunFacts) -> str:
         items.append(
             f"<li>{facts.num_damaged} lines of metrics.jsonl cannot be read</li>"
         )
-    items += [f"<li>{escape(path)} cannot be read</li>" for path in facts.damaged]
+    items += [f"<li>{in_html(path)} cannot be read</li>" for path in facts.damaged]
     if not items:
         return ""
     return f"<section><h2>Warnings and errors</h2><ul>{''.join(items)}</ul></section>"
@@ -139,11 +139,11 @@ def _entry(text: str) -> str:
     """Return an entry of the log, with a traceback in a closed `<details>`."""
     first, _, rest = text.partition("\n")
     if not rest:
-        return escape(first)
+        return in_html(first)
     last = rest.rstrip().rpartition("\n")[2]
     return (
-        f"{escape(first)}: {escape(last)}<details><summary>traceback</summary>"
-        f"<pre>{escape(rest)}</pre></details>"
+        f"{in_html(first)}: {in_html(last)}<details><summary>traceback</summary>"
+        f"<pre>{in_html(rest)}</pre></details>"
     )
 
 
@@ -256,7 +256,7 @@ def _plan(facts: RunFacts) -> str:
         return ""
     return (
         "<details><summary>Plan of the current config.toml</summary>"
-        f"<pre>{escape(facts.plan)}</pre></details>"
+        f"<pre>{in_html(facts.plan)}</pre></details>"
     )
 
 
@@ -265,7 +265,7 @@ def _text(facts: RunFacts) -> str:
         return ""
     return (
         "<section><h2>Last text of the evaluation</h2>"
-        f"<pre>{escape(facts.last_text)}</pre></section>"
+        f"<pre>{in_html(facts.last_text)}</pre></section>"
     )
 
 
@@ -286,7 +286,7 @@ def _config(facts: RunFacts) -> str:
         return ""
     return (
         "<details><summary>Config that the run used last</summary>"
-        f"<pre>{escape(facts.config)}</pre></details>"
+        f"<pre>{in_html(facts.config)}</pre></details>"
     )
 
 

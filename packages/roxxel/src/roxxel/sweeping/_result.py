@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from roxxel_store import published
+from roxxel_store.screen import in_html
 
 from roxxel.config import ConfigError, changed_text, load_config
 from roxxel.report._chart import Cloud, Drawn, Scatter
@@ -316,7 +316,7 @@ def page(sweep: Sweep) -> str:
     """Return the page as HTML: one file, which needs no network."""
     title = f"Sweep {sweep.config.file.stem}"
     drawn = Drawn(scatters=[*_scatters(sweep)])
-    head = f"<header><h1>{escape(title)}</h1></header>"
+    head = f"<header><h1>{in_html(title)}</h1></header>"
     return document(title, [head, *_body(sweep, drawn)], drawn)
 
 
@@ -370,8 +370,8 @@ def _body(sweep: Sweep, drawn: Drawn) -> Iterator[str]:
     yield f"<p>{finished}</p>"
     found = sweep.recommendation
     if found is not None:
-        yield "".join(f"<p>{escape(line)}</p>" for line in str(found).splitlines())
-    yield "".join(f"<p>note: {escape(each)}</p>" for each in sweep.notes)
+        yield "".join(f"<p>{in_html(line)}</p>" for line in str(found).splitlines())
+    yield "".join(f"<p>note: {in_html(each)}</p>" for each in sweep.notes)
     yield drawn.html
     yield html_table(
         "Laws",
