@@ -282,7 +282,7 @@ def test_a_check_names_whatever_a_receipt_does_not_hold(
     kinds = {*facts(json.loads(found.receipt.read_text()))}
     assert len(kinds) > 30
     chosen = {("without", "self"), ("start",), ("each",)}  # trained otherwise
-    of_file = {("format",), ("version",), ("run", "path")}
+    of_file = {("format",), ("version",), ("run", "name")}
     for path in sorted(kinds - chosen - of_file):
         said.clear()
         lines = checked(*path)
@@ -328,7 +328,7 @@ def test_the_command_checks_a_receipt(
 
     # Elsewhere, there is no run beside a receipt.
     assert main(["replay", "--check", wrong]) == 1
-    assert "give the folder of a run" in capsys.readouterr().err
+    assert "give RUN" in capsys.readouterr().err
     assert main(["replay", run, "--check", wrong, "--each"]) == 1
     assert "omit --each" in capsys.readouterr().err
 
@@ -364,13 +364,13 @@ def test_a_receipt_is_data_of_one_form(
 
 
 @pytest.mark.parametrize(
-    "place", ["/", "s3://bucket/run", "../../run", "~/run", "a/../../run"]
+    "place", ["/", "s3://bucket/run", "..", ".", "", "~", "a/../../run", "gone"]
 )
 def test_a_receipt_opens_nothing_but_the_run_beside_it(
     found: Replay, tmp_path: Path, place: str
 ) -> None:
     table = json.loads(found.receipt.read_text())
-    table["run"]["path"] = place
+    table["run"]["name"] = place
     (tmp_path / "receipt.json").write_text(json.dumps(table))
 
     with pytest.raises(RunFolderError, match="not beside the receipt; give RUN"):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.amounts import aligned
-from roxxel_store.urls import check_on_disk, expanded
+from roxxel_store.urls import absolute, check_on_disk, expanded
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.distributed import barrier
 
@@ -55,7 +55,6 @@ from roxxel.replaying._receipt import (
     corpora_of,
     differences,
     named_run,
-    place_of,
     read_receipt,
     write_receipt,
 )
@@ -526,7 +525,7 @@ def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receip
     branches = (result.control, *result.branches)
     return Receipt(
         run=TheRun(
-            place_of(run.path, result.receipt),
+            absolute(run.path).rstrip("/").rpartition("/")[2],
             _id_of(run),
         ),
         without=result.without,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence  # noqa: TC003 - msgspec reads the types
 from dataclasses import dataclass
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -15,12 +13,12 @@ from msgspec import Struct, field
 from roxxel_store.files import read_file
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordKind
-from roxxel_store.urls import url_of
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from roxxel.run import Run
 
@@ -38,9 +36,9 @@ _TOKENS = re.compile(r"tokens:\[[0-9]{1,18},[0-9]{1,18}\)")
 
 
 class TheRun(Struct, frozen=True, forbid_unknown_fields=True):
-    """The run of a replay: where it was, seen from the receipt, and its id."""
+    """The run of a replay: the name of its folder, and its id."""
 
-    path: str
+    name: str
     id: str | None
 
 
@@ -82,8 +80,8 @@ class Equality(Struct, frozen=True, forbid_unknown_fields=True):
 class Receipt(Struct, frozen=True, forbid_unknown_fields=True):
     """A receipt: what a replay trained, from what, and what came out.
 
-    Everything in it is computed anew by `check_replay`, but for the place of the run
-    and the environment.
+    Everything in it is computed anew by `check_replay`, but for the name of the run's
+    folder and the environment.
     """
 
     run: TheRun
@@ -182,27 +180,23 @@ def read_receipt(path: Path) -> Receipt:
         ) from error
 
 
-def place_of(run: Path | str, receipt: Path) -> str:
-    """Return where a run is, as a receipt names it: from the receipt's own folder."""
-    return run if isinstance(run, str) else os.path.relpath(run, receipt.parent)
-
-
 def named_run(receipt: Path, then: Receipt) -> Path:
     """Return the run that a receipt names, in the receipt's folder or beside it.
 
     A receipt may come from anybody, so it opens nothing elsewhere.
 
     Raises:
-        RunFolderError: The run was elsewhere.
+        RunFolderError: There is no such folder.
     """
-    path = PurePath(then.run.path)
-    first, *others = path.parts or (".",)
-    if path.is_absolute() or url_of(then.run.path) or ".." in others or first == "~":
-        raise RunFolderError(
-            f"{receipt}: the run of this receipt was at {then.run.path!r}, which is "
-            "not beside the receipt; give RUN, the folder where it is now"
-        )
-    return Path(os.path.normpath(receipt.absolute().parent / path))
+    name, folder = then.run.name, receipt.absolute().parent
+    if name not in {"", ".", ".."} and "/" not in name:
+        for each in (folder, folder.parent):
+            if (each / name).is_dir():
+                return each / name
+    raise RunFolderError(
+        f"{receipt}: the run of this receipt, {name!r}, is not beside the receipt; "
+        "give RUN, the folder where it is now"
+    )
 
 
 def corpora_of(run: Run) -> dict[str, str]:
@@ -228,7 +222,7 @@ def changed_environment(then: Receipt, now: Receipt) -> list[str]:
 def _facts(receipt: Receipt) -> dict[str, Any]:
     """Return what does not depend on where a replay is repeated."""
     members = _members(receipt)
-    del members["environment"], members["run"]["path"]
+    del members["environment"], members["run"]["name"]
     return members
 
 
