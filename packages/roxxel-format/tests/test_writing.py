@@ -216,6 +216,10 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
         ([["a"]], "document 0 holds 'a' at index 0; pass a flat list of ints"),
         ([[[1], [1, 2]]], "document 0 is a list but not of numbers"),
         ([3], "document 0 is a int"),
+        ([[True, 2]], "document 0 holds True at index 0 beside numbers"),
+        ([[1], [2.5, False]], "document 1 holds False at index 1"),
+        ([[1], np.array([True])], "document 1 holds booleans"),
+        ([[1], [True, False]], "document 1 holds booleans"),
         ([np.array([1j])], "a shard cannot hold items of dtype complex128"),
     ]
     for documents, message in cases:
@@ -224,6 +228,7 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
             corpus.write(documents)
     for wrong, message in (
         (["\ud800"], "document 0 cannot be encoded as UTF-8 .surrogates not allowed"),
+        ([[1.0, 2]], "document 0 holds 1.0 and no fraction"),
         ([[1], [2**70]], "document 1 holds an integer of more than 64 bits"),
         ([[np.int64(1), 2**70]], "document 0 holds an integer of more than 64 bits"),
         (np.arange(3), r"document 0 has shape \(\)"),

@@ -278,6 +278,10 @@ def test_a_string_of_json_that_does_not_end_is_called_so(
         (b'{"text": 1.5}', ":1: field 'text' is a number"),
         (b'{"text": {}}', ":1: field 'text' is an object"),
         (b"7", ":1: is a number"),
+        (b"[true, 2]", ":1: holds true at index 0"),
+        (b"[1, 2, false]", ":1: holds false at index 2"),
+        (b"[true]", ":1: holds true at index 0"),
+        (b'{"text": [0.5, true]}', ":1: field 'text' holds true at index 1"),
     ],
 )
 def test_a_value_that_is_no_document_is_named_in_the_words_of_json(
@@ -287,6 +291,18 @@ def test_a_value_that_is_no_document_is_named_in_the_words_of_json(
 
     assert error.startswith(f"{problem}; a document is a text or a list of tokens")
     assert "--skip-bad" in error
+
+
+@pytest.mark.parametrize(
+    "row", ["[[true], [false]]", '["1", "2"]', '[1, "2"]', "[1.0, 2.0]", "[null]"]
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+def test_what_is_like_ids_makes_no_tokens(
+    row: str, name: str, error_of: Callable[..., str]
+) -> None:
+    line = f'[{{"text": {row}}}]' if name.endswith(".json") else f'{{"text": {row}}}'
+
+    assert error_of(name, line.encode())
 
 
 def test_text_that_ends_inside_a_character_names_the_line(
@@ -332,6 +348,7 @@ def with_shape(shape: bytes) -> bytes:
         ),
         (with_shape(b"(3, 2,"), ": not a .npy file ("),
         (with_shape(b"(3, 2), "), ": not a .npy file ("),
+        (npy(np.ones(3, np.bool_)), ": holds bool; an array of tokens holds"),
         (TABLE.replace(b"<u2", b"|O8"), ": holds object; an array of tokens holds"),
         (TABLE.replace(b"<u2", b"<U2"), ": holds <U2; an array of tokens holds"),
         (TABLE.replace(b"<u2", b"|V0"), ": holds |V0; an array of tokens holds"),

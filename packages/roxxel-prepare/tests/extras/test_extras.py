@@ -237,6 +237,7 @@ def test_parquet_columns_hold_texts_or_tokens(
         ([[1], [2, None]], None, "row 1 holds a list with 1 null; a document is"),
         ([[[1]], [[2]]], None, "row 0 holds list<"),
         ([["a"]], None, "row 0 holds list<"),
+        ([[True, False]], None, "row 0 holds list<element: bool>; a document is"),
         ([{"values": 1}], None, "row 0 holds struct<values: int64>; a document is"),
         (["a", None], None, "row 1 holds a null; a document is a text or a list of"),
         ([[1], None], None, "row 1 holds a null; a document is"),

@@ -375,13 +375,19 @@ class Intake:
                 f" is {_type_name(document)}, but the corpus holds {self.kind}; "
                 "write text and ready-made tokens into different corpora",
             )
+        if items.dtype.kind == "b" and self.dtype not in (None, "bool"):
+            raise DocumentTypeError(
+                number,
+                f" holds booleans, but the corpus holds {self.dtype}; convert them to "
+                "integers if they are tokens",
+            )
         if items.ndim != 1:
             raise DocumentError(
                 number,
                 f" has shape {items.shape}; pass a flat array for each document",
             )
         if self.dtype is None:
-            dtype = self._first_dtype(document, items)
+            dtype = self._first_dtype(document, items, number)
             if items.size or kind == "text":
                 self.dtype = dtype
             elif items.dtype.kind in "biu":
@@ -438,12 +444,20 @@ class Intake:
             return ids[:-1]
         return ids
 
-    def _first_dtype(self, document: object, items: Tokens) -> str:
+    def _first_dtype(self, document: object, items: Tokens, number: int) -> str:
         if isinstance(document, (str, _Encoded)) and self.tokenizer is not None:
             size = self.tokenizer.vocab_size
             return dtypes.vocabulary_name(size) if size else "uint32"
         if isinstance(document, (list, tuple)) and items.dtype.kind in "iu":
             return "uint32"
+        is_list = isinstance(document, (list, tuple)) and items.dtype.kind == "f"
+        if is_list and (items == np.floor(items)).all():
+            # As pandas makes of ids in a column with a gap.
+            raise DocumentError(
+                number,
+                f" holds {items[0]} and no fraction, so it may hold ids that became "
+                'floats; pass integers, or pass dtype="float64" (--dtype)',
+            )
         return dtypes.stored_name(items.dtype)
 
 
@@ -522,6 +536,13 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
             number,
             f" is a list but not of numbers ({error}); pass a flat list of ints",
         ) from error
+    if items.dtype.kind in "iuf" and bool in set(map(type, document)):
+        # In Python a boolean is an integer; nobody who writes ids means one.
+        at = next(at for at, each in enumerate(document) if type(each) is bool)
+        raise DocumentTypeError(
+            number,
+            f" holds {document[at]} at index {at} beside numbers; pass integers alone",
+        )
     if items.dtype.kind in "biuf":
         return items
     numbers = int, float, np.integer, np.floating, np.bool

@@ -243,7 +243,7 @@ def _array_rows(
     path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     shape, is_fortran, dtype = _npy_header(path, file)
-    if dtype.kind not in "biuf":
+    if dtype.kind not in "iuf":
         raise InputError(
             f"{path}: holds {dtype}; an array of tokens holds numbers, so convert it"
         )

@@ -99,7 +99,7 @@ def column_document(path: str, row: int, value: Any) -> object:
     if hasattr(items, "to_numpy"):
         if not items.null_count:
             array = items.to_numpy(zero_copy_only=False)
-            if array.dtype.kind in "biuf":
+            if array.dtype.kind in "iuf":
                 return array
             what, remedy = str(value.type), of_another_type
         else:
@@ -160,14 +160,29 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
     else:
         table = {fields.text: value}
     for field in () if fields.chat else fields.contents:
-        if not isinstance(table[field], (str, list)):
+        problem = _no_document(table[field])
+        if problem:
             has_fields = isinstance(value, dict)
             raise InputError(
-                f"{where}: {f'field {field!r} ' if has_fields else ''}is "
-                f"{_json_kind(table[field])}; a {fields.part(field)} is a text or a "
-                "list of tokens, so correct it, or pass --skip-bad to leave it out"
+                f"{where}: {f'field {field!r} ' if has_fields else ''}{problem}; a "
+                f"{fields.part(field)} is a text or a list of tokens, so correct it, "
+                "or pass --skip-bad to leave it out"
             )
     return row_document(where, fields, table)
+
+
+def _no_document(value: object) -> str | None:
+    """Say why a value of JSON is no document; None for a text and for numbers."""
+    if isinstance(value, str):
+        return None
+    if not isinstance(value, list):
+        return f"is {_json_kind(value)}"
+    items = cast("list[object]", value)
+    # In Python a boolean is an integer, so an array of numbers would hold 0 or 1.
+    if items and bool in set(map(type, items)):
+        at = next(at for at, item in enumerate(items) if type(item) is bool)
+        return f"holds {json.dumps(items[at])} at index {at}"
+    return None
 
 
 def _json_value(where: str, line: bytes) -> Any:
