@@ -571,6 +571,31 @@ def part(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("_SUCCESS", "_SUCCESS.crc", "_committed_41", "_started_41", "_metadata"),
+        *("_common_metadata", "day=1_$folder$", "day=1/_SUCCESS", "a/b_$folder$"),
+        *("_temporary/0/part-0.txt", "_spark_metadata/0", ".DS_Store", "@eaDir/a.jpg"),
+        *("day=1/.part-0.jsonl.crc", "__MACOSX/._a.txt", "_delta_log/0.json", "a.lock"),
+        *(".gitattributes", ".git/config", "query.csv.metadata", "Thumbs.db"),
+    ],
+)
+def test_a_mark_of_another_program_is_no_data(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    for each, content in ((name, b""), ("day=1/part-0.jsonl", lines_of(["alpha"]))):
+        (folder / each).parent.mkdir(parents=True, exist_ok=True)
+        (folder / each).write_bytes(content)
+
+    assert write(tmp_path / "c_*.rox", folder) == 0
+
+    assert "left out 1 file" in capsys.readouterr().out
+    found = [bytes(each) for each in Roxxel(tmp_path / "c_*.rox").documents]
+    assert found == [b"alpha"]
+
+
 @pytest.mark.parametrize("inputs", ["part", "part/*", "part/**/*"])
 def test_files_that_are_no_data_are_left_out_and_counted(
     inputs: str,

@@ -271,7 +271,8 @@ class Server:
         rows: list[str] = []
         folders: set[str] = set()
         for path in sorted(base.rglob("*")):
-            key = path.relative_to(base).as_posix()
+            # A key may hold what no path of a disk does: two slashes in a row.
+            key = path.relative_to(base).as_posix().replace("%2F", "/")
             if not path.is_file() or not key.startswith(prefix):
                 continue
             rest = key[len(prefix) :]

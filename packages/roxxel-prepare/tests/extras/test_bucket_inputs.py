@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
+import http.server
 import io
 import json
 import random
 import shutil
 import struct
+import threading
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -326,15 +329,57 @@ def test_a_refusal_is_not_skipped_and_shows_no_secret(
     assert "secret" not in error
 
 
-def test_an_object_with_a_control_character_in_its_name_is_an_error(
-    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["tab\tx.jsonl", "a//{b}.jsonl", "/a.jsonl"])
+def test_an_object_whose_name_the_client_refuses_is_named(
+    name: str, bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (bucket.folder / "raw" / "tab\tx.jsonl").write_bytes(json_lines(4))
+    on_disk = name.replace("/", "%2F")  # the server turns it back
+    (bucket.folder / "raw" / on_disk).write_bytes(json_lines(4))
 
     assert run("write", tmp_path / "c_*.rox", RAW) == 1
 
     error = capsys.readouterr().err
-    assert f"{RAW}: the name of an object has a control character, an empty" in error
+    assert f"{RAW}: " in error
+    assert repr(f"raw/{name}") in error
+    assert "give the object another name" in error
+
+
+def test_marks_of_other_programs_are_no_data_in_a_bucket(
+    bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marks = "_SUCCESS", "_committed_41", "day=1_$folder$", "day=1/_SUCCESS"
+    (bucket.folder / "raw" / "day=1").mkdir()
+    (bucket.folder / "raw" / "day=1" / "a.jsonl").write_bytes(b'"one"\n')
+    for name in marks:
+        (bucket.folder / "raw" / name).touch()
+
+    assert run("write", tmp_path / "c_*.rox", RAW) == 0
+
+    assert f"left out {len(marks)} files" in capsys.readouterr().out
+    found = [bytes(each) for each in Roxxel(tmp_path / "c_*.rox").documents]
+    assert found == [b"one"]
+
+
+class _WithoutRanges(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
+        """Print nothing."""
+
+
+def test_a_web_server_without_ranges_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'"one"\n')
+    handler = functools.partial(_WithoutRanges, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/a.jsonl"
+
+        assert run("write", tmp_path / "c_*.rox", url) == 1
+
+        server.shutdown()
+    error = capsys.readouterr().err
+    assert error.startswith(f"roxxel-prepare: {url}: ")
+    assert "the server ignores byte ranges; copy the file to a disk" in error
 
 
 def test_transient_failures_are_tried_again(bucket: Bucket, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ _SETTINGS = {
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_BAD_NAME = re.compile(r'Path "(.*?)"(?::| contained)', re.DOTALL)
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound")
 _ENDED = "the connection ended early; check the network, and try again later"
 # Repeating a request of this module does no harm, because a creation compares the bytes
@@ -67,8 +68,8 @@ _REFUSED = "access was refused; check the credentials and the region in the envi
 _KINDS = {
     "PermissionDeniedError": _REFUSED,
     "UnauthenticatedError": _REFUSED,
-    "InvalidPathError": "the name of an object has a control character, an empty part, "
-    '"." or ".."; give the object another name',
+    "InvalidPathError": "the name of an object{name} has a control character, an empty "
+    'part (as in "a//b"), "." or ".."; give the object another name',
 }
 _STATUSES = {
     "401": _REFUSED,
@@ -415,7 +416,7 @@ class Bucket:
                     is_repeated = True
                     continue
                 # The message of the client may hold parts of the response.
-                reason = _reason(error).format(option=self._option)
+                reason = _reason(error).replace("{option}", self._option)
                 if reason == _REFUSED and not is_repeated:
                     raise self.refusal(f"{what}: {reason}") from None
                 raise self._error(f"{what}: {reason}") from None
@@ -558,10 +559,12 @@ def _endpoint(scheme: str) -> tuple[str, str]:
 def _reason(error: Exception) -> str:
     """Return why a request failed, from the class and status of the client's error."""
     kind = type(error).__name__
-    if kind in _KINDS:
-        return _KINDS[kind]
     text = str(error)
-    if "NotPartial" in text:
+    if kind in _KINDS:
+        found = _BAD_NAME.search(text)
+        return _KINDS[kind].replace("{name}", f" ({found[1]!r})" if found else "")
+    # Of a bucket, and of a web server such as `python -m http.server`.
+    if "NotPartial" in text or "RangeNotSupported" in text:
         return "the server ignores byte ranges; copy the file to a disk instead"
     status, code = _STATUS.search(text), _CODE.search(text)
     if status and status[1] in _STATUSES:

@@ -186,9 +186,13 @@ _NO_DATA = re.compile(
     r"([-._][^.]*)?(\.(md|txt|rst|html|cff|pdf|bib))?"
     r"|dataset_infos?\.json|dataset_dict\.json|state\.json|index\.json"
     r"|(md5|sha1|sha256|sha512)sums?(\.txt)?|thumbs\.db|desktop\.ini"
-    r"|.*\.(crc|md5|sha1|sha256|sha512|lock)"
+    r"|.*\.(crc|md5|sha1|sha256|sha512|lock|metadata)"
+    r"|.*_\$folder\$"  # The marker of a folder, by Hadoop and EMR.
 )
-_NO_DATA_FOLDERS = {"__macosx", "__pycache__", "_temporary", "_delta_log"}
+_NO_DATA_FOLDERS = {
+    *("__macosx", "__pycache__", "@eadir"),
+    *("_temporary", "_delta_log", "_change_data", "_spark_metadata"),
+}
 
 
 def is_compressed(path: str) -> bool:
@@ -406,8 +410,10 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
 def is_no_data(relative: str) -> bool:
     """Return whether a file in a folder is no data, by its path in the folder.
 
-    Such files are hidden, or describe the data beside them: `README.md`, `_SUCCESS`. A
-    name that begins with `_` may be source code, such as `__init__.py`.
+    Such files are hidden, describe the data beside them, or are marks of the program
+    that wrote it: `README.md`, `_SUCCESS`, `part_$folder$`. The same rule holds on a
+    disk and in a bucket. A name that begins with `_` may be source code, such as
+    `__init__.py`.
     """
     *folders, name = relative.split("/")
     if any(each[:1] == "." for each in (*folders, name)):
