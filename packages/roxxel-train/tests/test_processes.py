@@ -189,6 +189,35 @@ def test_request_is_served_by_processes_that_do_not_wait_for_each_other(
     assert saved == [saved[0]] * NUM_PROCESSES
 
 
+def test_an_end_that_one_process_asks_for_is_served_by_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def act(index: int, processes: Processes) -> list[Any]:
+        if index == 1:
+            processes.request_end("the budget is spent")
+        for step in itertools.count(1):
+            processes.before(step)
+            request = processes.after(step)
+            if request is not None:
+                return [step, request]
+        raise AssertionError
+
+    ended = together(monkeypatch, act)
+
+    assert ended == [ended[0]] * NUM_PROCESSES
+    assert ended[0][1] == Request("end", "the budget is spent")
+
+
+def test_an_end_that_is_asked_for_ends_a_wait_early() -> None:
+    with alone() as processes:
+        processes.request_save()
+        assert not processes.is_stopping()
+        processes.request_end("the first reason counts")
+        processes.request_end("not this one")
+        assert processes.is_stopping()
+        assert processes.after(1) == Request("end", "the first reason counts")
+
+
 def test_setting_that_differs_is_named_on_every_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,10 +5,11 @@ import json
 import logging
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,9 @@ from roxxel_train import (
 from roxxel_train.config import TrainConfig
 
 from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer, values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
@@ -386,6 +390,54 @@ def test_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path) -> None:
         one.run()
     assert caught.value.step == 10
     assert trainer(tmp_path).run().start_step == 10
+
+
+def by_another_thread(stop: Callable[[], object]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stop).result()
+
+
+def by_a_handler(stop: Callable[[], object]) -> None:
+    before = signal.signal(signal.SIGUSR2, lambda *_: stop())
+    signal.raise_signal(signal.SIGUSR2)
+    signal.signal(signal.SIGUSR2, before)
+
+
+@pytest.mark.parametrize("call", [lambda stop: stop(), by_another_thread, by_a_handler])
+@pytest.mark.parametrize("step", [3, 6])
+def test_stop_saves_and_run_returns_what_happened(
+    tmp_path: Path, call: Callable[[Callable[[], object]], None], step: int
+) -> None:
+    asked: list[bool] = []
+
+    def stop_once(state: ModelState) -> None:
+        if int(state.step[...]) == step and not asked:
+            call(lambda: asked.append(one.stop("the budget is spent")))
+
+    one = trainer(tmp_path, eval_fn=stop_once, eval_every=1)
+    summary = one.run()
+
+    assert asked == [True]
+    assert (summary.step, summary.stop_reason) == (step, "the budget is spent")
+    assert not summary.complete
+    assert "the budget is spent" in str(summary)
+    assert one.checkpointer is not None
+    assert one.checkpointer.latest_step == step
+    log = (tmp_path / "run" / "system.log").read_text().splitlines()
+    assert "the budget is spent" in log[-1]
+    assert not one.stop()
+    again = one.run()
+    assert (again.start_step, again.complete, again.stop_reason) == (step, True, None)
+
+
+def test_a_run_in_a_thread_says_that_signals_are_not_its_own(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(one.run).result().complete
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "signals are the caller's" in log
+    assert "trainer.stop()" in log
 
 
 def test_stop_between_opening_and_the_first_step_leaves_a_run(

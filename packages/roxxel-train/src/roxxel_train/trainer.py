@@ -310,16 +310,38 @@ class Trainer:
             )
         self._session.processes.request_save()
 
+    def stop(self, reason: str = "requested by the program") -> bool:
+        """Request that the current run saves and ends, as `run()` then returns.
+
+        Any thread, callback or signal handler may call this method. The run finishes
+        its step, saves, and returns a summary with `stop_reason`. With several
+        processes, a request in one of them is enough: all stop after the same step, a
+        few steps later, and all return.
+
+        Args:
+            reason: Why the run ends, for the log and the summary.
+
+        Returns:
+            Whether a run was going on. Otherwise nothing happens.
+        """
+        is_open = self._session.is_open
+        if is_open:
+            self._session.processes.request_end(reason)
+        return is_open
+
     def run(self) -> RunSummary:
         """Train from the newest sound checkpoint to the end of the curriculum.
 
         Returns:
-            A summary of this call, which makes no update if the run is complete.
+            A summary of this call, which makes no update if the run is complete. After
+            `stop`, its `stop_reason` says why the run ended.
 
         Raises:
             Preempted: SIGTERM, SIGINT, SIGHUP, SIGUSR2 or SIGXCPU stopped the run, and
                 the state is saved. This exception is a `SystemExit` with code 75. A
                 signal that the program ignores (`nohup`) or handles does not stop it.
+                Nor does a signal stop a run in another thread than the main one, in
+                which Python handles none: call `stop` from the program's handler.
             NonFiniteError: A loss or a parameter became NaN or infinite.
             LogWriteError: A line of the log could not be written; the state is saved.
             RunMismatchError: Another process trains in the folder, or an earlier error
@@ -344,13 +366,16 @@ class Trainer:
         session.save_branch()
         if state.is_evaluation_due:
             session.evaluate()
-            session.act()
+            if session.act():
+                return
         for phase, shape in zip(self.sampler.phases, session.shapes, strict=True):
             if phase.stop <= state.step:
                 continue
             if state.step == phase.start:
                 state.begin_phase()
             update = session.update_of(shape)
+            if update is None:
+                return
             for step in range(state.step + 1, phase.stop + 1):
                 batch = next(session.batches)
                 session.trace.at(step - 1, session.recorder.drain)
@@ -360,7 +385,8 @@ class Trainer:
                 session.recorder.push(step, scalars, tally)
                 if session.is_due(session.config.eval_every):
                     session.evaluate()
-                session.act()
+                if session.act():
+                    return
 
 
 def _check_mean(config: TrainConfig) -> None:

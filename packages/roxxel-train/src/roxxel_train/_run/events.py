@@ -68,6 +68,7 @@ class RunSummary:
         waited_s: Seconds of this call in which the loop waited for data.
         save_path: Folder of the run, as text if it is a URL; None if the run writes no
             files.
+        stop_reason: What `Trainer.stop` was given, if it ended this call; else None.
 
     Example:
         >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
@@ -84,6 +85,7 @@ class RunSummary:
     seconds: float
     waited_s: float
     save_path: Path | str | None
+    stop_reason: str | None = None
 
     @property
     def complete(self) -> bool:
@@ -103,7 +105,10 @@ class RunSummary:
             parts.append(f"{share:.1%} of it waiting for data")
         if self.save_path is not None:
             parts.append(shown(self.save_path))
-        return ("done: " if self.complete else "stopped: ") + ", ".join(parts)
+        how = "done" if self.complete else "stopped"
+        if self.stop_reason is not None:
+            how += f" ({self.stop_reason})"
+        return f"{how}: {', '.join(parts)}"
 
 
 def opening(
@@ -143,11 +148,18 @@ def opening(
 
 
 def end_row(
-    step: int, error: BaseException | None, spent: Goodput | None
+    step: int,
+    error: BaseException | None,
+    spent: Goodput | None,
+    *,
+    is_stopped: bool = False,
 ) -> dict[str, Any]:
-    """Return the row of an ending; see `roxxel_train.starts`."""
+    """Return the row of an ending; see `roxxel_train.starts`.
+
+    `is_stopped` says that `Trainer.stop` ended the run, which is no error.
+    """
     status = "complete" if error is None else "ended with an error"
-    if isinstance(error, Preempted):
+    if is_stopped or isinstance(error, Preempted):
         status = "stopped"
     row: dict[str, Any] = {"step": step, "time": _now(), "status": status}
     if error is not None:
@@ -166,6 +178,12 @@ UNSAVED = (
     "write checkpoints and metrics"
 )
 """The line at the start of a run without a folder and without checkpoints."""
+
+IN_THREAD = (
+    "signals are the caller's, because run() is not in the main thread: call "
+    "trainer.stop() to save and end the run, from any thread or signal handler"
+)
+"""The line at the start of a run in a thread, in which Python handles no signals."""
 
 
 def changed_fields(before: Sequence[str] | None, now: Sequence[str]) -> str | None:
@@ -304,6 +322,14 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
         return f"{type(error).__name__} ended the run; {saved}"
     total = plan.total_steps
     return f"complete: {total} of {total} steps are done{_because(plan)}; {saved}"
+
+
+def stopped(step: int, reason: str, latest_step: int | None) -> str:
+    """Return the last line of a run that `Trainer.stop` ended."""
+    saved = (
+        "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
+    )
+    return f"stopped after step {step} by Trainer.stop: {reason}; {saved}"
 
 
 def _because(plan: Plan) -> str:

@@ -85,6 +85,7 @@ class Session:
     recorder: Recorder = field(init=False)
     _start: int | None = field(init=False, default=None)
     _record: Logger | None = field(init=False, default=None)
+    _stop_reason: str | None = field(init=False, default=None)
     _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
 
@@ -93,7 +94,7 @@ class Session:
         """Open the resources of a run and restore its state; close all at the end."""
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
-        self._start = self._record = None
+        self._start = self._record = self._stop_reason = None
 
         def report(text: str, *, for_first: bool = False) -> None:
             if for_first:
@@ -161,14 +162,18 @@ class Session:
                 stack.push(lambda _, error, __: state.leave(error, recorder, log))
                 yield
 
-    def update_of(self, batch: Any) -> Callable[[Any, Any], Any]:
-        """Wait for the compiled update of a batch; raise `Preempted` after a signal."""
+    def update_of(self, batch: Any) -> Callable[[Any, Any], Any] | None:
+        """Wait for the compiled update of a batch; None if `Trainer.stop` ends the run.
+
+        Raises:
+            Preempted: A signal ends the run.
+        """
         with self._excluded("compile", "compile_s"):
             program = self.updates.program(
                 batch, self.processes.is_stopping, self.log.status
             )
         if program is None:
-            raise self._ended(self.processes.after(self.state.step))
+            self._end(self.processes.after(self.state.step))
         return program
 
     def begin(self, step: int) -> None:
@@ -221,8 +226,13 @@ class Session:
         if self.state.is_unsaved_branch:
             self._save()
 
-    def act(self) -> None:
-        """Stop if requested or the log fails; save if a checkpoint is due."""
+    def act(self) -> bool:
+        """Save if a checkpoint is due; return whether `Trainer.stop` ends the run.
+
+        Raises:
+            Preempted: A signal ends the run.
+            LogWriteError: The log cannot be written.
+        """
         failure = self.log.failure
         if failure is not None:
             self.processes.fail(str(failure))
@@ -233,12 +243,14 @@ class Session:
             self.processes.request_save()
         request = self.processes.after(self.state.step)
         if request is not None and request.kind != "save":
-            raise self._ended(request)
+            self._end(request)
+            return True
         if request is not None and every != CONTINUOUS:
             self.recorder.drain()
             self.log.info(events.requested_save(self.state.step))
         if request is not None or self.is_due(self.config.saved_every):
             self._save()
+        return False
 
     def is_due(self, every: int | None) -> bool:
         """Return whether the current step is the last, or a multiple of `every`."""
@@ -264,6 +276,7 @@ class Session:
             seconds=time.perf_counter() - self._began_s,
             waited_s=recorder.waited_s,
             save_path=state.save_path,
+            stop_reason=self._stop_reason,
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
@@ -290,16 +303,18 @@ class Session:
         with self.processes.paused("save"):
             self.state.save(self.recorder, self.log)
 
-    def _ended(self, request: Request | None) -> Preempted | LogWriteError:
-        """Save the state and return the exception that ends the run."""
+    def _end(self, request: Request | None) -> None:
+        """Save the state, and raise unless `Trainer.stop` ends the run."""
         self._save()
         step, is_saved = self.state.step, self.state.checkpointer is not None
+        if request is not None and request.kind == "end":
+            self._stop_reason = request.reason
+            return
         if request is not None and request.kind == "fail":
-            error = LogWriteError(events.failed_log(step, request.reason, is_saved))
-            error.__cause__ = self.log.failure
-            return error
+            text = events.failed_log(step, request.reason, is_saved)
+            raise LogWriteError(text) from self.log.failure
         name = "a signal" if request is None else request.reason
-        return Preempted(step, name, saved=is_saved)
+        raise Preempted(step, name, saved=is_saved)
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
@@ -325,6 +340,8 @@ class Session:
         if self._own_log is not log:
             self._own_log.start(row, None)
         starts = self._starts()
+        if not self.processes.handles_signals and start < sampler.total_steps:
+            log.info(events.IN_THREAD)
         if state.checkpointer is None and start < sampler.total_steps:
             log.info(events.UNSAVED)
         if state.folder is not None and state.folder.is_in_bucket:
@@ -401,8 +418,13 @@ class Session:
             spent = self._spent(state.path)
         if spent is not None:
             self.log.info(events.spent(spent))
-        self._end(events.end_row(state.step, error, spent))
-        self.log.info(events.ending(error, self._plan, latest))
+        is_stopped = self._stop_reason is not None
+        self._end(events.end_row(state.step, error, spent, is_stopped=is_stopped))
+        if self._stop_reason is None:
+            line = events.ending(error, self._plan, latest)
+        else:
+            line = events.stopped(state.step, self._stop_reason, latest)
+        self.log.info(line)
 
     def _end(self, row: Mapping[str, Any]) -> None:
         for log in {self.log, self._own_log}:

@@ -137,18 +137,27 @@ def _from_jax(environ: Mapping[str, str]) -> Cluster | None:
     )
 
 
-def _from_ray(environ: Mapping[str, str]) -> Cluster | None:
-    """Ask the context of Ray Train, in a process that has imported `ray.train`."""
+def is_ray_worker() -> bool:
+    """Return whether Ray Train has started this process, and waits for its function."""
+    return _ray_context() is not None
+
+
+def _ray_context() -> Any:
     train: Any = sys.modules.get("ray.train")
     if train is None:
         return None
     try:
-        context = train.get_context()
-        number, index = context.get_world_size(), context.get_world_rank()
-    except (AttributeError, RuntimeError, DeprecationWarning):
-        return None  # not a worker, but the driver, or a trial of Ray Tune
-    if number is None or number == 1:
+        return train.get_context()
+    except (RuntimeError, DeprecationWarning):
+        return None  # the driver, or a trial of Ray Tune
+
+
+def _from_ray(environ: Mapping[str, str]) -> Cluster | None:
+    """Ask the context of Ray Train, in a process that has imported `ray.train`."""
+    context = _ray_context()
+    if context is None or context.get_world_size() == 1:
         return None
+    number, index = context.get_world_size(), context.get_world_rank()
 
     def ask() -> str:
         collective = importlib.import_module("ray.train.collective")

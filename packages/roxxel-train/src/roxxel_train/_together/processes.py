@@ -56,11 +56,12 @@ all processes."""
 class Request(NamedTuple):
     """An action of all processes after a step.
 
-    `reason` is the name of the signal that stops the run, or the sentence with which
-    the run fails after it has saved.
+    `reason` is the name of the signal that stops the run, the reason that the caller of
+    `Trainer.stop` gives for the end, or the sentence with which the run fails after it
+    has saved.
     """
 
-    kind: Literal["stop", "save", "fail"]
+    kind: Literal["stop", "end", "save", "fail"]
     reason: str = ""
 
 
@@ -75,6 +76,10 @@ class Processes:
     `report` is called after the text was written to standard error. If `hang_after_s`
     is None, steps have no time limit. `timeout_s` limits the waits for the other
     processes at the start and at the end.
+
+    Attributes:
+        handles_signals: Whether the block began in the main thread. Python lets no
+            other thread handle signals.
     """
 
     def __init__(
@@ -94,11 +99,13 @@ class Processes:
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._in_run = ExitStack()
+        self.handles_signals = False
         self._tick_s = _TICK_S if hang_after_s is None else min(_TICK_S, hang_after_s)
         # Signal handlers set these fields, and must not acquire a lock.
         self._stop: signal.Signals | None = None
         self._is_urgent = False
         self._failure: str | None = None
+        self._end: str | None = None
         self._is_save_requested = False
         self._previous_handlers: dict[int, object] = {}
         # Every write of `_begun`, `_hold` and `_agreed` holds this condition. It also
@@ -115,7 +122,8 @@ class Processes:
 
     def __enter__(self) -> Self:
         """Install the signal handlers, in the main thread only; start the thread."""
-        if threading.current_thread() is threading.main_thread():
+        self.handles_signals = threading.current_thread() is threading.main_thread()
+        if self.handles_signals:
             for number in URGENT:
                 self._install(number, self._on_stop_signal)
             others = {SAVE: self._on_save_signal}
@@ -227,16 +235,21 @@ class Processes:
         """Request a checkpoint of all processes; any thread may call this method."""
         self._is_save_requested = True
 
+    def request_end(self, reason: str) -> None:
+        """Request that all processes save and return; any thread may call this."""
+        self._end = reason if self._end is None else self._end
+
     def fail(self, reason: str) -> None:
         """Let all processes save, then fail, after the same step."""
         self._failure = self._failure or reason
 
     def is_stopping(self) -> bool:
-        """Return whether a signal or a failure should end a wait early.
+        """Return whether a request or a failure should end a wait early.
 
         With several processes the result is False: all must stop at the same step.
         """
-        return self._watcher is None and (self._stop or self._failure) is not None
+        request = None if self._watcher is not None else self._requested()
+        return request is not None and request.kind != "save"
 
     @contextmanager
     def paused(self, what: str) -> Generator[None]:
@@ -285,6 +298,8 @@ class Processes:
             return Request("fail", self._failure)
         if self._stop is not None:
             return Request("stop", self._stop.name)
+        if self._end is not None:
+            return Request("end", self._end)
         return Request("save") if self._is_save_requested else None
 
     # The thread

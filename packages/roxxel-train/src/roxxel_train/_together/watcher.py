@@ -39,7 +39,7 @@ from roxxel_ckpt.coordination import (
 )
 from roxxel_ckpt.errors import OtherProcessError
 
-from roxxel_train._together.cluster import check_connected
+from roxxel_train._together.cluster import check_connected, is_ray_worker
 from roxxel_train._together.links import Links
 from roxxel_train._together.texts import brief, named, print_error, stacks
 from roxxel_train.errors import (
@@ -210,7 +210,10 @@ class Watcher:
         return {int(index): (step, pause) for index, (_, step, pause, _) in lives}
 
     def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
-        """End all processes after an error, unless all of them raise the error."""
+        """End all processes after an error, unless all of them raise the error.
+
+        In a worker of Ray Train the error goes on to Ray, which ends this process.
+        """
         if isinstance(error, _ALIKE):
             return
         cause = f"process {self.index} failed: {brief(error)}"
@@ -225,7 +228,11 @@ class Watcher:
                     cause = (
                         f"{named(silent)} failed: no sign of life for {_CAUSE_S:g} s"
                     )
-        self.end(cause, None if is_printed else error)
+        self._announce(cause, None if is_printed else error)
+        if not is_ray_worker():
+            os._exit(1)
+        self._closed.set()
+        atexit.unregister(self._on_exit)  # nobody is left to wait for
 
     def end(
         self, reason: str, error: BaseException | None = None, *, is_hang: bool = False
@@ -236,6 +243,12 @@ class Watcher:
         `reason`. This process prints the traceback of `error`. If `is_hang`, all
         processes print their stacks.
         """
+        self._announce(reason, error, is_hang=is_hang)
+        os._exit(1)
+
+    def _announce(
+        self, reason: str, error: BaseException | None, *, is_hang: bool = False
+    ) -> None:
         self._ending.acquire()  # never released: a second thread waits for the exit
         # Process 0 runs the service. Without it, print our own reason at once, because
         # JAX aborts this process at about the same time.
@@ -254,7 +267,6 @@ class Watcher:
             _try_for_a_while(self._wait_for_others)
         with suppress(Exception):
             sys.stdout.flush()
-        os._exit(1)
 
     # The thread
 
