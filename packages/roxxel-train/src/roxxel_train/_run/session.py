@@ -409,7 +409,7 @@ class Session:
         state, total = self.state, self.state.sampler.total_steps
         if self._start is None or (error is None and self._start == total):
             if error is not None:
-                self._end(events.end_row(state.step, error, None))
+                self._log_end(events.end_row(state.step, error, None))
             return
         checkpointer = state.checkpointer
         latest = None if checkpointer is None else checkpointer.latest_step
@@ -419,14 +419,14 @@ class Session:
         if spent is not None:
             self.log.info(events.spent(spent))
         is_stopped = self._stop_reason is not None
-        self._end(events.end_row(state.step, error, spent, is_stopped=is_stopped))
+        self._log_end(events.end_row(state.step, error, spent, is_stopped=is_stopped))
         if self._stop_reason is None:
             line = events.ending(error, self._plan, latest)
         else:
             line = events.stopped(state.step, self._stop_reason, latest)
         self.log.info(line)
 
-    def _end(self, row: Mapping[str, Any]) -> None:
+    def _log_end(self, row: Mapping[str, Any]) -> None:
         for log in {self.log, self._own_log}:
             log.end(row)
 
