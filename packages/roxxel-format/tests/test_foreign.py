@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, TokenReader
 from roxxel_format.foreign import (
@@ -474,27 +474,81 @@ def test_a_replaced_flat_file_is_an_error_at_the_next_opening(tmp_path: Path) ->
         flat.read([5000], 10)
 
 
-@pytest.mark.parametrize(
-    ("written", "read", "named"),
-    [
-        ("uint32", "uint16", '"uint32"'),
-        ("uint16", "uint8", '"uint16"'),
-        ("int64", "uint16", '"uint64"'),
-        ("uint64", "int32", '"uint64"'),
-        ("uint16", "uint32", '"uint16"'),
-        ("uint32", "int64", '"uint32"'),
-    ],
+few = settings(
+    max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_tokens_of_the_wrong_width_get_a_warning(
-    written: str, read: str, named: str, tmp_path: Path
+WIDTHS = [
+    ("uint32", "uint16", "uint32"),
+    ("uint16", "uint8", "uint16"),
+    ("int64", "uint16", "uint64"),
+    ("uint64", "int32", "uint64"),
+    ("uint16", "uint32", "uint16"),
+    ("uint32", "int64", "uint32"),
+    (">u4", ">u2", "uint32"),
+]
+
+
+@pytest.mark.parametrize(("written", "read", "named"), WIDTHS)
+@given(
+    most=st.sampled_from([255, 2000, 50_000, 150_000, 260_000]),
+    size=st.sampled_from([32, 2000]),
+    seed=st.integers(0, 99),
+)
+@few
+def test_tokens_of_another_width_are_refused(
+    written: str,
+    read: str,
+    named: str,
+    most: int,
+    size: int,
+    seed: int,
+    tmp_path: Path,
+) -> None:
+    """The command names its option."""
+    is_narrow = np.dtype(written).itemsize == 2
+    most = min(most, 2000 if read == "uint8" else 65_535 if is_narrow else most)
+    path = tmp_path / "a.bin"
+    ids = np.random.default_rng(seed).integers(1, most, size, endpoint=True)
+    ids.astype(written).tofile(path)
+
+    with pytest.raises(ValueError, match=rf"{path}: .*--dtype {named}"):
+        FlatTokens(path, read)
+
+    assert np.array_equal(FlatTokens(path, written).tokens[:], ids)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int64"])
+def test_a_text_is_not_read_as_tokens(dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "notes.bin"
+    path.write_bytes("Größe: a text of a few lines.\nNo token is here.\n".encode() * 8)
+
+    with pytest.raises(ValueError, match=rf"{path}: .*the text 'Größe"):
+        FlatTokens(path, dtype)
+
+    assert FlatTokens(path, "uint8").num_tokens == path.stat().st_size
+
+
+@given(
+    most=st.sampled_from([3, 9, 255, 50_000, 65_535]),
+    size=st.integers(0, 300),
+    seed=st.integers(0, 999),
+)
+@few
+def test_tokens_of_the_right_width_are_read(
+    most: int, size: int, seed: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "a.bin"
-    ids = np.random.default_rng(0).integers(300, 50_000, 2000)
-    (ids % 250 + 1 if read == "uint8" else ids).astype(written).tofile(path)
+    ids = np.random.default_rng(seed).integers(0, most, size, endpoint=True)
+    for dtype in ("uint16", "uint32", ">u2", "int64"):
+        ids.astype(dtype).tofile(path)
+        assert np.array_equal(FlatTokens(path, dtype).tokens[:], ids)
 
-    with pytest.warns(UserWarning, match=rf"{path}: .*{named}"):
-        FlatTokens(path, read)
-    FlatTokens(path, written)
+
+def test_a_header_says_the_width_for_certain(tmp_path: Path) -> None:
+    ids = np.array([7, 0] * 50, np.uint16)
+    np.save(tmp_path / "a.npy", ids)
+
+    assert np.array_equal(FlatTokens(tmp_path / "a.npy").tokens[:], ids)
 
 
 def test_a_pointer_of_git_lfs_holds_no_tokens(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ unpickled reader opens its files by path, and raises if their fingerprint change
 
 from __future__ import annotations
 
-import warnings
 from functools import cached_property
 from hashlib import blake2b
 from operator import index as as_index
@@ -27,11 +26,10 @@ from roxxel_format._read.foreign_files import (
     read_megatron_index,
 )
 from roxxel_format._read.item_files import (
+    check_width,
     find_items,
     line_of,
     paths_of,
-    sample,
-    wrong_width,
 )
 from roxxel_format._read.line import (
     Line,
@@ -277,11 +275,8 @@ class FlatTokens(MappedTokens):
         FileNotFoundError: There is no such file.
         ShardError: A file does not hold whole items of a known type, or two files hold
             items of different types.
-        ValueError: A file needs `dtype`, or `separator` is no value of it.
-
-    Warns:
-        UserWarning: The tokens look as if `dtype` had the wrong width, such as every
-            second token 0.
+        ValueError: A file needs `dtype`, or was written in a type of another width, as
+            when every second token is 0; or `separator` is no value of `dtype`.
 
     Example:
         >>> np.array([5, 6, 0, 7, 0], np.uint16).tofile("flat.bin")
@@ -302,10 +297,10 @@ class FlatTokens(MappedTokens):
         tokenizer: str | None = None,
     ) -> None:
         paths = paths_of(filepath, "FlatTokens")
-        line = line_of([find_items(path, dtype, offset) for path in paths])
-        fault = wrong_width(sample(line))
-        if fault is not None:
-            warnings.warn(f"{paths[0]}: {fault}", stacklevel=2)
+        files = [find_items(path, dtype, offset) for path in paths]
+        line = line_of(files)
+        for file in files:
+            check_width(file, is_raw=file.byte_offset == (offset or 0))
         key, documents = _flat_documents(line, separator)
         name = _shown(filepath)
         super().__init__(line, documents, key, tokenizer, separator, name=name)

@@ -6,6 +6,7 @@ tokens the ending `.npy`, and llm.c gives tokens behind a header the ending `.bi
 
 from __future__ import annotations
 
+import codecs
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,8 +48,10 @@ _LLM_C_DTYPES = {2: "<u2", 4: "<u4"}
 
 _SAMPLE_ITEMS = 4096
 _LEAST_SAMPLE = 16
-_MOST_TOKEN = 1 << 24
+_MOST_TOKEN = 1 << 20
 """No vocabulary is this large."""
+_MOST_UPPER = 7
+"""The upper half of an id of 32 bits, for a vocabulary of up to 524 288."""
 
 
 class Items(NamedTuple):
@@ -181,35 +184,69 @@ def find_items(
     return _items_of(file, given, count, start)
 
 
-def wrong_width(tokens: Tokens) -> str | None:
-    """Say why tokens were probably read in another width than they were written in.
+def check_width(file: Items, *, is_raw: bool) -> None:
+    """Raise ValueError if a file was written in another type than its tokens have.
 
-    `tokens` is a sample from the beginning. None if nothing is suspicious.
+    Nothing in a file of raw tokens says their type, so the first tokens are looked at.
+
+    Args:
+        file: Where the tokens are.
+        is_raw: Whether no header records their type.
     """
-    if tokens.dtype.kind not in "iu" or tokens.size < _LEAST_SAMPLE:
+    if not is_raw or file.dtype.kind not in "iu" or file.num_items < _LEAST_SAMPLE:
+        return
+    tokens = with_room(lambda: ItemFile(file)).piece()[:_SAMPLE_ITEMS]
+    problem = _text_problem(tokens) or _half_problem(tokens) or _pair_problem(tokens)
+    if problem is not None:
+        shown = ", ".join(map(str, tokens[:4].tolist()))
+        raise ValueError(f"{file.path}: begins with {shown}, and {problem}")
+
+
+def _text_problem(tokens: Tokens) -> str | None:
+    """Say that the bytes of tokens are a text; None if they are not."""
+    data = tokens[: 4 * _LEAST_SAMPLE].tobytes()
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(data)
+    except UnicodeDecodeError:
         return None
-    size, name = tokens.dtype.itemsize, tokens.dtype.name
-    shown = ", ".join(map(str, tokens[:4].tolist()))
-    is_filled = 4 * np.count_nonzero(tokens[::2]) >= tokens.size
-    if size < 8 and is_filled and not tokens[1::2].any():
-        is_fourth = size < 4 and not tokens[2::4].any()
-        return (
-            f"every second token is 0 ({shown}, ...), so the file was probably written "
-            f"in a wider type than {name}; pass "
-            f'dtype="uint{(32 if is_fourth else 16) * size}"'
-        )
-    if size > 2 and int(np.median(tokens)) >= _MOST_TOKEN:
-        return (
-            f"most tokens are beyond every vocabulary ({shown}, ...), so the file was "
-            f"probably written in a narrower type than {name}; pass "
-            f'dtype="uint{4 * size}"'
-        )
-    return None
+    is_text = all(each.isprintable() or each in "\n\r\t" for each in text)
+    if tokens.dtype.itemsize == 1 or not is_text:
+        return None
+    return f"these bytes are the text {text[:8]!r}; write it with a tokenizer"
 
 
-def sample(line: Line[ItemFile]) -> Tokens:
-    """Return tokens from the beginning of a line."""
-    return line.range(0, min(_SAMPLE_ITEMS, len(line)))
+def _half_problem(tokens: Tokens) -> str | None:
+    """Say that each token is half of an id; None if it does not seem so."""
+    size = tokens.dtype.itemsize
+    if tokens.dtype.byteorder == ">":
+        tokens = tokens[: tokens.size // 4 * 4][::-1]
+    lower, upper = tokens[::2], tokens[1::2]
+    most = int(upper.max())
+    if size == 8 or most > _MOST_UPPER or int(upper.min()) < 0:
+        return None
+    least = _MOST_UPPER if most else 0
+    if 4 * np.count_nonzero(lower > least) < lower.size:
+        return None
+    is_fourth = size < 4 and not lower[1::2].any() and not upper[1::2].any()
+    name = f"uint{(32 if is_fourth else 16) * size}"
+    return (
+        f"every second token is {f'at most {most}' if most else 0}, so the file was "
+        f"written in a wider type than {tokens.dtype.name}; pass "
+        f'dtype="{name}" (--dtype {name})'
+    )
+
+
+def _pair_problem(tokens: Tokens) -> str | None:
+    """Say that each token is several ids; None if it does not seem so."""
+    size = tokens.dtype.itemsize
+    if size < 4 or abs(int(np.median(tokens))) < _MOST_TOKEN:
+        return None
+    name = f"uint{4 * size}"
+    return (
+        "most tokens are beyond every vocabulary, so the file was written in another "
+        f"type than {tokens.dtype.name}; if in a narrower one, pass "
+        f'dtype="{name}" (--dtype {name})'
+    )
 
 
 def _items_of(
