@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import warnings
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel.cli import COMMANDS, PASSED_ON, parsers
 from roxxel.cli import main as roxxel
-from roxxel_store.command import EXIT_CODES
+from roxxel_store.command import EXIT_CODES, show_warning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +56,17 @@ def run(program: str, words: Sequence[str]) -> int:
         main(list(words))
     assert isinstance(ended.value.code, int)
     return ended.value.code
+
+
+@pytest.mark.parametrize("program", ["roxxel", *PROGRAMS])
+def test_every_program_prints_a_warning_as_a_line(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warnings, "showwarning", None)
+
+    assert run(program, ["--help"]) == 0
+
+    assert warnings.showwarning is show_warning
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -93,6 +93,35 @@ unit_writer.UnitWriter.write_unit = stall
 """
 
 
+_WARNING = """
+import warnings
+from roxxel_prepare._run import unit_writer
+
+write_unit = unit_writer.UnitWriter.write_unit
+
+def warn(self, number):
+    warnings.warn("of a library")
+    return write_unit(self, number)
+
+unit_writer.UnitWriter.write_unit = warn
+"""
+
+
+def test_a_warning_in_a_worker_of_a_command_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    # Each interpreter imports this module first, that of a worker too.
+    (tmp_path / "sitecustomize.py").write_text(_WARNING, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    inputs, options = texts(tmp_path, 3), ("--workers", 2, "--unit-bytes", 1)
+
+    assert run("write", tmp_path / "c_*.rox", *inputs, *options) == 0
+
+    said = capfd.readouterr().err.splitlines()
+    assert {line for line in said if "library" in line} == {"warning: of a library"}
+    assert not [line for line in said if ".py" in line]
+
+
 def test_workers_end_with_a_killed_program(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     pids.mkdir()

@@ -120,6 +120,23 @@ def test_a_character_that_the_encoding_lacks_is_escaped() -> None:
     assert run("", "ascii") == (0, b"caf\\xe9\n", b"True\n")
 
 
+WARNING = """
+import warnings
+from roxxel_store.command import prepare_streams
+prepare_streams()
+warnings.warn_explicit("This API\\nwill go", FutureWarning, "lib/api.py", 7)
+warnings.warn("the file is old")
+"""
+
+
+def test_a_warning_is_one_line_without_a_place_in_the_source() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WARNING], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == "warning: This API will go\nwarning: the file is old\n"
+
+
 ENDING = """
 import sys
 from roxxel_store.command import prepare_streams, run_command

@@ -7,6 +7,7 @@ a mistyped command is answered with the one that was probably meant.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import functools
 import io
@@ -16,6 +17,7 @@ import re
 import select
 import shutil
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, cast
 
 from roxxel_store.arguments import nearest
@@ -410,10 +412,12 @@ def run_command(
 def prepare_streams() -> None:
     """Make both streams usable; call this function first in a command.
 
-    A daemon may start a program without standard output (`>&-`): the text then goes
+    A warning, such as that of a library, is printed as one line from now on. A daemon
+    may start a program without standard output (`>&-`): the text then goes
     nowhere, and no file that the program opens takes the place of the stream. A
     character that the encoding of a stream lacks is printed as its escape.
     """
+    warnings.showwarning = show_warning
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -426,6 +430,19 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123 - open until the program ends
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as one line, in place of `warnings.showwarning`.
+
+    Python's own form names a file of a library and shows a line of its source.
+
+    Example:
+        >>> show_warning(UserWarning("the file is old"), UserWarning, "a.py", 7)
+    """
+    # A terminal that is closed cannot be told.
+    with contextlib.suppress(OSError):
+        note(f"warning: {' '.join(str(message).split())}")
 
 
 def drop_output() -> None:

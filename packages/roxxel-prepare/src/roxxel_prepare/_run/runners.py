@@ -15,12 +15,15 @@ import os
 import pickle
 import sys
 import threading
+import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
+
+from roxxel_store.command import show_warning
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -208,7 +211,7 @@ def _pooled(pickled: bytes, numbers: Sequence[int], workers: int) -> Generator[O
         min(workers, len(numbers)),
         multiprocessing.get_context("spawn"),
         initializer=_begin_worker,
-        initargs=(pickled,),
+        initargs=(pickled, warnings.showwarning is show_warning),
     )
     broken: BaseException | None = None
     try:
@@ -238,11 +241,13 @@ _writer: Writer | None = None
 """The writer of a worker process, so that a tokenizer is loaded once."""
 
 
-def _begin_worker(pickled: bytes) -> None:
+def _begin_worker(pickled: bytes, is_of_command: bool) -> None:
     global _writer  # noqa: PLW0603 - one per process, set when the process begins
     threading.Thread(target=_end_with_parent, daemon=True).start()
     # One process per core: the threads of a tokenizer would compete for the cores.
     os.environ.update(ONE_THREAD)
+    if is_of_command:
+        warnings.showwarning = show_warning
     _writer = pickle.loads(pickled)  # noqa: S301 - the parent process pickled it
 
 
