@@ -209,10 +209,12 @@ def test_the_best_is_judged_by_the_held_out_loss_then_the_mean(tmp_path: Path) -
         save_all(saving, 1, metrics_dict={"loss": 0.1})
         save_all(saving, 2, metrics_dict={"loss": 0.2})
         assert saving.best_step == 1
-        save_all(saving, 3, metrics_dict={"loss": 0.9, "loss_mean": 0.5})
-        save_all(saving, 4, metrics_dict={"loss": 0.3, "loss_mean": 0.6})
+        save_all(saving, 3, metrics_dict={"loss": 0.9, "loss_since_save": 0.5})
+        save_all(saving, 4, metrics_dict={"loss": 0.3, "loss_since_save": 0.6})
         assert saving.best_step == 3
-        save_all(saving, 5, metrics_dict={"loss": 9, "loss_mean": 9, "eval_loss": 9})
+        save_all(
+            saving, 5, metrics_dict={"loss": 9, "loss_since_save": 9, "eval_loss": 9}
+        )
         save_all(saving, 6, metrics_dict={"loss": 8, "eval_loss": math.nan})
         assert saving.best_step == 5
     assert checkpointer(tmp_path, best_metric="loss").best_step == 1

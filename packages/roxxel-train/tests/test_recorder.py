@@ -176,8 +176,8 @@ def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(
     with Checkpointer(tmp_path / "run" / "checkpoints", pair()[0]) as kept:
         metrics = {step: kept.metrics(step) for step in (2, 4)}
     assert metrics == {
-        2: {"loss": 2.0, "norm": 2.0, "loss_mean": 1.5},
-        4: {"loss": 4.0, "norm": 2.0, "loss_mean": 3.5, "score": 5.0},
+        2: {"loss": 2.0, "norm": 2.0, "loss_since_save": 1.5},
+        4: {"loss": 4.0, "norm": 2.0, "loss_since_save": 3.5, "score": 5.0},
     }
 
 
@@ -197,8 +197,8 @@ def test_updates_without_a_token_to_learn_count_in_no_mean(tmp_path: Path) -> No
     assert [means[step] for step in (1, 2, 4, 6, 8)] == [None, 2.0, 3.5, None, 7.5]
     assert not {"perplexity", "loss_mean"} & rows(tmp_path)[0].keys()
     with Checkpointer(tmp_path / "run" / "checkpoints", pair()[0]) as kept:
-        assert "loss_mean" not in kept.metrics(6)
-        assert kept.metrics(8)["loss_mean"] == 7.5
+        assert "loss_since_save" not in kept.metrics(6)
+        assert kept.metrics(8)["loss_since_save"] == 7.5
         assert kept.best_step == 2
 
 

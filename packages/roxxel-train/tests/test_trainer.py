@@ -328,7 +328,9 @@ def test_checkpoints_are_ranked_by_the_mean_loss_since_the_one_before(
     def checkpoints(folder: Path) -> dict[int, dict[str, float]]:
         with Checkpointer(folder / "run" / "checkpoints", pair()[0]) as kept:
             found = {step: kept.metrics(step) for step in kept.steps()}
-            means = {step: metrics["loss_mean"] for step, metrics in found.items()}
+            means = {
+                step: metrics["loss_since_save"] for step, metrics in found.items()
+            }
             assert kept.best_step == min(means, key=lambda step: means[step])
         return found
 
@@ -346,7 +348,7 @@ def test_checkpoints_are_ranked_by_the_mean_loss_since_the_one_before(
     losses = [row["loss"] for row in rows(tmp_path / "a")]
     for step, start in ((4, 0), (8, 4), (10, 8)):
         mean = sum(losses[start:step]) / (step - start)
-        assert found[step]["loss_mean"] == pytest.approx(mean, rel=1e-12)
+        assert found[step]["loss_since_save"] == pytest.approx(mean, rel=1e-12)
         assert checkpoints(tmp_path / "b")[step] == found[step]
 
 
@@ -772,7 +774,7 @@ def test_run_that_goes_on_keeps_its_best_metric(tmp_path: Path) -> None:
 
 
 def test_best_checkpoint_may_go_by_the_mean_loss(tmp_path: Path) -> None:
-    one = trainer(tmp_path, best_metric="loss_mean")
+    one = trainer(tmp_path, best_metric="loss_since_save")
 
     assert one.run().complete
 

@@ -187,7 +187,7 @@ def test_constant_quantity_has_no_chart_but_a_row(tmp_path: Path, value: float) 
     assert list(numbers_of(html)) == ["loss", "tokens"]
     title = "grad_norm: norm of the gradient"
     assert f"<td class=left>{title}</td><td>{value:g}</td>" in html
-    title = "Share of the time spent waiting for data"
+    title = "Wait share: training time spent waiting for data"
     assert f"<td class=left>{title}</td><td>{100 * value:g} %</td>" in html
 
 
@@ -285,7 +285,7 @@ def test_times_of_one_day_name_the_day_once(finished: Path) -> None:
 
 
 def test_the_best_checkpoint_is_judged_by_the_held_out_loss(finished: Path) -> None:
-    write_checkpoint(finished, 6, 5.0, loss_mean=3.0, eval_loss=4.5)
+    write_checkpoint(finished, 6, 5.0, loss_since_save=3.0, eval_loss=4.5)
 
     facts, html = facts_and_page(finished)
 

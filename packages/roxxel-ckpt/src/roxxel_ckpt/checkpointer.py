@@ -86,7 +86,7 @@ class Checkpointer:
         best_metric: Key of `metrics_dict` that ranks checkpoints. None uses the
             `best_metric` of the newest checkpoint that records one. If no checkpoint
             records one, the key is `"eval_loss"` (the held-out loss) if any checkpoint
-            has this metric, else `"loss_mean"` (the mean training loss since the
+            has this metric, else `"loss_since_save"` (the mean training loss since the
             previous checkpoint), else `"loss"`.
         best_mode: `"min"` if lower is better, `"max"` if higher is better. None uses
             the recorded mode of this metric, or `"min"`.

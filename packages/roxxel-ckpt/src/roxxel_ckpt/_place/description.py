@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 
 # Version of the description, and of the names and storage of arrays.
 FORMAT = 2
-# Metrics that rank checkpoints by default, most preferred first. `loss_mean` is less
-# noisy than `loss`, the loss of one batch. Hand-written loops record only `loss`.
-_DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
+# Metrics that rank checkpoints by default, most preferred first. `loss_since_save` is
+# less noisy than `loss`, the loss of one batch. Hand-written loops record only `loss`.
+_DEFAULT_METRICS = ("eval_loss", "loss_since_save", "loss")
 # Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBERS = {"bool": "bool", "int": "int64", "float": "float64", "complex": "complex128"}
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
@@ -159,8 +159,8 @@ class BestRule:
 
     Attributes:
         metric: Name of the metric. None uses `"eval_loss"` (the held-out loss) if any
-            checkpoint has a finite `"eval_loss"`, else `"loss_mean"` (the mean training
-            loss since the previous checkpoint), else `"loss"`.
+            checkpoint has a finite `"eval_loss"`, else `"loss_since_save"` (the mean
+            training loss since the previous checkpoint), else `"loss"`.
         mode: `"min"` if lower is better, `"max"` if higher is better.
 
     Raises:

@@ -46,7 +46,7 @@ def parser(prog: str) -> CommandParser:
         "--metric",
         metavar="NAME",
         help="the metric that ranks the steps (default: the recorded metric, "
-        "else eval_loss, loss_mean or loss)",
+        "else eval_loss, loss_since_save or loss)",
     )
     ls.add_argument(
         "--mode",

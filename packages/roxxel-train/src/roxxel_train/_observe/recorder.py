@@ -207,14 +207,14 @@ class Recorder:
     def metrics(self) -> dict[str, float]:
         """Return the numbers that a checkpoint keeps for the last update.
 
-        These are the scalars of the update, `loss_mean` since the last scheduled
-        checkpoint, and the values of an evaluation after this update. `loss_mean` is
-        missing if no token counted since then.
+        These are the scalars of the update, `loss_since_save`, which is the mean loss
+        since the last scheduled checkpoint, and the values of an evaluation after this
+        update. `loss_since_save` is missing if no token counted since then.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
         mean = self._losses.checkpoint.mean
         if math.isfinite(mean):
-            metrics["loss_mean"] = mean
+            metrics["loss_since_save"] = mean
         if self._evaluated_step == self._step:
             metrics |= self._evaluation
         return metrics

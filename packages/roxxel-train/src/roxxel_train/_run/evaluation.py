@@ -79,7 +79,7 @@ class Evaluator:
         of_held_out = set[str]() if self.held_out is None else self.held_out.names
         if of_training is None or of_held_out is None:
             return
-        known = {*of_training, *of_held_out, "loss_mean"}
+        known = {*of_training, *of_held_out, "loss_since_save"}
         if name is None or name in known:
             return
         if self._eval_fn is None and not is_recorded:

@@ -54,6 +54,7 @@ ROW_FIELDS = TIMING_FIELDS | {
     "phase",
     "primary_source",
     "loss_mean",
+    "loss_since_save",
     "tokens",
     "tokens_by_source",
     "planned_tokens_by_source",

@@ -61,7 +61,7 @@ def _head(facts: RunFacts) -> str:
         ("Loss", _losses(facts)),
         ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
-        ("Waiting for data", percent(facts.wait_share) if facts.seconds else ""),
+        ("Wait share", _wait_share(facts)),
         (
             "Not training",
             ", ".join(f"{name} {short_duration(s)}" for name, s in facts.apart.items()),
@@ -85,6 +85,11 @@ def _head(facts: RunFacts) -> str:
         f'<header><h1>{in_html(facts.name)} <span class="status {kind}">'
         f"{in_html(facts.status)}</span></h1>\n<dl>{shown}</dl></header>"
     )
+
+
+def _wait_share(facts: RunFacts) -> str:
+    share = percent(facts.wait_share)
+    return f"{share} of the training time, for data" if facts.seconds else ""
 
 
 def _tokens(facts: RunFacts) -> str:

@@ -105,7 +105,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
         yield Chart("throughput", "Throughput in tokens a second", [line])
     if "wait_share" in train and train["wait_share"].finite:
         line = Line("waiting", train["wait_share"])
-        title = "Share of the time spent waiting for data"
+        title = "Wait share: training time spent waiting for data"
         yield Chart("waiting", title, [line], is_share=True)
     colors = _colors(facts)
     by_source = [
