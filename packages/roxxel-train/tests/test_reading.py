@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_curriculum import Phase
-from roxxel_train import ModelState, RunFolder, RunFolderError
+from roxxel_train import ModelState, RunFolder, RunFolderError, RunMismatchError
 
-from .helpers import trainer
+from .helpers import pair, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,13 +37,11 @@ def test_a_row_that_nests_too_deep_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_record_is_missing_damaged_or_read(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-
-    assert folder.record == {}
+    assert RunFolder(tmp_path).record == {}
     (tmp_path / "run.json").write_text("[]")
-    assert folder.record is None
+    assert RunFolder(tmp_path).record is None
     (tmp_path / "run.json").write_text('{"seed": 3}')
-    assert folder.record == {"seed": 3}
+    assert RunFolder(tmp_path).record == {"seed": 3}
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
@@ -66,26 +64,23 @@ def test_a_home_folder_is_found_by_its_tilde(
     assert folder.record == {"seed": 3}
 
 
-def test_a_run_that_trains_is_seen_and_cannot_be_claimed(tmp_path: Path) -> None:
+def test_a_run_that_trains_is_seen(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    with folder.claimed():  # without the file there is nothing to lock
-        assert not folder.is_running
+    assert not folder.is_running
     with (tmp_path / "run.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert folder.is_running
-        with pytest.raises(RunFolderError, match="another process is training"):
-            folder.claimed().__enter__()
     assert not folder.is_running
 
 
 def test_a_run_that_trains_names_its_process_and_host(tmp_path: Path) -> None:
-    def claim(_: ModelState) -> None:
-        with pytest.raises(RunFolderError) as refused:
-            RunFolder(tmp_path / "run").claimed().__enter__()
+    def again(_: ModelState) -> None:
+        with pytest.raises(RunMismatchError) as refused:
+            trainer(tmp_path, [Phase(1, 4, 9)], pair=pair(seed=1)).run()
         said.append(str(refused.value))
 
     said: list[str] = []
-    trainer(tmp_path, [Phase(1, 4, 9)], eval_fn=claim, eval_every=1).run()
+    trainer(tmp_path, [Phase(1, 4, 9)], eval_fn=again, eval_every=1).run()
 
-    assert f"(process {os.getpid()} on {platform.node()}) is training" in said[0]
+    assert f"(process {os.getpid()} on {platform.node()}) is running" in said[0]
     assert not (tmp_path / "run" / "run.lock").read_text()

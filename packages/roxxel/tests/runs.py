@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import numpy as np
 from roxxel.cli import main
+from roxxel.config import declaration_of
 from roxxel_format import Roxxel
+from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
+    from roxxel.config import RunConfig
 
 MODEL = """
 import jax.numpy as jnp
@@ -110,9 +114,25 @@ def write_project(folder: Path, config: str = CONFIG) -> Path:
     return path
 
 
-def kept_configs(run: Path) -> list[str]:
-    """Return the names of the configs that a run's folder keeps, by their steps."""
-    return sorted(path.name for path in (run / "configs").iterdir())
+def kept_configs(run: Path) -> list[int]:
+    """Return the steps at which the config of a run changed, the first included."""
+    starts = [x.row for x in RunFolder(run).starts() if "config" in x.row]
+    before = [None, *(row["config"] for row in starts)]
+    return [
+        row["step"]
+        for row, last in zip(starts, before, strict=False)
+        if row["config"] != last
+    ]
+
+
+def keep(config: RunConfig, run: Path, step: int = 0) -> None:
+    """Leave in a run's folder what a start with this config leaves there."""
+    run.mkdir(parents=True, exist_ok=True)
+    text = declaration_of(config, run).text
+    (run / "config.toml").write_text(text)
+    start = {"kind": "start", "step": step, "config": text}
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(start) + "\n")
 
 
 def llama_config(folder: Path, steps: int, end: str) -> Path:

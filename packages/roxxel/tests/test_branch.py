@@ -51,7 +51,7 @@ def test_a_branch_changes_the_steps_to_come(
     assert shown.endswith(f"roxxel train {shlex.join(['first.toml', *changes])}\n")
 
     folder = config.parent / "b"
-    assert kept_configs(folder) == ["step-4.toml"]
+    assert kept_configs(folder) == [4]
     kept = load_config(folder / "config.toml")
     assert kept.trainer["branch_from"] == str(config.parent / "run@4")
     train = [row["step"] for row in rows(folder) if row["kind"] == "train"]

@@ -14,13 +14,12 @@ from roxxel.cli import main
 from roxxel.config import (
     ConfigError,
     RunConfig,
-    keep_config,
     load_config,
     parse_config,
 )
 from roxxel_train import RunFolder
 
-from .runs import CONFIG, kept_configs, write_project
+from .runs import CONFIG, keep, kept_configs, write_project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +122,7 @@ def test_a_run_keeps_the_config_with_its_changes(
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 4, 6]
 
     assert main(["train", str(config), *changes]) == 0
-    assert kept_configs(run) == ["step-0.toml"]
+    assert kept_configs(run) == [0]
     assert main(["train", str(run / "config.toml")]) == 0
     assert "already complete: 6 steps" in capsys.readouterr().out
 
@@ -150,7 +149,7 @@ def test_a_copy_of_the_file_has_its_changes_and_its_comments(
     (tmp_path / "first.toml").write_text(f"{head}{web}\n[trainer]{rest}{code}")
     config = load_config(tmp_path / "first.toml", changes)
 
-    keep_config(config, tmp_path / "run", 0)
+    keep(config, tmp_path / "run")
 
     copy = load_config(tmp_path / "run" / "config.toml")
     assert config == replace(copy, file=config.file, relative_to=config.relative_to)

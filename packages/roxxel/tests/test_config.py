@@ -12,6 +12,7 @@ import pytest
 import tomlkit
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from roxxel import open_run
 from roxxel.config import (
     TRAINER_KEYS,
     ConfigError,
@@ -19,12 +20,11 @@ from roxxel.config import (
     MeshConfig,
     RunConfig,
     config_text,
-    keep_config,
+    declaration_of,
     load_config,
     load_schedule,
     make_model,
     make_trainer,
-    newest_config,
     open_curriculum,
     open_eval_curriculum,
     parse_config,
@@ -36,7 +36,7 @@ from roxxel_train.config import TrainConfig
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-from .runs import CONFIG, kept_configs, write_project
+from .runs import CONFIG, keep, kept_configs, write_project
 
 SMALLEST = """
 sources = { self = "a.rox" }
@@ -581,20 +581,19 @@ def test_a_kept_config_means_what_the_original_means(tmp_path: Path) -> None:
     path = write_project(tmp_path / "project")
     config, run = load_config(path), tmp_path / "elsewhere" / "run"
 
-    keep_config(config, run, 0)
+    text = declaration_of(config, run).text
 
-    for copy in (run / "config.toml", run / "configs" / "step-0.toml"):
-        assert "# A run to learn from." in copy.read_text()
-        again = load_config(copy)
-        assert again.folder.resolve() == config.folder.resolve()
-        assert replace(again, file=path, relative_to=".") == config
-        assert open_curriculum(again).total_steps == 6
+    assert "# A run to learn from." in text
+    again = parse_config(text, run / "config.toml")
+    assert again.folder.resolve() == config.folder.resolve()
+    assert replace(again, file=path, relative_to=".") == config
+    assert open_curriculum(again).total_steps == 6
 
 
 def test_a_copy_of_a_copy_means_the_same(tmp_path: Path) -> None:
     path = write_project(tmp_path / "project")
-    keep_config(load_config(path), tmp_path / "a", 0)
-    keep_config(load_config(tmp_path / "a" / "config.toml"), tmp_path / "b" / "c", 0)
+    keep(load_config(path), tmp_path / "a")
+    keep(load_config(tmp_path / "a" / "config.toml"), tmp_path / "b" / "c")
 
     again = load_config(tmp_path / "b" / "c" / "config.toml")
 
@@ -615,53 +614,39 @@ relative_to = nothing
     path.write_text(text)
     config = load_config(path)
 
-    keep_config(config, tmp_path / "run", 0)
+    text = declaration_of(config, tmp_path / "run").text
 
-    again = load_config(tmp_path / "run" / "config.toml")
+    again = parse_config(text, tmp_path / "run" / "config.toml")
     assert again.model_args == {"note": "relative_to = nothing\n"}
 
 
-def test_only_a_changed_config_is_kept_again(tmp_path: Path) -> None:
+def test_a_run_that_python_starts_keeps_its_config(tmp_path: Path) -> None:
     path, run = write_project(tmp_path), tmp_path / "run"
 
-    keep_config(load_config(path), run, 0)
-    keep_config(load_config(path), run, 2)
-    assert kept_configs(run) == ["step-0.toml"]
-
+    make_trainer(load_config(path)).run()
     path.write_text(CONFIG.replace("steps = 2", "steps = 3"))
-    keep_config(load_config(path), run, 4)
-    assert kept_configs(run) == ["step-0.toml", "step-4.toml"]
-    assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
-    assert "steps = 3" in (run / "config.toml").read_text()
+    make_trainer(load_config(path)).run()
+    make_trainer(load_config(path, ["trainer.log_every=5"])).run()  # trains nothing
 
-
-def test_configs_that_may_not_be_listed_are_not_taken_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = tmp_path / "run"
-    keep_config(load_config(write_project(tmp_path)), run, 0)
-    scan = os.scandir
-
-    def refuse(path: Any = ".") -> Any:
-        if str(path) == str(run / "configs"):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
-
-    monkeypatch.setattr(os, "scandir", refuse)
-
-    with pytest.raises(PermissionError, match="configs"):
-        newest_config(run)
+    config = open_run(run).config
+    assert config is not None
+    assert config == replace(load_config(path), file=config.file, relative_to="..")
+    assert kept_configs(run) == [0, 6]
+    assert "steps = 3" not in (RunFolder(run).config_text(6) or "")
+    assert load_config(run / "config.toml") == config
 
 
 def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
     text = CONFIG.replace('save_path = "run"', 'save_path = "."')
     path = write_project(tmp_path, text).rename(tmp_path / "config.toml")
 
-    keep_config(load_config(path), tmp_path, 0)
+    make_trainer(load_config(path, ["trainer.log_every=2"])).run()
 
     assert path.read_text() == text
-    copy = load_config(tmp_path / "configs" / "step-0.toml")
-    assert copy.folder.resolve() == tmp_path.resolve()
+    kept = open_run(tmp_path).config
+    assert kept is not None
+    assert kept.folder.resolve() == tmp_path.resolve()
+    assert kept.trainer["log_every"] == 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_run_is_exported_and_read_into_a_model(tmp_path: Path) -> None:
 
         first = make_model(parse_config(config.read_text(), config))
         carried = import_safetensors(target, first)
-        made = make_model(parse_config(carried["config"], run / "configs" / "x.toml"))
+        made = make_model(parse_config(carried["config"], run / "x.toml"))
         import_safetensors(target, made)
         expected = open_run(run).model(step).embedding[...]
         np.testing.assert_array_equal(made.embedding[...], expected)

@@ -13,7 +13,6 @@ import pytest
 from roxxel.cli import main
 from roxxel.config import (
     ConfigError,
-    keep_config,
     load_config,
     open_curriculum,
     open_sampler,
@@ -23,7 +22,7 @@ from roxxel_format import Roxxel
 
 from .helpers import run_python
 from .pages import write_description
-from .runs import CONFIG, said, write_project
+from .runs import CONFIG, keep, said, write_project
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,7 @@ def make_checkpoint(run: Path, config: Path, step: int) -> None:
     loaded = load_config(config)
     state = open_curriculum(loaded).sampler(loaded.seed).state(step)
     write_description(run, step, extra={"data": state})
-    keep_config(loaded, run, step)
+    keep(loaded, run, step)
 
 
 def test_a_plan_is_printed_without_jax(tmp_path: Path) -> None:
@@ -438,7 +437,7 @@ def test_a_run_without_a_config_cannot_be_compared_with(
 
     (tmp_path / "other" / "metrics.jsonl").write_text("")
     assert main(["plan", str(config), "--diff", str(tmp_path / "other")]) == 1
-    assert "holds no config.toml" in capsys.readouterr().err
+    assert "a program without a config" in capsys.readouterr().err
 
 
 def add_longer_phase(folder: Path) -> Path:

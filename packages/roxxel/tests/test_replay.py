@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -456,9 +457,11 @@ def test_a_config_that_changed_after_the_start_is_followed_and_said(
 ) -> None:
     shutil.copytree(project, tmp_path, dirs_exist_ok=True)
     run = tmp_path / "run"
-    [kept] = (run / "configs").iterdir()
-    changed = kept.read_text().replace("log_every = 1", "log_every = 2")
-    (run / "configs" / "step-33.toml").write_text(changed)
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    again = json.loads(lines[0]) | {"step": 33, "after": zlib.crc32(lines[-1])}
+    again["config"] = again["config"].replace("log_every = 1", "log_every = 2")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(again) + "\n")
     out = tmp_path / "branches"
     options = ["--without", f"code:{UNREAD}", "--from", "30", "--out", out]
 

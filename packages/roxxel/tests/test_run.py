@@ -14,10 +14,10 @@ import roxxel
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
-from roxxel.config import keep_config, load_config
+from roxxel.config import load_config
 from roxxel_train import RunFolderError
 
-from .runs import CONFIG, write_project
+from .runs import CONFIG, keep, write_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,7 +115,7 @@ def test_the_model_of_a_run_has_the_weights_of_a_checkpoint(
     assert np.array_equal(restored.embedding[...], live.embedding[...])
     earlier = run.model(3, model=model_of(1))
     assert not np.array_equal(earlier.embedding[...], restored.embedding[...])
-    with pytest.raises(RunFolderError, match="started this run, so its folder does"):
+    with pytest.raises(RunFolderError, match="give --model MODULE:FUNCTION"):
         run.model()
 
 
@@ -184,9 +184,10 @@ def test_a_primary_with_a_name_moves_by_both_of_its_names(tmp_path: Path) -> Non
     text = 'primary = "web"\n' + CONFIG.replace("self =", "web =")
     config = load_config(write_project(tmp_path, text))
     run = tmp_path / "run"
-    keep_config(config, run, 0)
+    keep(config, run)
     start = {"kind": "start", "step": 0, "data": {"primary": "web"}}
-    (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(start) + "\n")
 
     for name in ("self", "web"):
         moved = open_run(run, {name: "/moved/web.rox"}).with_moved(config)

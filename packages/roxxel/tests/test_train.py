@@ -37,7 +37,7 @@ def test_a_config_is_trained_lengthened_and_complete(
     assert f"roxxel train {config}" in shown
     assert [row["step"] for row in rows(run, "train")] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in rows(run, "eval")] == [3, 6]
-    assert kept_configs(run) == ["step-0.toml"]
+    assert kept_configs(run) == [0]
 
     assert main(["train", str(config)]) == 0
     shown = capsys.readouterr().out
@@ -51,8 +51,8 @@ def test_a_config_is_trained_lengthened_and_complete(
     shown = capsys.readouterr().out
     assert "phase 1: steps 4-6 of 1 x 16" in shown  # the schedule changed
     assert "done: 7 of 7 steps" in shown
-    assert kept_configs(run) == ["step-0.toml", "step-6.toml"]
-    assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
+    assert kept_configs(run) == [0, 6]
+    assert "steps = 2" in (RunFolder(run).config_text(6) or "")
 
     assert main(["train", str(run / "config.toml")]) == 0
     assert "already complete: 7 steps" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_a_config_is_trained_lengthened_and_complete(
     config.write_text(CONFIG.replace("batch_size = 2", "batch_size = 3"))
     assert main(["train", str(config)]) == 1
     assert "the run there does not fit this curriculum" in capsys.readouterr().err
-    assert kept_configs(run) == ["step-0.toml", "step-6.toml"]
+    assert kept_configs(run) == [0, 6]
     assert "batch_size = 3" not in (run / "config.toml").read_text()
 
 
@@ -75,7 +75,7 @@ def test_a_start_that_trains_nothing_keeps_the_config_that_steps_used(
     assert main(["train", str(config), "--set", "trainer.log_every=5"]) == 0
 
     assert "already complete: 6 steps" in capsys.readouterr().out
-    assert kept_configs(run) == ["step-0.toml"]
+    assert kept_configs(run) == [0]
     assert (run / "config.toml").read_text() == before
 
 
@@ -156,7 +156,7 @@ def test_a_run_in_whose_folder_another_trains_is_one_sentence(
 
         assert main(["train", str(config)]) == 1
 
-    assert "another process is training in this folder" in capsys.readouterr().err
+    assert "another process is running in this folder" in capsys.readouterr().err
     assert not (tmp_path / "run" / "config.toml").exists()
 
 

@@ -19,6 +19,7 @@ from typing import (
     Any,
     Concatenate,
     Literal,
+    NamedTuple,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -37,6 +38,7 @@ from roxxel_train.settings import check_settings, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from flax import nnx
     from jax.sharding import Mesh, NamedSharding
@@ -60,6 +62,22 @@ _UNTYPED = {"is_object", "called_with", "instance_of"}
 
 CONTINUOUS = "continuous"
 """The value of `checkpoint_every` that saves whenever no save is in flight."""
+
+
+class Declaration(NamedTuple):
+    """The config file that declares a run; each start keeps it in its row of the log.
+
+    Attributes:
+        file: Path of the file.
+        text: Its text, for a file in the folder of the run.
+
+    Example:
+        >>> Declaration(Path("run.toml"), "seed = 1").text
+        'seed = 1'
+    """
+
+    file: Path
+    text: str
 
 
 @runtime_checkable

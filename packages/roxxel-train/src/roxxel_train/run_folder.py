@@ -21,10 +21,11 @@ from roxxel_store.records import find_object
 
 from roxxel_train._files.data import RunData, data_state
 from roxxel_train._files.log import METRICS, SYSTEM_LOG
-from roxxel_train._files.mirror import holder, local_run
+from roxxel_train._files.mirror import local_run
 from roxxel_train._files.records import (
     AUTOTUNE,
     CHECKPOINTS,
+    CONFIG,
     EVALS,
     LOCK,
     PROFILE,
@@ -168,7 +169,7 @@ class RunFolder:
     NAMES: ClassVar[frozenset[str]] = frozenset(
         {
             *(CHECKPOINTS, METRICS, SYSTEM_LOG, PROFILE, AUTOTUNE, EVALS, LOCK),
-            *(RECORD, f"{RECORD}.tmp", *SINKS),
+            *(RECORD, f"{RECORD}.tmp", CONFIG, f"{CONFIG}.tmp", *SINKS),
         }
     )
 
@@ -326,6 +327,30 @@ class RunFolder:
         found = self.newest_start.get("settings")
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
+    def config_text(self, step: int | None = None) -> str | None:
+        """Return the text of the config that the run used; None if nobody gave one.
+
+        Args:
+            step: Update that ran under the config, from 1. None for the newest config.
+        """
+        texts = [
+            text
+            for start in self.starts()
+            if isinstance(text := start.row.get("config"), str)
+            and (step is None or (start.is_part and start.step < max(1, step)))
+        ]
+        return texts[-1] if texts else None
+
+    @property
+    def made_by(self) -> str | None:
+        """What the model said of who made it: its attribute `made_by`, if it had one.
+
+        The models of `roxxel.models` have the name of their function and its arguments,
+        as JSON, so commands make the model again without your program.
+        """
+        texts = [start.row.get("made_by") for start in self.starts()]
+        return next((each for each in reversed(texts) if isinstance(each, str)), None)
+
     @property
     def newest_start(self) -> Mapping[str, Any]:
         """The row of the newest start that trained; empty without one.
@@ -447,21 +472,6 @@ class RunFolder:
         """Whether a process is training in the folder."""
         with self._lock() as is_free:
             return not is_free
-
-    @contextmanager
-    def claimed(self) -> Generator[None]:
-        """Hold the trainer's lock, `run.lock`, inside the block, if this file exists.
-
-        Raises:
-            RunFolderError: Another process is training in the folder.
-        """
-        with self._lock() as is_free:
-            if not is_free:
-                raise RunFolderError(
-                    f"{self.path}: {holder(self.path)} is training in this folder; "
-                    "wait for it or give another save_path"
-                )
-            yield
 
     @contextmanager
     def _lock(self) -> Generator[bool]:

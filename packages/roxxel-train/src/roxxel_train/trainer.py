@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Plan, Sampler
 
     from roxxel_train._run.events import RunSummary
+    from roxxel_train.config import Declaration
 
 
 class Trainer:
@@ -226,6 +227,20 @@ class Trainer:
     def checkpointer(self) -> Checkpointer | None:
         """The checkpoints of this run; None without `save_path` and `checkpointer`."""
         return self._session.state.checkpointer
+
+    @property
+    def folder(self) -> Path | None:
+        """Local folder with the files of the run; None if the run writes no files."""
+        return self._session.state.path
+
+    @property
+    def declaration(self) -> Declaration | None:
+        """The config file that declares the run, if a program has set it."""
+        return self._session.declaration
+
+    @declaration.setter
+    def declaration(self, declaration: Declaration | None) -> None:
+        self._session.declaration = declaration
 
     @property
     def logger(self) -> Logger:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
@@ -21,11 +22,10 @@ from roxxel_train.run_folder import shown_name
 from roxxel.config import (
     RunConfig,
     check_trusted,
-    load_config,
     make_pair,
-    newest_config,
     open_curriculum,
     open_foreign_source,
+    used_config,
 )
 
 if TYPE_CHECKING:
@@ -99,15 +99,14 @@ class Run:
     moved: Mapping[str, Corpus] = field(default_factory=dict[str, Any])
     trust: bool = False
 
-    @property
+    @cached_property
     def config(self) -> RunConfig | None:
-        """The config of the last start; None if a Python program started the run.
+        """The newest config; None if a program without a config started the run.
 
         Raises:
-            ConfigError: The copy of the config is invalid.
+            ConfigError: The config is invalid.
         """
-        newest = newest_config(self.files.path)
-        return None if newest is None else load_config(newest)
+        return used_config(self.files)
 
     @property
     def parent(self) -> Parent | None:
@@ -222,7 +221,8 @@ class Run:
         Args:
             step: Step of the checkpoint; None for the newest sound checkpoint.
             model: A Flax NNX model to read the weights into. None makes the model that
-                the config of the run names.
+                the config of the run names, or that `roxxel.models` made for your
+                program.
 
         Raises:
             RunFolderError: The run has no checkpoint, or no config and no `model` was
@@ -232,14 +232,7 @@ class Run:
         """
         optimizer: Any = None
         if model is None:
-            config = self.config
-            if config is None or config.model is None:
-                raise RunFolderError(
-                    f"{self.path}: a Python program started this run, so its folder "
-                    "does not name the model; pass model="
-                )
-            self.check_trusted(config)
-            model, made = make_pair(config, self.files.data().state)
+            model, made = self._pair()
             averaged = getattr(made, "averaged", None)
             if averaged is not None and averaged(model) is not None:
                 optimizer = made
@@ -266,6 +259,27 @@ class Run:
         """
         if not self.trust:
             check_trusted(config, self.files.path)
+
+    def _pair(self) -> tuple[Any, Any]:
+        """Return a new model of the run and its optimizer, as the run made them."""
+        config = self.config
+        if config is not None and config.model is not None:
+            self.check_trusted(config)
+            return make_pair(config, self.files.data().state)
+        made_by = self.files.made_by
+        if made_by is None:
+            raise RunFolderError(
+                f"{self.path}: a program without a config started this run, with a "
+                "model that does not say who made it; give --model MODULE:FUNCTION, a "
+                "function that returns the model (model= in Python)"
+            )
+
+        from roxxel.models import remade
+
+        try:
+            return remade(made_by)
+        except (TypeError, ValueError) as error:
+            raise RunFolderError(f"{self.path}: {error}") from error
 
     def with_moved(self, config: RunConfig) -> RunConfig:
         """Return a config of the run with its sources where they are now.

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_train import RunFolder
 
-from roxxel.config import config_at
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -28,9 +26,9 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
     texts: dict[str, str] = {}
     run = re.sub("/checkpoints$", "", checkpoints)
     if run != checkpoints:
-        config = config_at(RunFolder(run).path, step)
+        config = RunFolder(run).config_text(step)
         if config is not None:
-            texts["config"] = config.read_text(encoding="utf-8")
+            texts["config"] = config
     data: Any = extra.get("data") or {}
     for source in data.get("sources", []):
         if source.get("name") == "self" and source.get("tokenizer"):

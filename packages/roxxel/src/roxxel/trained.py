@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt.coordination import process_index
 from roxxel_store.output import replace_file
 from roxxel_train import RunFolder
 
-from roxxel.config import config_text, keep_begun, make_trainer
+from roxxel.config import config_text, make_trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +37,4 @@ def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
     """Train a run to its end, or continue it; `check` what its trainer has opened."""
     trainer = make_trainer(config)
     check()
-    if process_index() == 0:
-        keep_begun(config, trainer.sampler.total_steps)
     trainer.run()

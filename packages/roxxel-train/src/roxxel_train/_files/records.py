@@ -15,7 +15,7 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from pathlib import Path
 
-RECORD = "run.json"
+RECORD, CONFIG = "run.json", "config.toml"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 PROFILE, AUTOTUNE, EVALS = "profile", "autotune", "evals"
 

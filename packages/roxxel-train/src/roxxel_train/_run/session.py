@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 from roxxel_ckpt.coordination import Channel
 from roxxel_loader import device_stream
+from roxxel_store.output import replace_file
 
+from roxxel_train._files.records import CONFIG
 from roxxel_train._log.logger import Logger, WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from roxxel_train._step.compiled import CompiledAhead, CompiledShape
     from roxxel_train._step.placement import BatchPlacement
     from roxxel_train._together.processes import Request
-    from roxxel_train.config import TrainConfig
+    from roxxel_train.config import Declaration, TrainConfig
     from roxxel_train.goodput import Goodput
     from roxxel_train.starts import RunStart
 
@@ -63,6 +65,7 @@ class Session:
         notes: Sentences about the sharding, for the log.
         warnings: Sentences about the model and the processes, for the log.
         traced: Steps whose JAX trace is written.
+        declaration: The config file that declares the run; None if nobody has set it.
         is_open: Whether a run is open; only then do the attributes below exist.
     """
 
@@ -78,6 +81,7 @@ class Session:
     notes: Sequence[str]
     warnings: Sequence[str]
     traced: range
+    declaration: Declaration | None = None
     is_open: bool = False
     processes: Processes = field(init=False)
     trace: Trace = field(init=False)
@@ -335,7 +339,7 @@ class Session:
         )
         for line in opening:
             log.info(line)
-        row = state.start_row(self.machine.kinds, seconds)
+        row = state.start_row(self.machine.kinds, seconds) | self._declared(start)
         log.start(row, state.past_log)
         if self._own_log is not log:
             self._own_log.start(row, None)
@@ -403,6 +407,22 @@ class Session:
             return ()
         folder.commit()
         return RunFolder(folder.path).starts()
+
+    def _declared(self, start: int) -> dict[str, Any]:
+        """Return what the row of a start says of the config, and copy its file.
+
+        The copy in the folder of the run is for people, who may edit and train it. A
+        complete run keeps the config that its steps used.
+        """
+        given, folder = self.declaration, self.state.path
+        if given is None or start == self.state.sampler.total_steps:
+            return {}
+        if folder is not None and jax.process_index() == 0:
+            copy = folder / CONFIG
+            if given.file.resolve() != copy.resolve():
+                draft = folder / f"{CONFIG}.tmp"
+                replace_file(copy, given.text.encode(), draft)
+        return {"config": given.text}
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""

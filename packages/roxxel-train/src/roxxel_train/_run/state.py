@@ -255,6 +255,7 @@ class RunState:
             "total_steps": self.sampler.total_steps,
             "seconds": round(seconds, 3),
             "data": data_record(self.sampler, self.curriculum),
+            "made_by": getattr(self.model, "made_by", None),
             "settings": self._settings,
             "command": sys.argv,
             "versions": {name: metadata.version(name) for name in _RECORDED_VERSIONS},

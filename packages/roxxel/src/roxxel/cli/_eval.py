@@ -18,6 +18,7 @@ from roxxel.cli._runs import (
     add_trust_argument,
     codec_of_run,
     ends_of,
+    model_of,
     one_end,
     opened,
 )
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     codec = codec_of_run(of_run, corpora, options)
     if step is None:
         step = _newest(of_run)
-    model = of_run.model(step)
+    model = model_of(of_run, step, options)
     ends = ends_of(corpora, model, codec)
     if not codec.before:
         why = "a text is scored from this token on: it must be one"

@@ -15,6 +15,7 @@ from roxxel.cli._runs import (
     add_trust_argument,
     codec_of_run,
     ends_of,
+    model_of,
     opened,
 )
 
@@ -53,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
     """Write the folder, and say what is in it."""
     options.run, step = split_step(options.run)
     of_run = opened(options)
-    model = of_run.model(step)
+    model = model_of(of_run, step, options)
 
     from roxxel.models import Llama
     from roxxel.models.huggingface import export_model

@@ -28,9 +28,9 @@ from roxxel.config import (
     check_model_data,
     compare_held_out,
     load_config,
-    newest_config,
     open_curriculum,
     refused,
+    used_config,
 )
 from roxxel.learning_rate import RECIPE, rate_of
 
@@ -160,14 +160,15 @@ def _other(path: Path) -> tuple[RunConfig, Path | str | None]:
     if not path.is_dir():
         config = load_config(path)
         return config, config.run_folder
-    RunFolder(path).check()
-    used = newest_config(path)
+    run = RunFolder(path)
+    run.check()
+    used = used_config(run)
     if used is None:
         raise ConfigError(
-            f"{path}: holds no config.toml, so `roxxel train` did not start this run; "
-            "give --diff a config file"
+            f"{path}: a program without a config started this run; give --diff a "
+            "config file"
         )
-    return load_config(used), path
+    return used, path
 
 
 def _show(

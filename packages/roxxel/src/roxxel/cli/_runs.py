@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import sys
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import Roxxel
@@ -41,6 +44,14 @@ def add_run_arguments(
         metavar="RUN[@STEP]" if has_step else "RUN",
         help=f"{what}; @STEP takes an older checkpoint" if has_step else what,
     )
+    if has_step:
+        parser.add_argument(
+            "--model",
+            metavar="MODULE:FUNCTION",
+            help="function that returns the model, looked for in the working folder "
+            "first; needed if a program without a config trained a model that is not "
+            "of roxxel.models",
+        )
     parser.add_argument(
         "--source",
         action="append",
@@ -86,6 +97,29 @@ def opened(options: argparse.Namespace) -> Run:
     """Return the run of the arguments."""
     with Progress(f"reading {options.run}"):
         return open_run(options.run, dict(options.source), trust=options.trust)
+
+
+def model_of(of_run: Run, step: int | None, options: argparse.Namespace) -> Any:
+    """Return the model of a run, made by `--model` if it is given.
+
+    Raises:
+        RunFolderError: The function does not exist, or the run has no checkpoint.
+    """
+    if options.model is None:
+        return of_run.model(step)
+    name, _, function = options.model.partition(":")
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        make = getattr(importlib.import_module(name), function)
+    except (ModuleNotFoundError, AttributeError, ValueError) as error:
+        raise RunFolderError(
+            f"--model {options.model}: {error}; give MODULE:FUNCTION, such as tiny:make"
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    made = make()
+    return of_run.model(step, made[0] if isinstance(made, tuple) else made)
 
 
 def codec_of(

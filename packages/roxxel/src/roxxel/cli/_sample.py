@@ -16,6 +16,7 @@ from roxxel.cli._runs import (
     add_trust_argument,
     codec_of_run,
     ends_of,
+    model_of,
     one_end,
     opened,
 )
@@ -91,7 +92,7 @@ def continued(
     corpora = opened_run.corpora()
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
     codec = codec_of_run(opened_run, corpora, options, special_tokens=True)
-    model = opened_run.model(step)
+    model = model_of(opened_run, step, options)
     ends = ends_of(corpora, model, codec)
 
     from roxxel.prompts import Prompts

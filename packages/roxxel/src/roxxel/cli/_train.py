@@ -33,14 +33,13 @@ from roxxel.cli._words import (
 from roxxel.config import (
     ConfigError,
     RunConfig,
+    begun_state,
     check_model_args,
     config_differences,
     config_values,
-    keep_begun,
-    load_config,
     make_trainer,
-    newest_config,
     refused,
+    used_config,
 )
 
 if TYPE_CHECKING:
@@ -106,8 +105,7 @@ def run(options: argparse.Namespace) -> None:
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     if is_first:
-        total_steps = trainer.sampler.total_steps
-        _begin(config, run_folder, total_steps, is_verbose=options.verbose)
+        _begin(config, run_folder, is_verbose=options.verbose)
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
@@ -124,11 +122,10 @@ def _naming_changes(config: RunConfig) -> Generator[None]:
             raise
         raise refused(config, error.__cause__) from error
     except CheckpointMismatchError as error:
-        run = RunFolder(str(config.run_folder)).path
-        used = newest_config(run)
+        used = used_config(RunFolder(str(config.run_folder)))
         if used is None or not error.reason.startswith(str(config.run_folder)):
             raise  # The checkpoint is that of another run, or a program trained it.
-        before, now = config_values(load_config(used)), config_values(config)
+        before, now = config_values(used), config_values(config)
         changed = [
             f"{key} = {old or 'its default'}, which is now {new or 'its default'}"
             for key, (old, new) in config_differences([before, now])
@@ -155,14 +152,12 @@ def _say_beginning(config: RunConfig) -> None:
         )
 
 
-def _begin(
-    config: RunConfig, run_folder: Path | str, total_steps: int, *, is_verbose: bool
-) -> None:
-    """Keep the config in the run's folder, and say what the run will read."""
+def _begin(config: RunConfig, run_folder: Path | str, *, is_verbose: bool) -> None:
+    """Say what the run will read."""
     with Progress(f"reading {run_folder}"):
-        before = RunFolder(run_folder).path
+        before = RunFolder(run_folder)
         is_shown = is_verbose or _reads_otherwise(config, before)
-        state = keep_begun(config, total_steps)
+        state = begun_state(config, before.path)
     plan = planned(config, state)
     if is_shown:
         tell(str(plan))
@@ -173,13 +168,10 @@ def _begin(
     tell("")
 
 
-def _reads_otherwise(config: RunConfig, run: Path) -> bool:
+def _reads_otherwise(config: RunConfig, run: RunFolder) -> bool:
     """Return whether the run's last start had another schedule, seed or sources."""
-    used = newest_config(run)
-    if used is None:
-        return False
-    before = load_config(used)
-    return any(
+    before = used_config(run)
+    return before is not None and any(
         getattr(before, name) != getattr(config, name)
         for name in ("schedule", "sources", "readers", "seed")
     )
@@ -205,7 +197,7 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
     tell(f"  checkpoints/   model and optimizer: {_kept(config)}")
     tell("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     tell("  system.log     what happened when")
-    tell("  config.toml    the config that was used last; configs/ holds earlier ones")
+    tell("  config.toml    the config that was used last, to edit and train again")
     tell(f"Write a report: {shown_command('report', str(folder))}")
     # A branch that has begun continues without the other run.
     changes = [each for each in config.changes if not each.startswith(BRANCH)]

@@ -1,25 +1,13 @@
-"""Writes a config as TOML, and keeps copies of a config file in the run's folder.
-
-Each start copies its config file to `config.toml`, which the user may edit for the next
-start. `configs/step-N.toml` is the config that the run used from step N on, for each N
-at which the config changed. A copy sets `relative_to`, so that relative paths in the
-copy and in the original name the same files. If the start changed values of its config
-by `--set`, the copies have the changed values, and a line that lists the changes. The
-comments of the file stay.
-"""
+"""Writes a config as TOML, from its values or as the text of its file."""
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tomlkit
-from roxxel_store.files import matches_in
-from roxxel_store.output import replace_file
 from roxxel_train.config import TrainConfig
 
 from roxxel.config._changes import change_all
@@ -36,47 +24,6 @@ if TYPE_CHECKING:
     _Keys = TypeVar("_Keys", TOMLDocument, Table, InlineTable)
 
 _ABSENT = object()
-_CONFIG = "config.toml"
-_HISTORY = "configs"
-_STEP_FILE = re.compile(r"step-([0-9]+)\.toml")
-
-
-def keep_config(config: RunConfig, run: Path, step: int) -> None:
-    """Copy a config into the folder of its run.
-
-    Args:
-        config: The config in use from `step` on.
-        run: The run's folder.
-        step: Steps that the run has done.
-
-    Raises:
-        OSError: A copy cannot be written, or the file of the config is missing.
-    """
-    if config.file.resolve() != (run / _CONFIG).resolve():
-        _write(run / _CONFIG, _copied(config, run))
-    copy = _copied(config, run / _HISTORY)
-    last = _kept(run, step)
-    if last is None or last.read_text(encoding="utf-8") != copy:
-        _write(run / _HISTORY / f"step-{step}.toml", copy)
-
-
-def newest_config(run: Path) -> Path | None:
-    """Return the path of the config that a run used last; None if no copy exists.
-
-    The copy in `configs/` comes before `config.toml`, because the user may have edited
-    `config.toml` for the next start.
-    """
-    newest = _kept(run) or run / _CONFIG
-    return newest if newest.is_file() else None
-
-
-def config_at(run: Path, step: int) -> Path | None:
-    """Return the path of the config under which update `step` ran; None if unknown.
-
-    `step` counts updates from 1. A config that is in use from step k on, counted from
-    0, runs the updates k + 1 and later.
-    """
-    return _kept(run, max(0, step - 1))
 
 
 def config_text(config: RunConfig) -> str:
@@ -192,26 +139,6 @@ def _item(value: Any) -> Item:
     return tomlkit.item(value)
 
 
-def _kept(run: Path, step: float = math.inf) -> Path | None:
-    """Return the copy of the config used at a step; None if all copies are newer."""
-    found = {
-        int(name[1]): path
-        for path in matches_in(run / _HISTORY, "step-*.toml")
-        if (name := _STEP_FILE.fullmatch(path.name))
-    }
-    before = [kept for kept in found if kept <= step]
-    return found[max(before)] if before else None
-
-
-def _copied(config: RunConfig, folder: Path) -> str:
-    """Return the text for a copy of the config's file in `folder`."""
-    changes = " ".join(
-        f"--set {tomlkit.item(change).as_string()}" for change in config.changes
-    )
-    comments = [f"{config.file.name} with {changes}"] if changes else []
-    return changed_text(config, folder, comments)
-
-
 def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) -> str:
     """Return the text of a config's file for a file in `folder`, with its changes.
 
@@ -226,8 +153,11 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
     Raises:
         OSError: The file of the config cannot be read.
     """
-    document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
-    change_all(document, config.changes)
+    if config.file.is_file():
+        document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
+        change_all(document, config.changes)
+    else:  # A program has made the config.
+        document = tomlkit.parse(config_text(config))
     document.pop("relative_to", None)
     relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
     head = tomlkit.document()
@@ -236,11 +166,3 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
     for line in comments:
         head.add(tomlkit.comment(line))
     return tomlkit.dumps(head) + tomlkit.dumps(document)
-
-
-def _write(path: Path, content: str) -> None:
-    """Write a file atomically, unless the file already has this content."""
-    if path.is_file() and path.read_text(encoding="utf-8") == content:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, content.encode(), path.with_name(path.name + ".tmp"))

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+import tomlkit
 from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
-from roxxel_train import RunFolder
+from roxxel_train.config import Declaration
 
 from roxxel.config._declaration import ConfigError
 from roxxel.config._model_args import (
@@ -33,10 +34,11 @@ from roxxel.config._open import (
     open_eval_curriculum,
     refused,
 )
-from roxxel.config._text import config_text, keep_config
+from roxxel.config._text import changed_text, config_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
 
     from roxxel_curriculum import Curriculum
     from roxxel_train import Trainer
@@ -84,7 +86,7 @@ def make_trainer(config: RunConfig) -> Trainer:
         made = _Made(config, lambda: _planned_state(config, curriculum))
         for name in given.keys() & {"eval_fn", "train_step"}:
             given[name] = load_function(config, given[name], name)
-        return Trainer(
+        trainer = Trainer(
             model=made.model_and_optimizer,
             curriculum=curriculum,
             loss_fn=made.loss,
@@ -94,30 +96,22 @@ def make_trainer(config: RunConfig) -> Trainer:
             **given,
             **_mesh_keywords(config.mesh),
         )
+    if trainer.folder is not None:
+        trainer.declaration = declaration_of(config, trainer.folder)
+    return trainer
 
 
-def keep_begun(config: RunConfig, total_steps: int) -> dict[str, Any] | None:
-    """Copy a config into the folder of its run before a start; return `begun_state`.
+def declaration_of(config: RunConfig, folder: Path) -> Declaration:
+    """Return the file of a config, and its text for a file in the folder of its run.
 
-    A complete run keeps the config that its steps used.
-
-    Args:
-        config: The config.
-        total_steps: Steps of the whole run, as this start plans it.
-
-    Raises:
-        RunFolderError: Another process is training in the folder.
-        RunMismatchError, CheckpointError: As in `begun_state`.
-        OSError: A copy cannot be written, or the file of the config is missing.
+    The comments of the file stay. If the start changed values by `--set`, the text has
+    the changed values, and a line that lists the changes.
     """
-    assert config.run_folder is not None  # noqa: S101 - make_trainer requires save_path
-    folder = RunFolder(config.run_folder)
-    with folder.claimed():
-        state = begun_state(config, folder.path)
-        step = 0 if state is None else state["step"]
-        if step < total_steps:
-            keep_config(config, folder.path, step)
-    return state
+    changes = " ".join(
+        f"--set {tomlkit.item(change).as_string()}" for change in config.changes
+    )
+    comments = [f"{config.file.name} with {changes}"] if changes else []
+    return Declaration(config.file, changed_text(config, folder, comments))
 
 
 def _keywords(config: RunConfig) -> dict[str, Any]:

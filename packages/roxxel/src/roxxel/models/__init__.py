@@ -11,7 +11,7 @@ from roxxel.models._layers import rotate
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, make_optimizer
-from roxxel.models._recipe import llama
+from roxxel.models._recipe import llama, remade
 
 __all__ = [
     "PRESETS",
@@ -22,5 +22,6 @@ __all__ = [
     "llama",
     "make_optimizer",
     "next_token_loss",
+    "remade",
     "rotate",
 ]

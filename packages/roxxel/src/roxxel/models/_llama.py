@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from roxxel.llama_config import RopeScaling
 from roxxel.models._layers import Layer, Matrix, RMSNorm, frequencies
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from roxxel.llama_config import LlamaConfig
 
 _POLICIES = {
@@ -27,6 +32,22 @@ class Stack(nnx.Module):
         layers = [Layer(config, rngs=rngs) for _ in range(config.num_layers)]
         self.layers = nnx.List(layers)
         self.norm = RMSNorm(config)
+
+
+def made_by(function: str, args: Mapping[str, Any]) -> str | None:
+    """Return what a run records of its model, from which `remade` makes it again.
+
+    None if an argument is an object that JSON cannot hold, such as a function.
+    """
+    try:
+        return json.dumps({"function": function, "args": args}, default=_plain)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as a JSON value: a dataclass, or a scalar of NumPy."""
+    return asdict(value) if isinstance(value, RopeScaling) else value.item()
 
 
 class Llama(nnx.Module):
@@ -55,6 +76,7 @@ class Llama(nnx.Module):
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
         _check_axes(config)
         self.config = config
+        self.made_by = made_by("Llama", asdict(config))
         self.model = Stack(config, rngs=rngs)
         if not config.tied:
             self.lm_head = _table(config, rngs)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import partial
 from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flax import nnx
 from roxxel_store.arguments import as_integer
+from roxxel_store.records import find_object
 
 from roxxel._checks import check_choice, check_number
 from roxxel.llama_config import PRESETS, LlamaConfig, llama_config
-from roxxel.models._llama import Llama
+from roxxel.models._llama import Llama, made_by
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, recipe_keys
 
@@ -63,6 +64,34 @@ def llama(
     if loss_chunk is not None:
         as_integer("loss_chunk", loss_chunk, 1)
     model = Llama(llama_config(preset, **sizes), rngs=nnx.Rngs(seed))
+    given = {"total_steps": total_steps, "preset": preset, "seed": seed}
+    given |= {"z_loss": z_loss, "loss_chunk": loss_chunk}
+    model.made_by = made_by("llama", {**given, **options})
     optimizer = RecipeOptimizer(model, total_steps, **recipe)
     loss_fn = partial(next_token_loss, z_loss=z_loss, loss_chunk=loss_chunk)
     return model, optimizer, loss_fn
+
+
+def remade(text: str) -> tuple[Llama, RecipeOptimizer | None]:
+    """Return a new model like the one that `made_by` describes, and its optimizer.
+
+    The description may come from a stranger's run, so it names a function of this
+    package, and never other code. The optimizer is None if `Llama` made the model.
+
+    Raises:
+        ValueError: The text is no such description, or a value is out of range.
+        TypeError: A value has another type.
+    """
+    found = find_object(text.encode()) or {}
+    function, args = found.get("function"), found.get("args")
+    if isinstance(args, dict):
+        given = cast("dict[str, Any]", args)
+        if function == "llama":
+            model, optimizer, _ = llama(**given)
+            return model, optimizer
+        if function == "Llama":
+            return Llama(llama_config(**given), rngs=nnx.Rngs(0)), None
+    raise ValueError(
+        "its log names no model of roxxel.models; give the function that makes the "
+        "model"
+    )

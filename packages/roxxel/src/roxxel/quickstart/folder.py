@@ -53,7 +53,7 @@ _OURS = frozenset(
     {
         *(_CONFIG, _CONFIG + ".tmp", _DATA, _STAGED, _LOCK),
         # Written by `roxxel train` and `roxxel report`.
-        *("configs", "report.html"),
+        "report.html",
         *RunFolder.NAMES,
     }
 )

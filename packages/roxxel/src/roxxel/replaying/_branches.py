@@ -21,12 +21,10 @@ from roxxel.config import (
     NOT_REPEATED,
     EvalConfig,
     RunConfig,
-    config_at,
     config_differences,
     config_text,
     config_values,
-    load_config,
-    newest_config,
+    used_config,
 )
 from roxxel.replaying._choice import token_ranges, tokens_of
 
@@ -99,9 +97,8 @@ def changed_config(run: Run, start: int) -> Iterator[str]:
     The branches follow the newest config throughout. So a run that was trained longer
     is repeated as it is planned now, and its control may not be the run.
     """
-    folder = run.files.path
-    files = filter(None, (config_at(folder, start + 1), newest_config(folder)))
-    changed = config_differences([config_values(load_config(file)) for file in files])
+    configs = filter(None, (used_config(run.files, start + 1), run.config))
+    changed = config_differences([*map(config_values, configs)])
     if changed:
         values = "; ".join(
             f"{key} was {before or 'not set'} and is {now or 'not set'}"

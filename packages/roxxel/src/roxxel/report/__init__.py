@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from roxxel_store import published
 from roxxel_train import RunFolder, RunFolderError
 
-from roxxel.config import config_values, load_config, newest_config
+from roxxel.config import config_values, used_config
 from roxxel.report._comparison import comparison
 from roxxel.report._facts import RunFacts, read_facts
 from roxxel.report._page import page
@@ -86,18 +86,18 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
             raise RunFolderError(f"{folder}: is given twice; give each run once")
         seen.add(folder.path.resolve())
     facts = [read_facts(folder) for folder in folders]
-    configs = [_values(folder.path) for folder in folders]
+    configs = [_values(folder) for folder in folders]
     _write(out, comparison(facts, configs))
     return facts
 
 
-def _values(run: Path) -> dict[str, str] | None:
+def _values(run: RunFolder) -> dict[str, str] | None:
     """Return the values that a run used last; None without a readable config."""
-    newest = newest_config(run)
     try:
-        return None if newest is None else config_values(load_config(newest))
-    except (OSError, ValueError):
+        config = used_config(run)
+    except ValueError:
         return None
+    return None if config is None else config_values(config)
 
 
 def _write(out: Path, content: str) -> None:

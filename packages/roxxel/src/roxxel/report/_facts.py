@@ -196,7 +196,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     checkpoints, damaged_steps = run.checkpoints()
     damaged = ["run.json"] if run.record is None else []
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
-    config = _config(folder)
+    config = _config(run)
     best_metric, best_step = _best(checkpoints, config)
     step = max([rows.step, *(c.step for c in checkpoints)])
     parent = run.parent
@@ -223,7 +223,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         command=_command(started.get("command")),
         devices=_devices(started.get("devices"), started.get("processes")),
-        config=_config_text(folder),
+        config=run.config_text() or "",
         train=train.series(),
         evaluations=rows.evaluations.series(),
         clock=clock,
@@ -330,25 +330,14 @@ def _best(
     return rule.metric_of(metrics.values()), next(iter(rule.ranked(metrics)), None)
 
 
-def _config(folder: Path) -> RunConfig | None:
-    """Return the config in `config.toml`; None if the file is missing or invalid."""
-    from roxxel.config import load_config
+def _config(run: RunFolder) -> RunConfig | None:
+    """Return the newest config of a run; None if it is missing or invalid."""
+    from roxxel.config import used_config
 
     try:
-        return load_config(folder / "config.toml")
-    except (OSError, ValueError):
+        return used_config(run)
+    except ValueError:
         return None
-
-
-def _config_text(folder: Path) -> str:
-    """Return the text of the config that a run used last; empty without a config."""
-    from roxxel.config import newest_config
-
-    try:
-        path = newest_config(folder)
-        return "" if path is None else path.read_text("utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _command(words: Any) -> str:

@@ -1,0 +1,145 @@
+"""A model of `roxxel.models` says who made it, so a run's folder makes it again."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, RunFolderError, Trainer, open_run
+from roxxel.cli import main
+from roxxel.models import Llama, LlamaConfig, llama, next_token_loss, remade
+
+from .runs import said
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SIZES: dict[str, Any] = {"width": 16, "hidden": 32, "num_layers": 1, "num_heads": 2}
+
+
+def curriculum(folder: Path) -> Curriculum:
+    corpus = Roxxel(folder / "tea_*.rox")
+    texts = (f"tea {number} is green or black" for number in range(40))
+    corpus.write(texts, tokenizer="bytes", exist="keep")
+    return Curriculum(corpus, [Phase(2, batch_size=2, seq_len=17)])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    rope = {"kind": "linear", "factor": np.float32(2.0)}
+    model, optimizer, loss_fn = llama(
+        preset="tiny",
+        total_steps=2,
+        ema=0.5,
+        rope_scaling=rope,
+        peak_rate=np.float64(0.01),
+        **SIZES,
+    )
+    run = folder / "run"
+    Trainer(model, optimizer, curriculum(folder), loss_fn, run).run()
+    return run
+
+
+def test_the_folder_of_a_program_makes_its_model(trained: Path) -> None:
+    run = open_run(trained)
+
+    model = run.model()
+
+    assert run.config is None
+    assert model.config.rope_scaling.factor == 2.0
+    expected, optimizer, _ = llama(**json.loads(model.made_by)["args"])
+    raw = open_run(trained).model(model=expected)
+    assert not np.array_equal(_table(raw), _table(model))  # the average is another
+    assert optimizer.averaged(expected) is not None
+
+
+def _table(model: Any) -> Any:
+    return np.asarray(model.model.embed_tokens.weight[...])
+
+
+def test_sample_and_export_work_on_the_run_of_a_program(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, "sample", trained, "--prompt", "tea", "--tokens", "3")
+    assert "parameters" in said(capsys, "export", trained, tmp_path / "hf")
+
+
+def test_a_model_that_the_class_makes_is_made_again(tmp_path: Path) -> None:
+    config = LlamaConfig.tiny(**SIZES)
+    model = Llama(config, rngs=nnx.Rngs(3))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    run = tmp_path / "run"
+    Trainer(model, optimizer, curriculum(tmp_path), next_token_loss, run).run()
+
+    again = open_run(run).model()
+
+    assert again.config == config
+    assert np.array_equal(_table(again), _table(model))
+
+
+def test_arguments_that_json_cannot_hold_are_no_reason_to_fail() -> None:
+    args = {"mu_dtype": np.float32}
+
+    model, _, _ = llama(preset="tiny", total_steps=2, optimizer_args=args, **SIZES)
+
+    assert model.made_by is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"function": "os:system", "args": {"command": "ls"}}',
+        '{"function": "llama", "args": 3}',
+        '{"function": "llama", "args": {"total_steps": 2, "widht": 3}}',
+        '{"function": "Llama", "args": {"widht": 3}}',
+        '{"function": "llama", "args": {}}',
+    ],
+)
+def test_what_a_stranger_s_run_says_is_data(text: str) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        remade(text)
+
+
+def test_any_other_model_is_given_by_its_function(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(nnx.Module):
+        def __init__(self) -> None:
+            self.table = nnx.Embed(257, 8, rngs=nnx.Rngs(0))
+
+        def __call__(self, tokens: Any) -> Any:
+            return self.table.attend(self.table(tokens))
+
+    def loss_fn(model: Any, batch: Any) -> Any:
+        return optax.softmax_cross_entropy_with_integer_labels(
+            model(batch[:, :-1]), batch[:, 1:]
+        ).mean()
+
+    model = Own()
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    run = tmp_path / "run"
+    Trainer(model, optimizer, curriculum(tmp_path), loss_fn, run).run()
+    (tmp_path / "own_model.py").write_text(
+        "made = None\ndef make():\n    return made()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    words = ["sample", str(run), "--prompt", "tea", "--tokens", "2"]
+
+    assert main(words) == 1
+    assert "--model MODULE:FUNCTION" in capsys.readouterr().err
+    with pytest.raises(RunFolderError, match="--model"):
+        open_run(run).model()
+    for wrong in ("own_modle:make", "own_model:mak", "own_model"):
+        assert main([*words, "--model", wrong]) == 1
+        assert f"--model {wrong}" in capsys.readouterr().err
+    __import__("own_model").made = Own
+    assert main([*words, "--model", "own_model:make"]) == 0
