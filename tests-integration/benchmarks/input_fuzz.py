@@ -47,6 +47,7 @@ import zstandard
 from manifest_fuzz import SECONDS, at_most, limit_address_space
 from roxxel_format import Roxxel
 from roxxel_prepare.cli import main as command
+from roxxel_store.screen import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -256,7 +257,7 @@ def check_sentence(error: str, path: Path, sample: Sample) -> None:
     """Check that an error is one sentence in one line that names file and position."""
     assert error.endswith("\n")
     message = error[:-1]
-    assert message.isprintable(), f"not one line: {message!r}"
+    assert printable(message) == message, f"not one line: {message!r}"
     assert len(message) <= MOST_CHARACTERS, f"too long: {message!r}"
     assert message.startswith(f"roxxel-prepare: {path}"), f"no file: {message!r}"
     problem = message.removeprefix(f"roxxel-prepare: {path}")

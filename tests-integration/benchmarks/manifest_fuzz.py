@@ -30,6 +30,7 @@ import format_fuzz
 import numpy as np
 from _manifest_mutations import of_json, of_text
 from roxxel_format import Roxxel, ShardError
+from roxxel_store.screen import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -216,7 +217,7 @@ def outcome(sample: Sample) -> str:
 
 def check_sentence(message: str, sample: Sample) -> None:
     """Check that an error is one sentence in one line, and names a file."""
-    assert message.isprintable(), f"not one line: {message!r}"
+    assert printable(message) == message, f"not one line: {message!r}"
     assert len(message) <= MOST_CHARACTERS, f"too long: {message!r}"
     assert str(sample.folder) in message, f"names no file: {message!r}"
     assert "Error(" not in message, f"not a sentence: {message!r}"

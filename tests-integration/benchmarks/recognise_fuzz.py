@@ -48,6 +48,7 @@ from input_fuzz import as_npy, as_parquet, as_roxxel02
 from manifest_fuzz import SECONDS, at_most
 from roxxel_format import Roxxel
 from roxxel_prepare.cli import main as command
+from roxxel_store.screen import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -290,7 +291,7 @@ def write(folder: Path, path: Path) -> tuple[str, list[bytes]]:
     assert code == 1
     *notices, message = error.getvalue().splitlines()
     assert message.startswith("roxxel-prepare: "), f"not a sentence: {message!r}"
-    assert message.isprintable(), f"not one line: {message!r}"
+    assert printable(message) == message, f"not one line: {message!r}"
     assert len(message) <= 1500, f"too long: {message!r}"
     assert "; " in message or ": " in message, f"no remedy: {message!r}"
     assert all(each.startswith(("the inputs", str(folder))) for each in notices)

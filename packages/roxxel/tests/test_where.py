@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
 from roxxel.search import find_tokens
+from roxxel_store.screen import shown
 from roxxel_train import RunFolderError
 
 if TYPE_CHECKING:
@@ -395,3 +396,45 @@ def test_show_names_the_tokens_that_a_column_leaves_out_of_the_loss(
         masked = [token for span in row["masked"] for token in range(*span)]
         window = range(row["start"], row["stop"])
         assert masked == [token for token in window if not is_learned[token]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["show", "--step", "0"], ["show", "--step", "0", "--text"]),
+        *(["where", "--text", "page"], ["where", "--document", "self:1"]),
+        ["where", "--document", "self:\x1b[2J"],
+    ],
+)
+def test_what_a_document_and_its_name_hold_controls_no_terminal(
+    hostile_run: Path, command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *options = command
+
+    main([name, str(hostile_run), *options])
+
+    printed = "".join(capsys.readouterr())
+    assert printed == shown(printed)
+    assert r"\x1b[2J" in printed
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run on web pages whose texts and ids would control a terminal."""
+    folder = tmp_path_factory.mktemp("hostile")
+    web = Roxxel(folder / "web_*.rox")
+    text = "page \x1b[2J\x1b]52;c;bHM=\x07\x9b2J\u202etxt.exe\u2066\r"
+    web.write(
+        [{"text": text, "id": f"{n}\x1b[2J\x07\n\u202e"} for n in range(20)],
+        document_id="id",
+        tokenizer="bytes",
+    )
+    model = nnx.Embed(257, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(2, 2, 99)]),
+        loss_fn,
+        folder / "run",
+    ).run()
+    return folder / "run"
