@@ -158,8 +158,7 @@ def config() -> str:
         "tokenizer": (
             "Name of the tokenizer of a corpus that records none, such as `gpt2`. It "
             "is compared with the names that the other corpora record, and no file is "
-            "read: commands that show text look for the recorded file beside the "
-            "shards, then in the working folder."
+            "read."
         ),
         **{
             name: documented(foreign.FlatTokens).get(name, "")

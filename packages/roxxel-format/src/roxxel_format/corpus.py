@@ -251,6 +251,19 @@ class Roxxel:
         return self._open().arguments
 
     @property
+    def tokenizer_files(self) -> dict[str, str]:
+        """The files of the tokenizer that is kept with the corpus, as texts by name.
+
+        Among them are `tokenizer.json`, and `chat_template.jinja` if chats were
+        written. Empty if no tokenizer with such a file wrote this version.
+
+        Raises:
+            FileNotFoundError: The file that keeps them is missing.
+            ShardError: The file is damaged.
+        """
+        return self._open().contents.kept_tokenizer()
+
+    @property
     def separator(self) -> tuple[int, ...]:
         """The tokens that end each document; empty if none do, or none are recorded."""
         return tuple(self.metadata.get("separator") or ())
@@ -614,7 +627,8 @@ class Roxxel:
                 be the same. `"error"` raises FileExistsError. The shards of an
                 interrupted write are not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`. The keys
-                `arguments`, `unit`, `padding` and `cut` belong to the write.
+                `arguments`, `tokenizer_file`, `unit`, `padding` and `cut` belong to the
+                write.
 
         Returns:
             A summary of the shards that were written or kept.

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass, field
+import importlib
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from roxxel_store.client import bucket_of
-from roxxel_store.urls import DEFAULT_TIMEOUT_S, located
+from roxxel_store import missing_extra
+from roxxel_store.errors import reason_of
 
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.kept_tokenizer import (
+    FILES_BESIDE,
+    TEMPLATE_FILE,
+    TOKENIZER_FILE,
+)
 from roxxel_format._write.byte_tokenizer import (
     BYTE_ALPHABET,
     END_OF_TEXT,
     ByteTokenizer,
 )
 from roxxel_format._write.sampling import without_sampling
-from roxxel_format._write.tokenizers import definition_of, encoded_ids, load
+from roxxel_format._write.tokenizers import encoded_ids, load
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Mapping
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.tokenizers import Tokenizer
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 __all__ = [
     "BYTE_ALPHABET",
     "END_OF_TEXT",
+    "FILES_BESIDE",
+    "TEMPLATE_FILE",
+    "TOKENIZER_FILE",
     "RecordedText",
     "TextCodec",
     "text_codec",
@@ -51,8 +56,9 @@ class TextCodec:
             at its ends.
         decode: Returns the text of tokens as bytes: UTF-8 with the names of special
             tokens, or the bytes themselves if the corpus holds bytes.
-        definition: The content of the tokenizer's `tokenizer.json`; None for bytes, and
-            for an object of another library than `tokenizers` and `transformers`.
+        files: The texts of the tokenizer's files by name, `tokenizer.json` among them.
+            Empty for bytes, and for an object of another library than `tokenizers` and
+            `transformers`.
         pieces: Returns the bytes of each token by its id, if the text of tokens is
             these bytes one after another, as for a byte-level BPE. None if not known.
 
@@ -67,7 +73,7 @@ class TextCodec:
 
     encode: Callable[[str], Tokens]
     decode: Callable[[Tokens], bytes]
-    definition: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     pieces: Callable[[], list[bytes]] | None = None
     _around: Callable[[], tuple[list[int], list[int]]] = field(
         default=lambda: ([], []), repr=False
@@ -115,11 +121,6 @@ class RecordedText(Protocol):
         ...
 
     @property
-    def metadata(self) -> dict[str, Any]:
-        """The metadata of the first shard."""
-        ...
-
-    @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of the write; empty if unknown."""
         ...
@@ -130,8 +131,8 @@ class RecordedText(Protocol):
         ...
 
     @property
-    def paths(self) -> list[str]:
-        """The shards, in order."""
+    def tokenizer_files(self) -> Mapping[str, str]:
+        """The files of the tokenizer that is kept with the corpus; else none."""
         ...
 
 
@@ -146,18 +147,18 @@ def text_codec(
     Args:
         corpus: The corpus. A corpus of bytes without a tokenizer holds UTF-8 text.
         tokenizer: The corpus's tokenizer, as for `Roxxel.write`. None loads the
-            recorded tokenizer from the folder of the shards, the working folder, or the
-            hub, in this order.
+            tokenizer that is kept with the corpus.
         special_tokens: Whether the name of a special token in a text, such as
             `<|im_start|>`, is encoded as this token and not as text. None encodes as
             the write of the corpus did: as tokens in chats and with `special_tokens`.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
-        ValueError: The tokenizer is not the one that made the corpus.
+        ValueError: The tokenizer is not the one that made the corpus, or the corpus
+            keeps none.
         TypeError: The tokenizer cannot decode.
-        ImportError: The tokenizer is a path or a name, and `roxxel-prepare` or its
-            extra `tokenizers` is missing.
+        ImportError: The library `tokenizers` is missing, or the tokenizer is a path or
+            a name, and `roxxel-prepare` is missing.
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
@@ -167,42 +168,26 @@ def text_codec(
     of_bytes = ByteTokenizer()
     if recorded == load(of_bytes).identity:
         return _codec_of(of_bytes, corpus, special_tokens)
-    name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
-    folder, slash, _ = corpus.paths[0].rpartition("/")
-    beside = f"{folder}{slash}{name}"
+    files = corpus.tokenizer_files
+    if not files:
+        raise ValueError(
+            f"{recorded}: is not kept with the corpus, which the whole corpus of a "
+            f"write with a {TOKENIZER_FILE} is; pass the tokenizer (--tokenizer)"
+        )
     try:
-        with _on_disk(beside) as path:
-            return _codec_of(path or name, corpus, special_tokens)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(
-            f"{name}: the corpus records this name of its tokenizer, but the file is "
-            f"neither {beside} nor in the working folder; copy it beside the shards"
+        library: Any = importlib.import_module("tokenizers")
+    except ModuleNotFoundError as error:
+        raise missing_extra(
+            "the text of this corpus", "tokenizers", "roxxel-prepare", "tokenizers"
         ) from error
-
-
-@contextlib.contextmanager
-def _on_disk(file: str) -> Generator[str | None]:
-    """Yield a path of a tokenizer's file, copied if it is in a bucket; None if absent.
-
-    A name without an ending is one of the hub: no bucket is asked for it, which might
-    refuse to say that the object is absent.
-    """
-    place = located(file)
-    if isinstance(place, Path):
-        yield file if place.is_file() else None
-        return
-    bucket, name = bucket_of(place, DEFAULT_TIMEOUT_S)
     try:
-        content = bucket.read(name) if name.endswith(".json") else None
-    except FileNotFoundError:
-        content = None
-    if content is None:
-        yield None
-        return
-    with TemporaryDirectory(prefix="roxxel-") as folder:
-        copy = Path(folder, name)
-        copy.write_bytes(content)
-        yield str(copy)
+        kept = library.Tokenizer.from_str(files[TOKENIZER_FILE])
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(
+            f"{recorded}: the {TOKENIZER_FILE} that is kept with the corpus cannot be "
+            f"loaded ({reason_of(error)}); update the library tokenizers"
+        ) from error
+    return replace(_codec_of(kept, corpus, special_tokens), files=files)
 
 
 def _codec_of(
@@ -236,7 +221,7 @@ def _codec_of(
 
         size = loaded.vocab_size
         pieces = None if size is None else partial(_pieces_of_bytes, source, size)
-        return TextCodec(encode, decode_bytes, None, pieces, around)
+        return TextCodec(encode, decode_bytes, {}, pieces, around)
     if getattr(source, "decode", None) is None:
         raise TypeError(f"{given}: cannot decode; use --ids")
 
@@ -245,12 +230,10 @@ def _codec_of(
         text = source.decode(tokens.tolist(), skip_special_tokens=False)
         return text.encode(errors="replace")
 
-    definition = definition_of(source)
-    is_json = definition is not None and definition.startswith("{")
     pieces, size = None, loaded.vocab_size
     if type(getattr(source, "decoder", None)).__name__ == "ByteLevel" and size:
         pieces = partial(_byte_level_pieces, source, size)
-    return TextCodec(encode, decode, definition if is_json else None, pieces, around)
+    return TextCodec(encode, decode, loaded.files, pieces, around)
 
 
 def _found_around(

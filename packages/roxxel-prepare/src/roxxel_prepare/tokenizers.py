@@ -11,10 +11,11 @@ import os
 import re
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from roxxel_format import ShardError
-from roxxel_format.texts import without_sampling
+from roxxel_format.texts import FILES_BESIDE, without_sampling
 from roxxel_store import missing_extra
 from roxxel_store.errors import reason_of
 from roxxel_store.files import open_file, read_file
@@ -24,7 +25,7 @@ from roxxel_store.urls import expanded
 from roxxel_prepare._tokenize.chats import ChatTemplate, chat_encoder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from roxxel_format import TokenizerBackend
 
@@ -52,6 +53,7 @@ class NamedTokenizer(NamedTuple):
         note: What else to say of the encoder: why it is not a faster one.
         switched_off: What is random in its file, such as `dropout 0.1`, and is switched
             off.
+        files: The texts of the files beside it that say how it is used, by name.
 
     Example:
         >>> named = NamedTokenizer(object(), "gpt2", "<|endoftext|>", "tokenizers 0.23")
@@ -65,6 +67,7 @@ class NamedTokenizer(NamedTuple):
     encoder: str
     note: str = ""
     switched_off: str = ""
+    files: Mapping[str, str] = MappingProxyType({})
 
 
 def load_tokenizer(
@@ -98,13 +101,13 @@ def load_tokenizer(
     if path is not None:
         # Rejects a pipe: the library would block.
         os.close(open_file(path, ShardError))
-    naming: Iterable[Path] = ()
+    beside: Iterable[Path] = ()
     try:
         if path is None:
             # Imported here because most tokenizers are files.
             from roxxel_prepare._tokenize.hub import fetch
 
-            file, naming = fetch(str(name), "tokenizer.json", _NAMING_FILES)
+            file, beside = fetch(str(name), "tokenizer.json", FILES_BESIDE)
         else:
             file = path
         loaded = library.Tokenizer.from_file(str(file))
@@ -117,10 +120,11 @@ def load_tokenizer(
     known_as = str(name) if path is None else path.name
     loaded, encoder, note = _with_backend(loaded, known_as, backend)
     if path is not None and path.name == "tokenizer.json":
-        beside = (path.parent / each for each in _NAMING_FILES)
-        naming = (each for each in beside if each.exists())
-    end = _end_named_by(naming)
-    return NamedTokenizer(loaded, known_as, end, encoder, note, switched_off)
+        paths = (path.parent / each for each in FILES_BESIDE)
+        beside = [each for each in paths if each.exists()]
+    end = _end_named_by(each for each in beside if each.name in _NAMING_FILES)
+    files = {each.name: _text_of(each) for each in beside}
+    return NamedTokenizer(loaded, known_as, end, encoder, note, switched_off, files)
 
 
 def _with_backend(
@@ -206,7 +210,7 @@ def _text_of(path: Path) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise ValueError(
-            f"{path}: is no chat template, because it is not UTF-8 text (byte "
+            f"{path}: is no file of a tokenizer, because it is not UTF-8 text (byte "
             f"{error.start}); {remedy}"
         ) from error
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._read.files import missing_file
 from roxxel_format._read.shard import LOCAL, Opening, ShardMap, check_same_type
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import Manifest, bins_of, parse_manifest
+from roxxel_format._spec.manifest import (
+    Manifest,
+    bins_of,
+    is_file_name,
+    parse_manifest,
+)
 from roxxel_format._spec.tables import (
     BinTable,
     ColumnTable,
     ShardTable,
+    as_table,
     unit_of,
 )
 from roxxel_format.errors import ShardError
@@ -46,6 +53,9 @@ class Contents:
     of the shards then replace it. `block_size` is the block size of the first shard.
     `fingerprint` covers the shards of this version.
 
+    `kept` is the path and size of the file that keeps the tokenizer, if a manifest
+    lists one.
+
     `earlier` is None unless the shards of this version were merged. Then it is the
     beginning of the corpus, and its last shard may hold more than belongs to it:
     `shards` describe the files, `bounds` and `first_own` the version.
@@ -60,6 +70,7 @@ class Contents:
     fingerprint: str
     files: Files = LOCAL
     earlier: Earlier | None = None
+    kept: tuple[str, int] | None = None
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
@@ -95,6 +106,41 @@ class Contents:
             padding, cut = self.earlier.num_padding, self.earlier.num_cut
             return BinTable(bins.unit, [padding], [cut])
         return None if bins is None else bins.of(range(len(self.paths)))
+
+    @cached_property
+    def tokenizer_file(self) -> tuple[str, int] | None:
+        """Path and size of the file that keeps the tokenizer, if there is one."""
+        if self.manifest is not None or self.kept is not None:
+            return self.kept
+        recorded = as_table(self.open_shard(0).metadata().get("tokenizer_file"))
+        name, size = recorded.get("name"), recorded.get("bytes")
+        if type(name) is not str or type(size) is not int or not is_file_name(name):
+            return None
+        path = self.paths[0]
+        return path.removesuffix(_file_name(path)) + name, size
+
+    def kept_tokenizer(self) -> dict[str, str]:
+        """Return the files of the tokenizer that is kept, texts by name; else none.
+
+        Raises:
+            FileNotFoundError: The file is missing.
+            ShardError: The file is damaged.
+        """
+        if self.tokenizer_file is None:
+            return {}
+        path, size = self.tokenizer_file
+        if not 0 < size <= MAX_SIZE:
+            raise ShardError(
+                f"{path}: has {size} bytes, but a kept tokenizer has at most {MAX_SIZE}"
+                "; pass the tokenizer (--tokenizer)"
+            )
+        try:
+            return parse_tokenizer(self.files.open(path, size).read(0, size), path)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(
+                f"{path}: the tokenizer of the corpus is missing; copy it beside the "
+                "shards again, or pass the tokenizer (--tokenizer)"
+            ) from error
 
     @property
     def num_tokens(self) -> int:
@@ -259,7 +305,12 @@ def listed_contents(
         fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
         files=files,
         earlier=earlier,
+        kept=_in_folder(folder, chosen.tokenizer_file),
     )
+
+
+def _in_folder(folder: str, file: tuple[str, int] | None) -> tuple[str, int] | None:
+    return None if file is None else (folder + file[0], file[1])
 
 
 def nums_shards_of(
@@ -298,9 +349,11 @@ def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
     for part in parts:
         shards += part.shards
     first = parts[0]
-    return _without_manifest(
+    contents = _without_manifest(
         filepath, paths, shards, first.dtype_name, first.block_size, first.files
     )
+    kept = (part.kept for part in parts)
+    return replace(contents, kept=next(filter(None, kept), None))
 
 
 def _without_manifest(

@@ -70,13 +70,15 @@ class Version:
 
     `fingerprint` covers these shards; it has 32 hexadecimal digits. `arguments` are the
     arguments of the write that committed this version. `encoder` names what encoded its
-    texts, with versions; None if unknown.
+    texts, with versions; None if unknown. `tokenizer_file` is the name and size of the
+    file that keeps their tokenizer; None if there is none.
     """
 
     num_shards: int
     fingerprint: str
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     encoder: str | None = None
+    tokenizer_file: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,12 @@ class Manifest:
 
     def file_names(self) -> set[str]:
         """Return the names of all files that the manifest lists."""
-        return {*self.shards.names, *self.column_files()}
+        return {*self.shards.names, *self.column_files(), *self.tokenizer_files()}
+
+    def tokenizer_files(self) -> dict[str, int]:
+        """Return the sizes of the files that keep tokenizers, by name."""
+        files = (version.tokenizer_file for version in self.versions)
+        return dict(filter(None, files))
 
     def column_files(self) -> list[str]:
         """Return the names of all column files."""
@@ -358,8 +365,18 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
             arguments = _object(table.get("arguments"))
         encoder = table.get("encoder")
         _check(encoder is None or type(encoder) is str, f"encoder {encoder!r:.100}")
-        versions.append(Version(count, fingerprint, arguments, encoder))
+        kept = _tokenizer_file(table.get("tokenizer_file"))
+        versions.append(Version(count, fingerprint, arguments, encoder, kept))
     return tuple(versions)
+
+
+def _tokenizer_file(value: object) -> tuple[str, int] | None:
+    if value is None:
+        return None
+    table = _object(value)
+    name, size = table.get("name"), _integer(table.get("bytes"), "bytes")
+    _check(type(name) is str and is_file_name(name), f"the file name {name!r:.100}")
+    return cast("str", name), size
 
 
 def _earlier(value: object, shards: ShardTable) -> EarlierTable:
@@ -411,7 +428,11 @@ def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:
 
 def _check_names(manifest: Manifest) -> None:
     """Check that every file is in the manifest's folder and is listed once."""
-    names: list[Any] = [*manifest.shards.names, *manifest.column_files()]
+    names: list[Any] = [
+        *manifest.shards.names,
+        *manifest.column_files(),
+        *manifest.tokenizer_files(),
+    ]
     _check({*map(type, names)} <= {str}, "a file name that is not a string")
     _check(len(set(names)) == len(names), "a file that is listed twice")
     joined = "\n".join(names)
@@ -497,6 +518,9 @@ def _version_members(versions: Iterable[Version]) -> Iterator[dict[str, Any]]:
             members["arguments"] = dict(version.arguments)
         if version.encoder is not None:
             members["encoder"] = version.encoder
+        if version.tokenizer_file is not None:
+            name, size = version.tokenizer_file
+            members["tokenizer_file"] = {"name": name, "bytes": size}
         before = version.arguments
         yield members
 

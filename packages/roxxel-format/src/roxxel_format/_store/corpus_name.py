@@ -38,6 +38,7 @@ _FOLDER_PREFIX = "shard_"
 _SHARD_NUMBER = re.compile(r"[0-9]{5}|[1-9][0-9]{5,}")  # As `shard` writes it.
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
+_DIGEST = re.compile(r"[0-9a-f]{16}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
@@ -110,6 +111,27 @@ class CorpusName:
     def column(self, shard: str, column: str, unique: str) -> Path:
         """Return the path of a column's file; `unique` is 8 hexadecimal digits."""
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
+
+    def tokenizer(self, digest: str) -> Path:
+        """Return the path of the file that keeps a tokenizer.
+
+        `digest` has 16 hexadecimal digits.
+        """
+        before, after = self._around_tokenizer
+        return self.folder / f"{before}{digest}{after}"
+
+    def keeps_tokenizer(self, name: str) -> bool:
+        """Return whether a file that keeps a tokenizer of this corpus has this name."""
+        before, after = self._around_tokenizer
+        digest = name.removeprefix(before).removesuffix(after)
+        return _DIGEST.fullmatch(digest) is not None and (
+            name == f"{before}{digest}{after}"
+        )
+
+    @property
+    def _around_tokenizer(self) -> tuple[str, str]:
+        dot = "" if self.manifest else "."
+        return self.prefix + dot, f"{self.suffix.removesuffix(SUFFIX)}.tokenizer"
 
     def is_own(self, name: str) -> bool:
         """Return whether a shard or column file of this corpus could have this name."""

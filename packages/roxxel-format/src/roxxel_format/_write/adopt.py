@@ -8,6 +8,7 @@ every byte before it commits one.
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
@@ -80,12 +81,23 @@ def adopt(
         report.raise_if_damaged()
         _check_whole(name, paths, contents.shards.flags)
         _check_alike(paths)
-        if not commit(name, Committed(Manifest(), None), manifest_of(paths, {})):
+        manifest = _with_tokenizer(manifest_of(paths, {}), name)
+        if not commit(name, Committed(Manifest(), None), manifest):
             raise FileExistsError(
                 f"{name.manifest}: a write began meanwhile, so nothing was adopted"
             )
     _say_columns(name, {path.name for path in paths})
     return report
+
+
+def _with_tokenizer(manifest: Manifest, name: CorpusName) -> Manifest:
+    """Return the manifest with the file that keeps the tokenizer, if it is known."""
+    kept = [*filter(name.keeps_tokenizer, names_in(name.folder))]
+    if manifest.tokenizer is None or len(kept) != 1:
+        return manifest
+    size = (name.folder / kept[0]).stat().st_size
+    version = replace(manifest.versions[0], tokenizer_file=(kept[0], size))
+    return replace(manifest, versions=(version,))
 
 
 def _say_columns(name: CorpusName, shards: set[str]) -> None:

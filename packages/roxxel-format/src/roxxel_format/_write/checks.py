@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.options import WriteOptions, WriteSummary
 
 
-_RESERVED = frozenset({"arguments", "unit", "padding", "cut"})
+_RESERVED = frozenset({"arguments", "tokenizer_file", "unit", "padding", "cut"})
 """Keys of metadata that only a write may set: bins, or a corpus of one file."""
 
 

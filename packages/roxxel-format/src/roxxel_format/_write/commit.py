@@ -206,8 +206,8 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     """
     names = names_in(name.folder)
     if name.manifest is None:
-        drafts = (each for each in names if drafted_name(each) == name.single.name)
-        return [name.folder / each for each in drafts]
+        left = [each for each in names if drafted_name(each) == name.single.name]
+        return [name.folder / each for each in (*left, *tokenizers_left(name))]
     found = read_committed(name)
     own = set(own_names(name))
     of_units = {n for n in names if _is_of_units(name, drafted_name(n) or n)}
@@ -222,12 +222,17 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     if found.manifest.versions or job:
         listed.add(name.manifest.name)
     own |= of_units
-    if job is not None:
+    tokenizers = {*filter(name.keeps_tokenizer, names)}
+    if job is None:
+        own |= tokenizers
+    else:  # The units of the job need their tokenizer.
         own -= {n for n in own if n == name.plan.name or name.job_of(n) == job}
     manifest = name.manifest.name
 
     def is_ours(each: str) -> bool:
-        if drafted_name(each) is not None or each == manifest or each in of_units:
+        if drafted_name(each) is not None or each == manifest:
+            return True
+        if each in of_units or each in tokenizers:
             return True
         return any(
             shard in listed or _is_of_several(name.folder / shard)
@@ -235,6 +240,22 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
         )
 
     return [name.folder / each for each in sorted(own - listed) if is_ours(each)]
+
+
+def tokenizers_left(name: CorpusName) -> list[str]:
+    """Return the names of files that keep a tokenizer for no file of this name.
+
+    `name` is that of a corpus of one file, whose metadata name the tokenizer's file.
+    """
+    recorded: object = None
+    if name.single.exists():
+        try:
+            metadata = open_shard(str(name.single)).metadata()
+        except ShardError:
+            return []
+        recorded = as_table(metadata.get("tokenizer_file")).get("name")
+    own = filter(name.keeps_tokenizer, names_in(name.folder))
+    return [each for each in own if each != recorded]
 
 
 def has_files(name: CorpusName) -> bool:

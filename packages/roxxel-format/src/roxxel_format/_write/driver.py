@@ -14,9 +14,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from roxxel_store.files import draft_path, drafted_name
+from roxxel_store.output import replace_file
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
 
+from roxxel_format._spec.kept_tokenizer import (
+    TEMPLATE_FILE,
+    TOKENIZER_FILE,
+    digest_of_tokenizer,
+    pack_tokenizer,
+)
 from roxxel_format._spec.tables import NewShards
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.checks import (
@@ -25,7 +32,7 @@ from roxxel_format._write.checks import (
     check_kept,
     say_kept,
 )
-from roxxel_format._write.commit import alone
+from roxxel_format._write.commit import alone, tokenizers_left
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.job import WriteJob, write_shards
 from roxxel_format._write.place import place_of
@@ -37,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import Filepath
+    from roxxel_format._write.intake import Intake
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
 
@@ -53,6 +61,8 @@ class CorpusWrite:
         exist: What to do if the corpus exists.
         is_several: Whether several processes write shards of this corpus.
         says_ending: Whether to say how documents end if the tokenizer decides it.
+        made_by: What a corpus records of its tokenizer, and the tokenizer's files, if
+            the documents are tokens of that corpus.
         timeout_s: Seconds after which a request to a bucket fails.
 
     Attributes:
@@ -75,6 +85,7 @@ class CorpusWrite:
         *,
         is_several: bool = False,
         says_ending: bool = False,
+        made_by: tuple[Mapping[str, Any], Mapping[str, str]] | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
         self._started = time.perf_counter()
@@ -91,16 +102,22 @@ class CorpusWrite:
         self.options, self._intake = load_intake(options, says_ending=says_ending)
         if says_ending and self._intake.tokenizer is not None:
             note(self._intake.tokenizer.encoding(), end="")
+        recorded = self._intake.recorded_tokenizer
+        self._kept = _kept_tokenizer(self._intake, self.options)
+        if made_by is not None:
+            recorded, files = made_by
+            self._kept = pack_tokenizer(files) if files else None
         self.recipe = Recipe(
             exist,
             self.options.recorded(self._intake.tokenizer_identity),
-            self._intake.recorded_tokenizer,
+            recorded,
             self.options.separator_value,
             options.block_size,
             options.fields.columns,
             self._intake.dtype,
             unit=options.pack,
             encoder=self._intake.encoder,
+            tokenizer_file=self._tokenizer_file(),
         )
         self._resources = ExitStack()
         self._is_committed = False
@@ -167,14 +184,32 @@ class CorpusWrite:
         if self._is_committed and not self.recipe.appends:
             self.place.remove_leftovers()
 
+    def _tokenizer_file(self) -> tuple[str, int] | None:
+        """Return the name and size of the file that keeps the tokenizer."""
+        if self._kept is None:
+            return None
+        path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
+        return path.name, len(self._kept)
+
+    def _keep_tokenizer(self) -> None:
+        """Add the file that keeps the tokenizer, unless it is there."""
+        file, files = self.recipe.tokenizer_file, self.place.files
+        if file is not None and self._kept is not None:
+            name, size = file
+            if files.sizes([name]).get(name) != size:
+                files.replace(name, self._kept)
+
     def begin(self) -> None:
         """Check that the write may change the corpus, and take its type and kind.
+
+        Then keep the tokenizer there, so that no shard is there without it.
 
         Raises:
             FileExistsError: The write may not change the corpus.
             ValueError: The documents do not fit the corpus.
         """
         self.recipe = self.recipe.for_corpus(self.place.found, self.what)
+        self._keep_tokenizer()
 
     def decide(self, documents: Iterable[object]) -> None:
         """Read documents until one is chosen, so that item type and kind are decided.
@@ -289,21 +324,29 @@ class CorpusWrite:
         name.folder.mkdir(parents=True, exist_ok=True)
         path, draft = name.single, draft_path(name.single)
         with alone(name):  # Locks the draft until it is renamed.
+            metadata: dict[str, Any] = {"arguments": self.recipe.arguments}
+            file = self.recipe.tokenizer_file
+            if file is not None:
+                metadata["tokenizer_file"] = {"name": file[0], "bytes": file[1]}
             series = ShardSeries(
                 name.pattern,
                 lambda: (path, draft),
                 self.options,
                 self._intake,
-                {"arguments": self.recipe.arguments},
+                metadata,
             )
             try:
                 self._check_free(path)
+                if file is not None and self._kept is not None:
+                    replace_file(name.folder / file[0], self._kept)
                 series.write_all(data, ending)
             except BaseException:
                 series.abort()
                 if not series.paths:
                     draft.unlink(missing_ok=True)
                 raise
+            finally:
+                self.place.files.delete(tokenizers_left(name))
         new = NewShards(
             series.table,
             dtype=self._intake.dtype,
@@ -312,3 +355,14 @@ class CorpusWrite:
         )
         summary = self.place.summary(new, started)
         return replace(summary, switched_off=self.switched_off)
+
+
+def _kept_tokenizer(intake: Intake, options: WriteOptions) -> bytes | None:
+    """Return the content of the file that keeps the tokenizer of a write, if any."""
+    files = {} if intake.tokenizer is None else {**intake.tokenizer.files}
+    if TOKENIZER_FILE not in files:
+        return None
+    template = getattr(options.fields.chat, "text", None)
+    if template is not None:  # What rendered the chats, wherever it was.
+        files[TEMPLATE_FILE] = template
+    return pack_tokenizer(files)

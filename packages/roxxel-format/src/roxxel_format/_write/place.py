@@ -309,7 +309,7 @@ class FolderPlace(Place):
         return self._found
 
     def undo_begin(self) -> None:
-        """Remove the manifest that `begin` committed, if there is no other file.
+        """Remove what `begin` committed: the manifest, if there is no shard.
 
         Another write may have found this manifest, and will commit to it: the manifest
         stays until no write is in progress.
@@ -319,7 +319,9 @@ class FolderPlace(Place):
             if not read_committed(self.name).is_begun:
                 return
             with alone(self.name):
-                if {*leftovers(self.name, abandon=True)} <= {self.name.manifest}:
+                left = {*leftovers(self.name, abandon=True)} - {self.name.manifest}
+                if all(self.name.keeps_tokenizer(path.name) for path in left):
+                    self.files.delete(path.name for path in left)
                     withdraw(self.name)
             remove_idle_locks(self.name)
 
@@ -462,11 +464,14 @@ class BucketPlace(Place):
         for name, each in self._bucket.names().objects.items():
             is_plan = name == self.name.plan.name
             of_job = self.name.job_of(name)
-            if (job or is_unknown) and (is_plan or (of_job and job in {None, of_job})):
+            is_shared = is_plan or self.name.keeps_tokenizer(name)
+            if (job or is_unknown) and (
+                is_shared or (of_job and job in {None, of_job})
+            ):
                 is_left = abandon
             else:
                 is_shard = self.name.is_own(name) and _IN_BUCKET.search(name)
-                is_left = bool(is_plan or is_shard or of_job)
+                is_left = bool(is_shared or is_shard or of_job)
                 is_left &= committed.data is not None and each.age_s > _LEFTOVER_AGE_S
             if is_left and name not in listed:
                 found.append(self._bucket.url_of(name))

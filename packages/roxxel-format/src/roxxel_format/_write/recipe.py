@@ -49,6 +49,7 @@ class Recipe:
         unit: Tokens of a bin; None unless the documents are packed.
         encoder: What encodes the texts, with versions; None if unknown. An append may
             have another one, because all give the same ids.
+        tokenizer_file: Name and size of the file that keeps the tokenizer.
 
     Example:
         >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
@@ -65,6 +66,7 @@ class Recipe:
     kind: str | None = None
     unit: int | None = None
     encoder: str | None = None
+    tokenizer_file: tuple[str, int] | None = None
 
     @property
     def appends(self) -> bool:
@@ -174,8 +176,9 @@ class Recipe:
         if not len(new):
             raise NoDocumentsError(place.pattern)
         recipe, base = self.decided(new.dtype, new.kind), place.found.fingerprint
+        kept = dict(filter(None, [self.tokenizer_file]))
         while True:
-            place.check_present(new.sizes)
+            place.check_present({**new.sizes, **kept})
             found = place.found
             manifest = recipe._extended(found, new, place)  # noqa: SLF001 - of self
             place.is_uncertain = True
@@ -231,7 +234,13 @@ class Recipe:
             )
         everything = manifest.shards + new.shards
         (fingerprint,) = everything.fingerprints([len(everything)])
-        version = Version(len(everything), fingerprint, self.arguments, self.encoder)
+        version = Version(
+            len(everything),
+            fingerprint,
+            self.arguments,
+            self.encoder,
+            self.tokenizer_file,
+        )
         return replace(
             manifest,
             shards=everything,

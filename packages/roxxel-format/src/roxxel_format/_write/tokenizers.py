@@ -15,20 +15,22 @@ import importlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_store import missing_extra
 
+from roxxel_format._spec.kept_tokenizer import FILES_BESIDE, TOKENIZER_FILE
 from roxxel_format._write.byte_tokenizer import ByteTokenizer
 from roxxel_format._write.dropped import drops_of
 from roxxel_format._write.sampling import check_repeats, without_sampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.dropped import Drops
@@ -91,7 +93,9 @@ class Tokenizer:
     characters of a text that have no token; None if all have one. `encoder` names what
     encodes, with its version, if the tokenizer was loaded by its path or name, and
     `encoder_note` is what else to say of it. `switched_off` names what was random.
-    `encode_chat` encodes the texts of chats, if the write has chats.
+    `encode_chat` encodes the texts of chats, if the write has chats. `files` are the
+    texts of the tokenizer's files by name, `tokenizer.json` among them; empty if there
+    is no such file.
     """
 
     source: Any
@@ -109,6 +113,7 @@ class Tokenizer:
     encoder_note: str = ""
     switched_off: str = ""
     encode_chat: EncodeChat | None = None
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def identity(self) -> str:
@@ -285,14 +290,16 @@ def load(
     """
     end: object
     encoder, note = None, ""
+    beside: Mapping[str, str] = {}
     if isinstance(tokenizer, (str, os.PathLike)):
-        source, name, end, encoder, note, switched_off = _named(
+        source, name, end, encoder, note, switched_off, beside = _named(
             cast("str | os.PathLike[str]", tokenizer), backend
         )
     elif hasattr(tokenizer, "encode"):
         name = _own_name(tokenizer)
         source, switched_off = without_sampling(tokenizer)
         end = getattr(tokenizer, "eos_token_id", None)
+        beside = _saved_files(tokenizer)
     else:
         raise TypeError(
             f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
@@ -300,6 +307,9 @@ def load(
         )
     vocabulary = _vocabulary(source)
     definition = definition_of(source)
+    files: dict[str, str] = {}
+    if definition is not None and definition.startswith("{"):
+        files = {**beside, TOKENIZER_FILE: definition}
     if definition is None and vocabulary is not None:
         definition = json.dumps(vocabulary, sort_keys=True, ensure_ascii=False)
     digest = None
@@ -329,15 +339,27 @@ def load(
         encoder,
         note,
         switched_off,
+        files=files,
     )
+
+
+def _saved_files(tokenizer: Any) -> dict[str, str]:
+    """Return the files that an object of `transformers` would save, by name."""
+    save = getattr(tokenizer, "save_pretrained", None)
+    if not callable(save):
+        return {}
+    with TemporaryDirectory(prefix="roxxel-") as folder:
+        save(folder)
+        paths = [Path(folder, name) for name in FILES_BESIDE]
+        return {path.name: path.read_text("utf-8") for path in paths if path.is_file()}
 
 
 def _named(
     name: str | os.PathLike[str], backend: str
-) -> tuple[Any, str, str | None, str | None, str, str]:
+) -> tuple[Any, str, str | None, str | None, str, str, Mapping[str, str]]:
     """Return the fields of a `NamedTokenizer`, also for the tokenizer of bytes."""
     if name == ByteTokenizer.name and not Path(name).exists():
-        return ByteTokenizer(), ByteTokenizer.name, None, None, "", ""
+        return ByteTokenizer(), ByteTokenizer.name, None, None, "", "", {}
     prepare = _of_prepare(f"tokenizer={os.fspath(name)!r}", "tokenizers")
     return prepare.load_tokenizer(name, backend)
 

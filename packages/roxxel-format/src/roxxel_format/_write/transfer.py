@@ -14,6 +14,7 @@ from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.columns import digest_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
+from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import as_table
 from roxxel_format._write.place import place_of
@@ -116,6 +117,7 @@ class _Files:
         job: str | None,
     ) -> None:
         shards, name = manifest.shards, place.name
+        self._contents = contents
         self._there = _names_by_content(there)
         self._files: list[_File] = []
         names: list[str] = []
@@ -130,6 +132,7 @@ class _Files:
         self._folder = contents.paths[0].removesuffix(shards.names[0])
         self.manifest = replace(
             manifest,
+            versions=tuple(map(self._kept, manifest.versions)),
             shards=replace(shards, names=names),
             columns={
                 key: self._column(key, table) for key, table in manifest.columns.items()
@@ -146,6 +149,19 @@ class _Files:
     def sizes(self) -> dict[str, int]:
         """Return the size of each file by its name."""
         return {file.name: file.num_bytes for file in self._files}
+
+    def _kept(self, version: Version) -> Version:
+        """Return a version with the name of its tokenizer's file in the copy."""
+        if version.tokenizer_file is None:
+            return version
+        old, size = version.tokenizer_file
+        path = self._folder + old
+        if self._contents.manifest is None and self._contents.tokenizer_file:
+            path, _ = self._contents.tokenizer_file
+        data = self._contents.files.open(path, size).read(0, size)
+        new = self._place.name.tokenizer(digest_of_tokenizer(data)).name
+        self._files.append(_File(path, new, size, partial(_check_tokenizer, path)))
+        return replace(version, tokenizer_file=(new, size))
 
     def _column(self, key: str, table: ColumnTable) -> ColumnTable:
         names: list[str | None] = []
@@ -212,7 +228,12 @@ def _copy(file: OpenFile, output: Output) -> None:
 def _new_manifest(contents: Contents) -> Manifest:
     """Make a manifest for files without one."""
     metadata = contents.open_shard(0).metadata()
-    version = Version(len(contents.paths), contents.fingerprint)
+    kept = contents.tokenizer_file
+    version = Version(
+        len(contents.paths),
+        contents.fingerprint,
+        tokenizer_file=kept and (kept[0].rpartition("/")[2], kept[1]),
+    )
     return Manifest(
         dtype_name=contents.dtype_name,
         block_size=contents.block_size,
@@ -247,6 +268,11 @@ def _check_shard(
         )
     for error in damage_of_shard(shard, pool.map):
         raise ShardError(f"{source}: is damaged and was not copied ({error})")
+
+
+def _check_tokenizer(source: str, path: Path) -> None:
+    """Raise ShardError unless a file is an undamaged copy of a tokenizer's file."""
+    _ = parse_tokenizer(path.read_bytes(), source)
 
 
 def _check_column(source: str, expected: str, path: Path) -> None:

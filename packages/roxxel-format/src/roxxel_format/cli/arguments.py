@@ -186,7 +186,7 @@ def _add_readers(commands: Any) -> None:
         "--tokenizer",
         metavar="PATH",
         help="tokenizer.json, its folder, or a Hugging Face name (default: the "
-        "recorded one, beside the shards or in the working folder)",
+        "one that is kept with the corpus)",
     )
     cat.add_argument(
         "--width",

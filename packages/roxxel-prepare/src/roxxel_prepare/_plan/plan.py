@@ -81,6 +81,8 @@ def parse_plan(data: bytes, path: str) -> Plan:
     if isinstance(recipe["separator"], dict):
         recipe["separator"] = bytes.fromhex(recipe["separator"]["bytes"])
     recipe["columns"] = {name: tuple(each) for name, each in recipe["columns"].items()}
+    if recipe["tokenizer_file"] is not None:
+        recipe["tokenizer_file"] = tuple(recipe["tokenizer_file"])
     table["recipe"] = Recipe(**recipe)
     return Plan(**table)
 

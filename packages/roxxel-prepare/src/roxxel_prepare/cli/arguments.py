@@ -176,8 +176,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         metavar="PATH",
         help="tokenizer.json, its folder, a Hugging Face name, or bytes: the UTF-8 "
         "bytes of a text, then token 256 (default: the bytes alone, with nothing that "
-        "ends a document). The corpus records the path; readers look beside the "
-        "shards, then in their working folder",
+        "ends a document). The corpus keeps it",
     )
     write.add_argument(
         "--tokenizer-backend",

@@ -57,7 +57,10 @@ def split(options: argparse.Namespace) -> int:
                 )
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"arguments", "created_by", "separator"}
-        not_copied |= {"input_files", "skipped"}
+        not_copied |= {"input_files", "skipped", "tokenizer_file"}
+        made_by = None
+        if corpus.tokenizer is not None:
+            made_by = corpus.metadata["tokenizer"], corpus.tokenizer_files
         summaries = [
             CorpusWrite(
                 each.filepath,
@@ -79,6 +82,7 @@ def split(options: argparse.Namespace) -> int:
                     },
                 ),
                 options.exist,
+                made_by=made_by,
             ).run(chosen(held_out=held_out))
             for each, held_out in zip(files, (False, True), strict=True)
         ]

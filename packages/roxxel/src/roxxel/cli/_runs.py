@@ -64,10 +64,7 @@ def add_run_arguments(
         parser.add_argument(
             "--tokenizer",
             metavar="PATH",
-            help=(
-                "tokenizer of the corpora (default: the recorded one, beside the "
-                "shards or in the working folder)"
-            ),
+            help=("tokenizer of the corpora (default: the one that is kept with them)"),
         )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(trust=False)
