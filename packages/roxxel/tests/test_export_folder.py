@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from roxxel_train import RunFolder
 
 from .runs import said, write_project
 from .test_sample import TEXT_RUN
+from .tokenizer_kinds import BOS, tokenizer_kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +69,64 @@ def test_a_run_is_exported_with_the_average_and_the_tokenizer(
     assert json.loads((folder / "config.json").read_text())["eos_token_id"] == 256
     assert main(["export", str(project / "run"), str(folder)]) == 1
     assert "holds files; name a new folder" in capsys.readouterr().err
+
+
+def test_an_export_says_what_the_folder_of_the_tokenizer_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokenizer = tokenizer_kinds()["words with BOS and an unknown"]
+    tokenizer.add_special_tokens(["<pad>", "<|end|>"])
+    source = tmp_path / "tokenizer"
+    source.mkdir()
+    tokenizer.save(str(source / "tokenizer.json"))
+    said_there = {
+        "tokenizer_config.json": {"eos_token": "<|end|>", "model_max_length": 77},
+        "special_tokens_map.json": {"pad_token": {"content": "<pad>", "lstrip": False}},
+        "generation_config.json": {"temperature": 0.5, "eos_token_id": 1},
+    }
+    for name, values in said_there.items():
+        (source / name).write_text(json.dumps(values))
+    template = "{% for m in messages %}{{ m.content }} <|end|>{% endfor %}"
+    (source / "chat_template.jinja").write_text(template)
+    chat = [
+        {"role": role, "content": "alpha beta " * 9} for role in ("user", "assistant")
+    ]
+    text = Roxxel(tmp_path / "text.rox")
+    text.write(["alpha beta gamma " * 9] * 4, tokenizer=str(source), separator=1)
+    chats = Roxxel(tmp_path / "chats_*.rox")
+    rows = [{"messages": chat}] * 4
+    chats.write(rows, tokenizer=str(source), chat=True, separator=1)
+    sources = 'self = "text.rox"\nchats = "chats_*.rox"'
+    config = TEXT_RUN.replace('self = "text.rox"', sources).replace("256", "9")
+    config = config.replace("seq_len = 9", "seq_len = 9\nweights = {self=1, chats=1}")
+    (tmp_path / "run.toml").write_text(config)
+    assert main(["train", str(tmp_path / "run.toml")]) == 0
+    capsys.readouterr()
+    shutil.rmtree(source)
+
+    shown = said(capsys, "export", tmp_path / "run", tmp_path / "hf")
+
+    folder = tmp_path / "hf"
+    config, generation = (
+        json.loads((folder / f"{name}_config.json").read_text())
+        for name in ("tokenizer", "generation")
+    )
+    number = tokenizer.token_to_id
+    assert (folder / "chat_template.jinja").read_text() == template
+    assert {**said_there["tokenizer_config.json"], "bos_token": BOS}.items() <= (
+        config.items()
+    )
+    map_of = json.loads((folder / "special_tokens_map.json").read_text())
+    assert map_of == said_there["special_tokens_map.json"]
+    assert generation == {
+        "temperature": 0.5,
+        "bos_token_id": 0,
+        "eos_token_id": [1, number("<|end|>")],
+        "pad_token_id": number("<pad>"),
+    }
+    assert json.loads((folder / "config.json").read_text())["bos_token_id"] == 0
+    for name in (*said_there, "chat_template.jinja", "tokenizer.json"):
+        assert name in shown
 
 
 def test_a_run_begins_with_the_weights_of_a_folder(

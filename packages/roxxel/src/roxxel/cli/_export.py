@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_ckpt.locations import split_step
+from roxxel_format.texts import TEMPLATE_FILE, TOKENIZER_FILE
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
@@ -18,10 +20,11 @@ from roxxel.cli._runs import (
     model_of,
     opened,
 )
+from roxxel.config import whole_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from roxxel_format import TokenReader
 
@@ -64,10 +67,14 @@ def run(options: argparse.Namespace) -> None:
             f"{options.run}: its model is a {type(model).__name__}, which is no class "
             "of transformers; export the weights alone by `roxxel ckpt export`"
         )
-    ends, files, note = _tokenizer(of_run, model, options)
-    if model.config.eos_token_id is None and ends:
-        end = ends[0] if len(ends) == 1 else ends
-        model.config = replace(model.config, eos_token_id=end)
+    tokenizer = _tokenizer(of_run, model, options)
+    config = model.config
+    if config.eos_token_id is None and tokenizer.ends:
+        end = tokenizer.ends[0] if len(tokenizer.ends) == 1 else tokenizer.ends
+        config = replace(config, eos_token_id=end)
+    if config.bos_token_id is None and tokenizer.before:
+        config = replace(config, bos_token_id=tokenizer.before[0])
+    model.config, files = config, tokenizer.files
     try:
         export_model(model, options.folder, dtype=options.dtype, tokenizer=files)
     except (ValueError, ModuleNotFoundError) as error:
@@ -78,28 +85,58 @@ def run(options: argparse.Namespace) -> None:
         facts |= {"dtype": options.dtype, "has_tokenizer": bool(files)}
         say(json.dumps(facts))
         return
-    say(f"{options.folder}: {count:,} parameters in {options.dtype}, {note}")
+    say(f"{options.folder}: {count:,} parameters in {options.dtype}, {tokenizer.note}")
 
 
-def _tokenizer(
-    of_run: Run, model: Llama, options: argparse.Namespace
-) -> tuple[tuple[int, ...], Mapping[str, str], str]:
-    """Return the tokens that end a document, the tokenizer's files, and a note."""
+class _Tokenizer(NamedTuple):
+    """What the folder says of text: its files, and the ends of documents."""
+
+    note: str
+    ends: tuple[int, ...] = ()
+    before: Sequence[int] = ()
+    files: Mapping[str, str] = MappingProxyType({})
+
+
+def _tokenizer(of_run: Run, model: Llama, options: argparse.Namespace) -> _Tokenizer:
     from roxxel.models.tokenizer_files import byte_definition, tokenizer_files
 
     corpora: Mapping[str, TokenReader] = {}
     try:
         corpora = of_run.corpora()
         codec = codec_of_run(of_run, corpora, options)
-    except RunFolderError as error:
+        ends = tuple(ends_of(corpora, model, codec))
+        before = codec.before
+        found = {**_kept_files(corpora), **codec.files}
+        recorded = [x.tokenizer for x in corpora.values() if x.tokenizer is not None]
+        if not found and all(x.startswith("bytes") for x in recorded):
+            found = {TOKENIZER_FILE: byte_definition(has_end=bool(recorded))}
+        if TOKENIZER_FILE not in found:
+            note = "without a tokenizer, because transformers has no form of it"
+            return _Tokenizer(note, ends, before)
+        files = tokenizer_files(found, before, ends, model.config.vocab_size)
+    except (ValueError, OSError) as error:
         ends = tuple(ends_of(corpora, model, None))
-        return ends, {}, f"without a tokenizer, because {error}"
-    ends = tuple(ends_of(corpora, model, codec))
-    definition = codec.definition
-    recorded = [x.tokenizer for x in corpora.values() if x.tokenizer is not None]
-    if definition is None and all(x.startswith("bytes") for x in recorded):
-        definition = byte_definition(has_end=bool(recorded))
-    if definition is None:
-        return ends, {}, "without a tokenizer, because transformers has no form of it"
-    first = ends[0] if ends else None
-    return ends, tokenizer_files(definition, first), "with the tokenizer"
+        return _Tokenizer(f"without a tokenizer, because {error}", ends)
+    note = f"with the tokenizer ({', '.join(sorted(files))})"
+    return _Tokenizer(note, ends, before, files)
+
+
+def _kept_files(corpora: Mapping[str, TokenReader]) -> dict[str, str]:
+    """Return the files of the tokenizers that all sources keep.
+
+    The sources share one `tokenizer.json`, but only chats have a template.
+
+    Raises:
+        RunFolderError: Two sources were rendered by different templates.
+    """
+    found: dict[str, str] = {}
+    for name, corpus in corpora.items():
+        files: Mapping[str, str] = getattr(whole_of(corpus), "tokenizer_files", {})
+        template = files.get(TEMPLATE_FILE)
+        if template is not None and found.get(TEMPLATE_FILE, template) != template:
+            raise RunFolderError(
+                f"source {name!r} has another chat template than a source before it; "
+                "pass the tokenizer with the template that you want by --tokenizer"
+            )
+        found = {**files, **found}
+    return found

@@ -20,7 +20,7 @@ import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
 from roxxel_store.files import matches_in, open_file, read_file
-from roxxel_store.records import MAX_BYTES, parse_object
+from roxxel_store.records import MAX_BYTES, find_object, parse_object
 
 from roxxel.llama_config import (
     LlamaConfig,
@@ -100,6 +100,8 @@ _COMPUTED = (
 _KEYS = {"channels": "head_width"}
 """Keys that set a fact of another name."""
 
+_GENERATION = "generation_config.json"
+
 _SHARD_BYTES = 5_000_000_000
 
 
@@ -147,7 +149,10 @@ def export_model(
         texts["model.safetensors.index.json"] = _json(index)
     ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     known = {name: x for name, x in ends.items() if x is not None}
-    texts["generation_config.json"] = _json({"_from_model_config": True, **known})
+    # What the tokenizer's own files say counts first.
+    generation = find_object(texts.get(_GENERATION, "").encode())
+    generation = {"_from_model_config": True} if generation is None else generation
+    texts[_GENERATION] = _json({**known, **generation})
     for name, text in texts.items():
         with published(folder / name) as target:
             target.write(text.encode())

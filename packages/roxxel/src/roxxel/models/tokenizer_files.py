@@ -1,29 +1,75 @@
-"""The files from which transformers loads a tokenizer."""
+"""The files from which transformers loads a tokenizer, and how to generate with it."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format.texts import BYTE_ALPHABET, END_OF_TEXT
-from roxxel_store.records import find_object
+from roxxel_store.records import find_object, parse_object
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_CONFIG, _MAP = "tokenizer_config.json", "special_tokens_map.json"
+_GENERATION = "generation_config.json"
+_REMEDY = "correct the file, write the corpus again, or pass --tokenizer"
 
 
-def tokenizer_files(definition: str, end: int | None) -> dict[str, str]:
-    """Return the texts of a tokenizer's files by name.
+def tokenizer_files(
+    files: Mapping[str, str],
+    before: Sequence[int],
+    ends: Sequence[int],
+    vocab_size: int,
+) -> dict[str, str]:
+    """Return the texts of a tokenizer's files by name, for the folder of a model.
+
+    They are the given ones. What these do not say is added: the first and the last
+    token of a document, and how to generate.
 
     Args:
-        definition: Content of `tokenizer.json`.
-        end: The token that ends a text, if any.
+        files: Texts by name; see `TextCodec.files`.
+        before: The tokens before each document.
+        ends: The tokens that end a document.
+        vocab_size: Number of tokens that the model knows.
+
+    Raises:
+        ValueError: A file is damaged.
     """
-    found = find_object(definition.encode()) or {}
-    added: list[dict[str, Any]] = found.get("added_tokens") or []
-    names = [token["content"] for token in added if token["id"] == end]
-    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast"}
-    if names:
-        config["eos_token"] = names[0]
-    text = f"{json.dumps(config, indent=2)}\n"
-    return {"tokenizer.json": definition, "tokenizer_config.json": text}
+    definition = find_object(files["tokenizer.json"].encode()) or {}
+    added: list[dict[str, Any]] = definition.get("added_tokens") or []
+    names: dict[int, str] = {token["id"]: token["content"] for token in added}
+    config, known, generation = (
+        parse_object(files[name].encode(), name, _REMEDY) if name in files else {}
+        for name in (_CONFIG, _MAP, _GENERATION)
+    )
+    known = {**known, **{key: x for key, x in config.items() if x is not None}}
+    config.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    for key, tokens in (("bos_token", before), ("eos_token", ends)):
+        if key not in known and tokens and tokens[0] in names:
+            config[key] = known[key] = names[tokens[0]]
+    numbers = {name: number for number, name in names.items() if number < vocab_size}
+    end, pad = (numbers.get(_text(known.get(f"{x}_token"))) for x in ("eos", "pad"))
+    # A chat ends with the token that the tokenizer names, a text as its corpus says.
+    last = [*dict.fromkeys([*ends, *([] if end is None else [end])])]
+    ids: dict[str, Any] = {
+        "bos_token_id": before[0] if before else None,
+        "eos_token_id": last[0] if len(last) == 1 else last or None,
+        "pad_token_id": pad,
+    }
+    generation |= {key: x for key, x in ids.items() if x is not None}
+    return {**files, _CONFIG: _json(config), _GENERATION: _json(generation)}
+
+
+def _text(token: object) -> str:
+    """Return the text of a token, which may be an object with its options."""
+    if isinstance(token, dict):
+        token = cast("dict[str, object]", token).get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return f"{json.dumps(values, indent=2, ensure_ascii=False)}\n"
 
 
 def byte_definition(*, has_end: bool) -> str:
