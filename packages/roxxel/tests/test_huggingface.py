@@ -316,6 +316,252 @@ def test_a_rule_without_its_values_is_an_error(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+Folder = dict[str, Any]
+"""The arrays of a folder by name, and under the other keys what else is changed."""
+
+EMBED, HEAD, NORM = "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight"
+LAYER = "model.layers.1"
+SPEEDS = f"{LAYER}.self_attn.rotary_emb.inv_freq"
+SPEEDS_OF_PLAIN = (500.0 ** (-np.arange(0, 6, 2) / 6)).astype(np.float32)
+
+
+def stored(array: Any) -> Array:
+    return np.asarray(array, np.float32)
+
+
+def with_array(name: str, array: Any = None) -> Any:
+    """Add an array, or replace one."""
+    return lambda arrays, _: arrays | {name: stored([1.0] if array is None else array)}
+
+
+def without(name: str) -> Any:
+    return lambda arrays, _: {key: x for key, x in arrays.items() if key != name}
+
+
+def renamed(old: str, new: str) -> Any:
+    return lambda arrays, _: {new if k == old else k: x for k, x in arrays.items()}
+
+
+def as_type(name: str, dtype: str) -> Any:
+    return lambda arrays, _: arrays | {name: arrays[name].astype(dtype)}
+
+
+def declaring(**values: Any) -> Any:
+    """Change config.json."""
+
+    def change(arrays: Folder, folder: Path) -> Folder:
+        path = folder / "config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        return arrays
+
+    return change
+
+
+def both(*changes: Any) -> Any:
+    def change(arrays: Folder, folder: Path) -> Folder:
+        for each in changes:
+            arrays = each(arrays, folder)
+        return arrays
+
+    return change
+
+
+def beside(name: str, array: str) -> Any:
+    """Put another file of weights beside the model."""
+
+    def change(arrays: Folder, folder: Path) -> Folder:
+        safetensors.save_file({array: stored([1.0])}, folder / name)
+        return arrays
+
+    return change
+
+
+def indexed(change: Any) -> Any:
+    """Write an index whose map of arrays to files is changed."""
+
+    def write(arrays: Folder, folder: Path) -> Folder:
+        where: dict[str, str] = dict.fromkeys(arrays, "model.safetensors")
+        text = json.dumps({"weight_map": change(where)})
+        (folder / "model.safetensors.index.json").write_text(text)
+        return arrays
+
+    return write
+
+
+USED: dict[str, tuple[str, Any]] = {
+    "nothing": ("tied", both()),
+    "nothing, untied": ("untied", both()),
+    "an equal head of a tied model": ("tied", lambda a, _: a | {HEAD: a[EMBED]}),
+    "speeds of the config": ("tied", with_array(SPEEDS, SPEEDS_OF_PLAIN)),
+    "speeds before they were stretched": (
+        "llama3",
+        with_array(SPEEDS, SPEEDS_OF_PLAIN),
+    ),
+    "half precision": ("tied", as_type(NORM, "float16")),
+    "a whole index": ("tied", indexed(dict)),
+}
+"""Folders whose arrays are all used, or repeat what is."""
+
+NAMED: dict[str, tuple[str, Any, str]] = {
+    "another head of a tied model": (
+        "tied",
+        lambda a, _: a | {HEAD: a[EMBED] + 1},
+        HEAD,
+    ),
+    "a head of another shape": ("tied", with_array(HEAD), HEAD),
+    "an untied model that is declared tied": (
+        "untied",
+        declaring(tie_word_embeddings=True),
+        HEAD,
+    ),
+    "a tied model that is declared untied": (
+        "tied",
+        declaring(tie_word_embeddings=False),
+        HEAD,
+    ),
+    "fewer layers": ("tied", declaring(num_hidden_layers=1), LAYER),
+    "more layers": ("tied", declaring(num_hidden_layers=3), "model.layers.2"),
+    "no layer": ("tied", declaring(num_hidden_layers=0), "num_layers|num_hidden"),
+    "more tokens": ("tied", declaring(vocab_size=54), EMBED),
+    "a wider model": ("tied", declaring(hidden_size=24), "weight"),
+    "wider layers": ("tied", declaring(intermediate_size=24), "mlp"),
+    "more heads of keys": (
+        "tied",
+        declaring(num_key_value_heads=4),
+        "k_proj",
+    ),
+    "wider heads": ("tied", declaring(head_dim=4), "self_attn"),
+    "a bias of attention": (
+        "tied",
+        with_array(f"{LAYER}.self_attn.q_proj.bias"),
+        "q_proj.bias",
+    ),
+    "a declared bias": ("tied", declaring(attention_bias=True), "attention_bias"),
+    "a bias of the layers": (
+        "tied",
+        with_array(f"{LAYER}.mlp.up_proj.bias"),
+        "up_proj.bias",
+    ),
+    "a bias of a norm": ("tied", with_array("model.norm.bias"), "model.norm.bias"),
+    "norms of heads": (
+        "tied",
+        with_array(f"{LAYER}.self_attn.q_norm.weight"),
+        "q_norm",
+    ),
+    "another family": ("qwen3", declaring(model_type="llama"), "_norm"),
+    "a second head": ("untied", with_array("lm_head_2.weight"), "lm_head_2"),
+    "a head of a score": ("tied", with_array("score.weight"), "score.weight"),
+    "a further layer": (
+        "tied",
+        with_array("model.layers.2.input_layernorm.weight"),
+        "model.layers.2",
+    ),
+    "other speeds": ("tied", with_array(SPEEDS, SPEEDS_OF_PLAIN * 2), "inv_freq"),
+    "speeds of no layer": (
+        "tied",
+        with_array(SPEEDS.replace(".1.", ".7."), SPEEDS_OF_PLAIN),
+        "layers.7",
+    ),
+    "speeds elsewhere": (
+        "tied",
+        with_array("x.rotary_emb.inv_freq", SPEEDS_OF_PLAIN),
+        "x.rotary_emb",
+    ),
+    "a scale of a quantized matrix": (
+        "tied",
+        with_array(f"{LAYER}.mlp.up_proj.weight_scale"),
+        "weight_scale",
+    ),
+    "integers": ("tied", as_type(NORM, "int8"), NORM),
+    "double precision": ("tied", as_type(NORM, "float64"), NORM),
+    "no norm": ("tied", without(NORM), NORM),
+    "no matrix": (
+        "tied",
+        without(f"{LAYER}.mlp.up_proj.weight"),
+        f"{LAYER}.mlp.up_proj.weight",
+    ),
+    "no head": ("untied", without(HEAD), HEAD),
+    "a renamed norm": ("tied", renamed(NORM, "norm.weight"), "norm.weight"),
+    "a prefix": ("tied", renamed(EMBED, f"base.{EMBED}"), EMBED),
+    "an adapter": (
+        "tied",
+        beside("adapter_model.safetensors", "q_proj.lora_A.weight"),
+        "lora_A",
+    ),
+    "the same array twice": ("tied", beside("model-2.safetensors", NORM), NORM),
+    "an index that lists another array": (
+        "tied",
+        indexed(lambda where: where | {"x.weight": "model.safetensors"}),
+        "x.weight",
+    ),
+    "an index that lists too few": (
+        "tied",
+        indexed(lambda where: {k: x for k, x in where.items() if k != NORM}),
+        NORM,
+    ),
+    "an index that names another file": (
+        "tied",
+        indexed(lambda where: where | {NORM: "model-2.safetensors"}),
+        "model-2.safetensors",
+    ),
+    "a file that the index does not list": (
+        "tied",
+        both(indexed(dict), beside("consolidated.safetensors", "tok_embeddings")),
+        "tok_embeddings",
+    ),
+}
+"""Folders of which an array or a setting is refused, and what the error names."""
+
+
+def altered(folder: Path, config: str, change: Any) -> Llama:
+    """Write the folder of a model, and change it; return the model."""
+    model = Llama(CONFIGS[config], rngs=nnx.Rngs(0))
+    export_model(model, folder)
+    file = folder / "model.safetensors"
+    arrays = change(safetensors.load_file(file), folder)
+    safetensors.save_file(arrays, file)
+    return model
+
+
+@pytest.mark.parametrize("name", USED)
+def test_arrays_that_repeat_what_is_used_change_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    model = altered(tmp_path / "hf", *USED[name])
+    begun = Llama(model.config, rngs=nnx.Rngs(1))
+
+    FolderWeights(tmp_path / "hf").load(begun)
+
+    loaded = load(tmp_path / "hf", dtype="float32")
+    for one in (begun, loaded):
+        for expected, found in zip(
+            jax.tree.leaves(nnx.state(model, nnx.Param)),
+            jax.tree.leaves(nnx.state(one, nnx.Param)),
+            strict=True,
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_array_of_a_folder_is_used_or_named(name: str, tmp_path: Path) -> None:
+    config, change, named = NAMED[name]
+    model = altered(tmp_path / "hf", config, change)
+
+    with pytest.raises(ValueError, match=named):
+        load(tmp_path / "hf")
+    with pytest.raises(ValueError, match=r"\w+"):
+        FolderWeights(tmp_path / "hf").load(model)
+
+
+def test_weights_that_are_no_weights_are_one_sentence(tmp_path: Path) -> None:
+    export_model(Llama(PLAIN, rngs=nnx.Rngs(0)), tmp_path / "hf")
+    file = tmp_path / "hf" / "model.safetensors"
+    file.write_text("no weights")
+
+    with pytest.raises(ValueError, match=r"model\.safetensors: cannot be read"):
+        load(tmp_path / "hf")
+
+
 def test_a_folder_without_a_model_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="give the folder of a model that"):
         read_config(tmp_path / "nope")

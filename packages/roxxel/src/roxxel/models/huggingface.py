@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_store import missing_extra, published
+from roxxel_store.errors import reason_of
 from roxxel_store.files import matches_in, open_file, read_file
 from roxxel_store.records import MAX_BYTES, find_object, parse_object
 
@@ -28,10 +29,11 @@ from roxxel.llama_config import (
     QkNorm,
     RopeScaling,
 )
+from roxxel.models._layers import frequencies
 from roxxel.models._llama import Llama
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _FIELDS = {
     "vocab_size": "vocab_size",
@@ -102,6 +104,11 @@ _KEYS = {"channels": "head_width"}
 
 _GENERATION = "generation_config.json"
 
+_INDEX, _WHERE = "model.safetensors.index.json", "weight_map"
+
+_DTYPES = ("F32", "F16", "BF16")
+"""Types of arrays in safetensors files of which float32 holds every value."""
+
 _SHARD_BYTES = 5_000_000_000
 
 
@@ -145,8 +152,8 @@ def export_model(
     if len(shards) > 1:
         total = sum(array.nbytes for array in arrays.values())
         where = {name: file for file, names in shards.items() for name in names}
-        index = {"metadata": {"total_size": total}, "weight_map": where}
-        texts["model.safetensors.index.json"] = _json(index)
+        index = {"metadata": {"total_size": total}, _WHERE: where}
+        texts[_INDEX] = _json(index)
     ends = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     known = {name: x for name, x in ends.items() if x is not None}
     # What the tokenizer's own files say counts first.
@@ -311,8 +318,8 @@ def load(folder: str | Path, **changes: Any) -> Llama:
         A model with float32 parameters on the default device.
 
     Raises:
-        ValueError: The files lack a weight, hold an unknown weight, or hold a weight of
-            another shape.
+        ValueError: The files lack a weight, hold one that the model does not use, or
+            hold one of another shape or type; or their index lists others.
         ModuleNotFoundError: The extra `hf` is not installed.
     """
     _library("reading weights", "safetensors")
@@ -387,33 +394,102 @@ def read_weights(
     Raises:
         ValueError, ModuleNotFoundError: As for `load`.
     """
-    safetensors = _library("reading weights", "safetensors")
     folder, config = Path(folder), model.config
     shapes = {name: array.shape for name, array in _named_arrays(model)}
-    found: dict[str, Any] = {}
-    for file in sorted(matches_in(folder, "*.safetensors")):
-        os.close(open_file(file))  # Says what the library does not: Git LFS.
-        with safetensors.safe_open(file, framework="numpy") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - the object is no mapping
-                if name in shapes:
-                    found[name] = tensors.get_tensor(name).astype(np.float32)
-                elif not _is_redundant(name, config):
-                    raise ValueError(
-                        f"{file}: holds {name}, which the model of config.json lacks; "
-                        "use the config that belongs to the weights"
-                    )
-    for name, shape in shapes.items():
-        if name not in found:
+    files = _files_of_arrays(folder)
+    for name in shapes:
+        if name not in files:
             raise ValueError(
                 f"{folder}: no safetensors file holds {name}; "
                 "copy all files of the model to this folder"
             )
-        if found[name].shape != shape:
+    found: dict[str, np.ndarray[Any, np.dtype[np.float32]]] = {}
+    for name, tensor in _tensors(files):
+        if name in shapes and tensor.shape != shapes[name]:
             raise ValueError(
-                f"{folder}: {name} has the shape {found[name].shape}, but config.json "
-                f"declares {shape}; use the config that belongs to the weights"
+                f"{files[name]}: {name} has the shape {tensor.shape}, but config.json "
+                f"declares {shapes[name]}; use the config that belongs to the weights"
+            )
+        found[name] = tensor
+    for name in files:
+        if name not in shapes and not _is_redundant(name, found, config):
+            raise ValueError(
+                f"{files[name]}: holds {name}, which the model of config.json lacks or "
+                "has with other values; use the config that belongs to the weights"
             )
     return {name: found[name] for name in shapes}
+
+
+def _files_of_arrays(folder: Path) -> dict[str, Path]:
+    """Return the file of each array in a folder, by the array's name.
+
+    Raises:
+        ValueError: A file cannot be read, two hold the same array, or the files are
+            not those of the index.
+    """
+    safetensors = _library("reading weights", "safetensors")
+    files: dict[str, Path] = {}
+    for path in map(Path, sorted(matches_in(folder, "*.safetensors"))):
+        os.close(open_file(path))  # Says what the library does not: Git LFS.
+        try:
+            with safetensors.safe_open(path, framework="numpy") as tensors:
+                names: list[str] = list(tensors.keys())
+        except Exception as error:  # of the library, whose errors have no common class
+            raise ValueError(
+                f"{path}: cannot be read as safetensors ({reason_of(error)}); copy the "
+                "file of the model again"
+            ) from error
+        for name in names:
+            if name in files:
+                raise ValueError(
+                    f"{path}: holds {name}, which {files[name].name} holds too; leave "
+                    "the files of one model in the folder"
+                )
+            files[name] = path
+    index = folder / _INDEX
+    if index.exists():
+        _check_index(index, files)
+    return files
+
+
+def _check_index(index: Path, files: Mapping[str, Path]) -> None:
+    """Raise ValueError unless an index lists exactly these arrays in these files."""
+    remedy = "copy all files of the model again, and no others"
+    found: Any = parse_object(read_file(index, MAX_BYTES), str(index), remedy).get(
+        _WHERE
+    )
+    # Without a map, the index lists no file.
+    listed: dict[str, object] = found if isinstance(found, dict) else {}
+    for name in {**listed, **files}:
+        here = files[name].name if name in files else "no file"
+        there = listed.get(name, "no file")
+        if here != there:
+            raise ValueError(
+                f"{index}: {name} is in {there} by the index, but in {here} of the "
+                f"folder; {remedy}"
+            )
+
+
+def _tensors(
+    files: Mapping[str, Path],
+) -> Iterator[tuple[str, np.ndarray[Any, np.dtype[np.float32]]]]:
+    """Yield all arrays of some files as float32, with their names.
+
+    Raises:
+        ValueError: An array holds no floats that float32 can hold.
+    """
+    safetensors = _library("reading weights", "safetensors")
+    for path in dict.fromkeys(files.values()):
+        with safetensors.safe_open(path, framework="numpy") as tensors:
+            for name in (each for each, file in files.items() if file == path):
+                dtype = tensors.get_slice(name).get_dtype()
+                if dtype not in _DTYPES:
+                    raise ValueError(
+                        f"{path}: {name} has the type {dtype}, but roxxel.models reads "
+                        f"only {', '.join(_DTYPES)}; convert the weights to one of "
+                        "these"
+                    )
+                yield name, tensors.get_tensor(name).astype(np.float32)
 
 
 def _named_arrays(model: Llama) -> list[tuple[str, Any]]:
@@ -474,7 +550,18 @@ def _json(values: Mapping[str, Any]) -> str:
     return f"{json.dumps(values, indent=2)}\n"
 
 
-def _is_redundant(name: str, config: LlamaConfig) -> bool:
-    """Return whether a weight repeats the token table, or values from the config."""
-    is_copy = config.tied and name == "lm_head.weight"
-    return is_copy or name.endswith(".rotary_emb.inv_freq")
+def _is_redundant(
+    name: str,
+    found: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]],
+    config: LlamaConfig,
+) -> bool:
+    """Return whether an array repeats the token table, or values from the config."""
+    values = found[name]
+    if config.tied and name == "lm_head.weight":
+        return np.array_equal(values, found["model.embed_tokens.weight"])
+    layers = (f"model.layers.{number}.self_attn" for number in range(config.num_layers))
+    if name not in {f"{place}.rotary_emb.inv_freq" for place in ("model", *layers)}:
+        return False
+    # Files of before 2024 have them, as they were before they are stretched.
+    expected = frequencies(replace(config, rope_scaling=None))
+    return values.shape == expected.shape and np.allclose(values, expected, rtol=0.01)
