@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from roxxel_store import missing_extra
-from roxxel_store.errors import reason_of
 
 from roxxel_format._spec.kept_tokenizer import (
     FILES_BESIDE,
@@ -22,7 +19,7 @@ from roxxel_format._write.byte_tokenizer import (
     ByteTokenizer,
 )
 from roxxel_format._write.sampling import without_sampling
-from roxxel_format._write.tokenizers import encoded_ids, load
+from roxxel_format._write.tokenizers import encoded_ids, load, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -174,19 +171,7 @@ def text_codec(
             f"{recorded}: is not kept with the corpus, which the whole corpus of a "
             f"write with a {TOKENIZER_FILE} is; pass the tokenizer (--tokenizer)"
         )
-    try:
-        library: Any = importlib.import_module("tokenizers")
-    except ModuleNotFoundError as error:
-        raise missing_extra(
-            "the text of this corpus", "tokenizers", "roxxel-prepare", "tokenizers"
-        ) from error
-    try:
-        kept = library.Tokenizer.from_str(files[TOKENIZER_FILE])
-    except Exception as error:  # the library raises bare Exception
-        raise ValueError(
-            f"{recorded}: the {TOKENIZER_FILE} that is kept with the corpus cannot be "
-            f"loaded ({reason_of(error)}); update the library tokenizers"
-        ) from error
+    kept = parsed(files[TOKENIZER_FILE], recorded)
     return replace(_codec_of(kept, corpus, special_tokens), files=files)
 
 

@@ -29,7 +29,13 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenizerBackend
 
-__all__ = ["NamedTokenizer", "chat_encoder", "load_chat", "load_tokenizer"]
+__all__ = [
+    "NamedTokenizer",
+    "chat_encoder",
+    "load_chat",
+    "load_tokenizer",
+    "parse_tokenizer",
+]
 
 # A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
@@ -90,13 +96,7 @@ def load_tokenizer(
         ValueError: The file is no tokenizer, the hub does not give it, or the backend
             that you ask for cannot encode it.
     """
-    try:
-        library: Any = importlib.import_module("tokenizers")
-    except ModuleNotFoundError as error:
-        raise missing_extra(
-            f"tokenizer={os.fspath(name)!r}",
-            *("tokenizers", "roxxel-prepare", "tokenizers"),
-        ) from error
+    library = _library(f"tokenizer={os.fspath(name)!r}")
     path = _file_of(name)
     if path is not None:
         # Rejects a pipe: the library would block.
@@ -125,6 +125,38 @@ def load_tokenizer(
     end = _end_named_by(each for each in beside if each.name in _NAMING_FILES)
     files = {each.name: _text_of(each) for each in beside}
     return NamedTokenizer(loaded, known_as, end, encoder, note, switched_off, files)
+
+
+def parse_tokenizer(definition: str, name: str) -> Any:
+    """Return a tokenizer, an object of the library `tokenizers`, from its definition.
+
+    You rarely call this yourself, because `text_codec(corpus)` does.
+
+    Args:
+        definition: Content of a `tokenizer.json`.
+        name: What messages call the tokenizer.
+
+    Raises:
+        ModuleNotFoundError: The library `tokenizers` is missing.
+        ValueError: The library cannot load it.
+    """
+    library = _library("the text of this corpus")
+    try:
+        return library.Tokenizer.from_str(definition)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(
+            f"{name}: the tokenizer.json that is kept with the corpus cannot be loaded "
+            f"({reason_of(error)}); update the library tokenizers"
+        ) from error
+
+
+def _library(what: str) -> Any:
+    try:
+        return importlib.import_module("tokenizers")
+    except ModuleNotFoundError as error:
+        raise missing_extra(
+            what, "tokenizers", "roxxel-prepare", "tokenizers"
+        ) from error
 
 
 def _with_backend(

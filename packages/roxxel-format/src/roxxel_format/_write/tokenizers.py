@@ -376,6 +376,15 @@ def _of_prepare(what: str, extra: str) -> Any:
         raise missing_extra(what, "roxxel-prepare", "roxxel-prepare", extra) from error
 
 
+def parsed(definition: str, name: str) -> Any:
+    """Return the object of a tokenizer from the content of its `tokenizer.json`.
+
+    `name` is for messages.
+    """
+    prepare = _of_prepare("the text of this corpus", "tokenizers")
+    return prepare.parse_tokenizer(definition, name)
+
+
 def chat_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer with `encode_chat`.
 
