@@ -155,8 +155,8 @@ def test_a_replay_on_two_processes_is_exact_and_so_is_its_receipt(
     found = project.replay("run", numbers, "--processes", "2")
 
     check_exact(project, found)
-    record = open_run(found["control"]["folder"]).files.record or {}
-    assert record["processes"] == 2
+    start = open_run(found["control"]["folder"]).files.newest_start
+    assert start["processes"] == 2
     checked = project.roxxel("replay", "--check", found["receipt"], "--processes", "2")
     assert "holds, bit for bit" in checked
 
