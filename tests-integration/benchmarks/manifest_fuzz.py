@@ -126,7 +126,12 @@ def sample(
     for part in parts:
         before = corpus.num_tokens if versions else 0
         corpus.write(
-            part, separator=7, block_size=512, max_shard_bytes=10_000, exist="append"
+            part,
+            separator=7,
+            block_size=512,
+            max_shard_bytes=10_000,
+            exist="append",
+            without_columns=[COLUMN],
         )
         documents = [*documents, *part]
         versions[corpus.fingerprint] = documents

@@ -147,7 +147,13 @@ def test_a_column_that_is_no_mask_is_one_sentence(
 def test_a_shard_without_the_mask_is_named(tmp_path: Path) -> None:
     """The run would otherwise learn every token, also those that the column masks."""
     corpus = corpus_of(tmp_path, np.zeros(4000, np.uint8))
-    corpus.write([np.arange(40)] * 9, dtype="uint16", block_size=512, exist="append")
+    corpus.write(
+        [np.arange(40)] * 9,
+        dtype="uint16",
+        block_size=512,
+        exist="append",
+        without_columns=["loss_mask"],
+    )
     curriculum = Curriculum(corpus, [Phase(9, 4, 65)])
 
     assert corpus.partial_columns == ["loss_mask"]

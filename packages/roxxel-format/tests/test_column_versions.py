@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 
 def grow(folder: Path, *values: int) -> Roxxel:
-    """Append a shard of one document; return the corpus as it is then."""
-    return corpus_of(folder, [np.array(values, np.uint16)], exist="append")
+    """Append a shard of one document, without columns; return the corpus then."""
+    lacking: dict[str, Any] = {"without_columns": ["mask", "old", "both"]}
+    documents = [np.array(values, np.uint16)]
+    return corpus_of(folder, documents, exist="append", **lacking)
 
 
 def column_at(folder: Path, version: str, column: str = "mask") -> list[int]:

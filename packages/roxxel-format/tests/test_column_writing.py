@@ -145,7 +145,8 @@ def test_append_leaves_the_new_shards_without_the_column(tmp_path: Path) -> None
 
     def values() -> Iterator[Any]:
         yield np.array([1, 2])
-        corpus_of(tmp_path, [[4]], exist="append")
+        lacking: dict[str, Any] = {"without_columns": ["early"]}
+        corpus_of(tmp_path, [[4]], exist="append", **lacking)
 
     corpus.write_column("early", [7, 8], "document")
     corpus.write_column("late", values(), "document")

@@ -37,6 +37,7 @@ def grown(pattern: str | Path, appends: list[list[int]], **options: Any) -> Roxx
         "document_id": "id",
         "dtype": "uint16",
         "block_size": 512,
+        "without_columns": ["mask"],
         **options,
     }
     for number, lengths in enumerate(appends):
@@ -205,7 +206,8 @@ def test_a_column_younger_than_a_merged_version_keeps_its_digest_there(
     Roxxel(path).compact()
     Roxxel(path).write_column("mask", np.arange(27) % 2, per="token")
     before = Roxxel(path, version=old).column("mask").digest
-    Roxxel(path).write([[7] * 9], vocab_size=9, exist="append")
+    lacking: dict[str, Any] = {"exist": "append", "without_columns": ["mask"]}
+    Roxxel(path).write([[7] * 9], vocab_size=9, **lacking)
     Roxxel(path).write_column("mask", np.ones(9, int), per="token", exist="append")
 
     Roxxel(path).compact()

@@ -476,7 +476,7 @@ def test_info_shows_versions_and_columns(
     corpus = corpus_of(tmp_path, [[1]])
     corpus.write_column("mask", [1], dtype="uint8")
     first = corpus.fingerprint
-    corpus = corpus_of(tmp_path, [[2]], exist="append")
+    corpus = corpus_of(tmp_path, [[2]], exist="append", without_columns=["mask"])
 
     assert run("info", tmp_path / "c_*.rox", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
@@ -541,7 +541,7 @@ def test_split_divides_by_content_alone(
     assert 60 < len(parts[1]) < 160
     assert Roxxel(kept).documents.with_separator[0][-1] == 5
     assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.3) == 1
-    assert "share is 0.2 in the corpus, 0.3 given" in capsys.readouterr().err
+    assert "split is 0.2 in the corpus, 0.3 given" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         run("split", tmp_path / "all.rox", kept, held_out, "--share", 2)
     assert "'2' is not a share between 0 and 1" in capsys.readouterr().err

@@ -251,7 +251,7 @@ def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> N
     corpus = Roxxel(tmp_path / "c_*.rox")
     corpus.write(rows_of(9), separator=0, document_id="id")
     first = corpus.fingerprint
-    corpus.write(["x", "y"], separator=0, exist="append")
+    corpus.write(["x", "y"], separator=0, exist="append", without_columns=["id"])
     assert (corpus.columns, corpus.partial_columns) == ([], ["id"])
     assert corpus.document_name(0) is None
     with pytest.raises(ShardError, match=r"c_00001.rox: the shard has no column 'id'"):
@@ -267,27 +267,6 @@ def test_a_column_of_texts_is_written_appended_and_replaced(tmp_path: Path) -> N
     assert earlier.document_name(3) == "n2"
     with pytest.raises(TypeError, match="dtype int64 cannot be stored as utf8"):
         corpus.write_column("id", np.arange(11), "document", "utf8", exist="replace")
-
-
-def test_an_append_names_the_columns_that_it_leaves_partial(
-    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    corpus, lines = tmp_path / "c_*.rox", tmp_path / "more.jsonl"
-    Roxxel(corpus).write(rows_of(3), separator=0, document_id="id")
-    lines.write_text('{"text": "x"}\n')
-
-    options = ("--separator", 0, "--exist", "append")
-    assert run("write", corpus, lines, *options) == 0
-
-    _, note = capfdbinary.readouterr().out.decode().splitlines()
-    assert note == (
-        f"{corpus}: the column 'id' has no values in some shards, so it cannot be "
-        "read; append the values with "
-        "Roxxel(...).write_column('id', ..., exist='append')"
-    )
-    assert run("cat", corpus, "--document", "web/1") == 1
-    error = capfdbinary.readouterr().err.decode()
-    assert "the shard has no column 'id'; append it with write_column(..., ex" in error
 
 
 @pytest.mark.parametrize("column", ["id", "path", "url"])

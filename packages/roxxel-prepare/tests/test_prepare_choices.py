@@ -118,7 +118,8 @@ def test_the_corpus_held_out_has_a_name_beside_the_other(
     assert run("write", target, inputs, "--split", "held=0.3") == 0
 
     assert (tmp_path / "out" / held_out).exists()
-    first, second = capsys.readouterr().out.splitlines()
+    first, second, shares = capsys.readouterr().out.splitlines()
+    assert shares.startswith("held out ")
     assert first.startswith(f"{tmp_path}/out/{other}: wrote ")
     assert second.startswith(f"{target}: wrote ")
     assert run("write", target, inputs, "--split", "held=0.3") == 0
@@ -139,7 +140,8 @@ def test_parts_of_a_split_are_committed_together(
 
     assert run("commit", tmp_path / "c_*.rox") == 0
 
-    held_out, others = capsys.readouterr().out.splitlines()
+    held_out, others, shares = capsys.readouterr().out.splitlines()
+    assert shares.startswith("held out ")
     assert held_out.startswith(f"{tmp_path}/c_held_*.rox: wrote ")
     assert others.startswith(f"{tmp_path}/c_*.rox: wrote ")
     counts = [Roxxel(tmp_path / f"c_{n}*.rox").num_documents for n in ("held_", "")]

@@ -236,7 +236,8 @@ def test_an_append_without_prompts_leaves_shards_without_the_column(
 ) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
     write(corpus, PAIRS)
-    corpus.write(["plain"], separator=0, exist="append")
+    lacking: Any = {"without_columns": ["loss_mask"]}
+    corpus.write(["plain"], separator=0, exist="append", **lacking)
 
     with pytest.raises(ShardError, match=r"c_00001.rox: the shard has no column 'los"):
         corpus.column("loss_mask")
@@ -248,10 +249,11 @@ def test_an_append_without_prompts_leaves_shards_without_the_column(
 def test_prompts_are_appended_to_a_corpus_without_the_column(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
     corpus.write(["plain"], separator=0)
-    write(corpus, PAIRS, exist="append")
-    assert corpus.columns == []
+    with pytest.raises(ValueError, match=r"no column 'loss_mask'.*write_column"):
+        write(corpus, PAIRS, exist="append")
 
-    corpus.write_column("loss_mask", np.ones(6, np.uint8), exist="append")
+    corpus.write_column("loss_mask", np.ones(6, np.uint8))
+    write(corpus, PAIRS, exist="append")
 
     assert corpus.column("loss_mask")[6:].tolist() == mask_of(PAIRS).tolist()
 

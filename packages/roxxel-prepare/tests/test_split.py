@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from roxxel_format import Roxxel
 from roxxel_store import roxxel_command
 
 from .helpers import main
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DOCUMENTS = [[number] * 50 for number in range(60)]
 
@@ -162,3 +163,101 @@ def test_a_split_does_not_lose_columns_without_a_word(
 
     corpora = [Roxxel(path) for path in arguments[1:]]
     assert sum(corpus.num_documents for corpus in corpora) == 200
+
+
+TEXTS = st.lists(st.text("abc", max_size=3), min_size=4, max_size=40)
+
+
+@settings(max_examples=6, deadline=None)
+@given(deliveries=st.lists(TEXTS, min_size=2, max_size=3), with_write=st.booleans())
+def test_appended_deliveries_are_divided_by_one_rule(
+    deliveries: list[list[str]], *, with_write: bool
+) -> None:
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        outputs = folder / "c_*.rox", folder / "c_valid_*.rox"
+        for number, texts in enumerate(deliveries):
+            # Whatever is drawn, each side gets documents.
+            rows = [*texts, *(f"{number} {at}" for at in range(40))]
+            source = folder / f"{number}.jsonl"
+            source.write_text("".join(f'{{"text": "{row}"}}\n' for row in rows))
+            words = ["--separator", "0"]
+            if with_write and not number:
+                words += ["--split", "valid=0.3"]
+                assert main(["write", str(outputs[0]), str(source), *words]) == 0
+                continue
+            new = folder / f"new{number}_*.rox"
+            assert main(["write", str(new), str(source), *words]) == 0
+            assert split(new, *outputs, "--exist", "append" if number else "keep") == 0
+
+        kept, held_out = (
+            {each.tobytes() for each in Roxxel(path).documents} for path in outputs
+        )
+        assert not kept & held_out
+        assert len(kept | held_out) == len({*chain(*deliveries)}) + 40 * len(deliveries)
+
+
+def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, new = tmp_path / "a.jsonl", tmp_path / "new_*.rox"
+    source.write_text("".join(f'{{"text": "row {n}"}}\n' for n in range(99)))
+    kept, held_out = tmp_path / "c_*.rox", tmp_path / "c_valid_*.rox"
+    plain = [str(source), "--separator", "0"]
+    with_split = [*plain, "--split", "valid=0.3"]
+    assert main(["write", str(kept), *with_split]) == 0
+    command = roxxel_command(
+        "prepare split NEW KEPT HELD_OUT --share 0.3 --exist append"
+    )
+    before = files_in(tmp_path)
+
+    def is_refused(*words: str) -> bool:
+        assert main(["write", *words, "--exist", "append"]) == 1
+        return command in capsys.readouterr().err
+
+    assert is_refused(str(kept), *with_split)
+    assert is_refused(str(kept), *plain)
+    assert is_refused(str(held_out), *plain)
+    for path in (kept, held_out):
+        with pytest.raises(ValueError, match="is one side of a split"):
+            Roxxel(path).write(["text"], separator=0, exist="append")
+    assert files_in(tmp_path) == before
+
+    assert main(["write", str(new), *plain]) == 0
+    others = ["--share", "0.2", "--exist", "append"]
+    assert main(["split", str(new), str(kept), str(held_out), *others]) == 1
+    assert command in capsys.readouterr().err
+    assert split(new, held_out, kept, "--exist", "append") == 1  # The wrong sides.
+    assert split(new, kept, held_out, "--exist", "append") == 0
+    assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 2 * 99
+
+
+def test_a_split_says_its_shares_of_documents_and_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "a.jsonl"
+    rows = [f'{{"text": "{"x" * (n % 7) ** 3}{n}"}}\n' for n in range(200)]
+    source.write_text("".join(rows))
+    target, words = tmp_path / "c_*.rox", ["--separator", "0"]
+
+    def last_line() -> str:
+        return capsys.readouterr().out.splitlines()[-1]
+
+    main(["write", str(target), str(source), *words, "--split", "valid=0.3"])
+    said = last_line()
+    one, other = (Roxxel(tmp_path / f"c_{name}*.rox") for name in ("valid_", ""))
+    documents = one.num_documents / (one.num_documents + other.num_documents)
+    tokens = one.num_tokens / (one.num_tokens + other.num_tokens)
+    assert said == (
+        f"held out {100 * documents:.3g} % of the documents and "
+        f"{100 * tokens:.3g} % of the tokens"
+    )
+
+    for part in ("0/2", "1/2"):
+        more = ["--split", "valid=0.3", "--part", part, "--unit-bytes", "999"]
+        main(["write", str(tmp_path / "p_*.rox"), str(source), *words, *more])
+    main(["commit", str(tmp_path / "p_*.rox")])
+    assert last_line() == said
+    main(["write", str(tmp_path / "all_*.rox"), str(source), *words])
+    split(tmp_path / "all_*.rox", tmp_path / "k_*.rox", tmp_path / "h_*.rox")
+    assert last_line() == said

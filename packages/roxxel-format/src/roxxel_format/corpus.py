@@ -550,6 +550,7 @@ class Roxxel:
         completion: str | None = None,
         chat: str | os.PathLike[str] | bool = False,
         document_id: str | None = None,
+        without_columns: Sequence[str] = (),
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
@@ -618,13 +619,17 @@ class Roxxel:
                 extra `chat`. Not for a corpus of one file.
             document_id: Name of the field of ids, texts or integers. They are kept as
                 texts in the column `id`. Not for a corpus of one file.
+            without_columns: Columns of the corpus for which an append brings no values.
+                They cannot be read until `write_column(..., exist="append")` writes
+                the values.
             exist: What to do if the corpus exists. If the last write had the same
                 arguments, `"keep"` keeps the corpus, prints one line and does not read
                 `data`; otherwise it raises FileExistsError. `"replace"` commits only
                 the new shards, then deletes the old shards; other files stay, even if
                 they are named like shards. `"append"` commits the new shards after the
                 old ones, as a new version; dtype, tokenizer, separator and `pack` must
-                be the same. `"error"` raises FileExistsError. The shards of an
+                be the same, and the documents must bring the same columns. `"error"`
+                raises FileExistsError. The shards of an
                 interrupted write are not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`. The keys
                 `arguments`, `tokenizer_file`, `unit`, `padding` and `cut` belong to the
@@ -656,6 +661,7 @@ class Roxxel:
             metadata,
             fields=named_fields(field, prompt, completion, document_id, chat),
             pack=pack,
+            without_columns=without_columns,
         )
         try:
             lazy = self._lazy
@@ -675,8 +681,9 @@ class Roxxel:
     ) -> None:
         """Write a column: one item for each token, or for each document.
 
-        The column covers the shards that exist when the write begins. Shards that are
-        appended later lack the column until a write with `exist="append"` adds it.
+        The column covers the shards that exist when the write begins. An append must
+        name it in `without_columns`; then its shards lack the column until a write with
+        `exist="append"` adds it.
 
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).

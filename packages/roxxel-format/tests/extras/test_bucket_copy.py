@@ -118,7 +118,9 @@ def test_a_repeated_copy_adds_only_what_is_new(bucket: Bucket, corpus: Roxxel) -
     version = corpus.fingerprint
 
     again = corpus.copy_to("s3://data/web_*.rox")
-    corpus.write(documents(1, 5), separator=0, exist="append")
+    corpus.write(
+        documents(1, 5), separator=0, exist="append", without_columns=corpus.columns
+    )
     corpus.copy_to("s3://data/web_*.rox")
 
     assert again.kept

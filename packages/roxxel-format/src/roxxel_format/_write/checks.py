@@ -41,6 +41,11 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
         raise ValueError(
             f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
         )
+    if options.without_columns and exist != "append":
+        raise ValueError(
+            f'without_columns={[*options.without_columns]} is for exist="append", '
+            f"where a corpus has columns already, but exist={exist!r}; leave it out"
+        )
     check_block_size(options.block_size)
     reserved = sorted(_RESERVED.intersection(options.metadata or ()))
     if reserved:

@@ -33,7 +33,7 @@ from roxxel_format._write.checks import (
     say_kept,
 )
 from roxxel_format._write.commit import alone, tokenizers_left
-from roxxel_format._write.intake import load_intake
+from roxxel_format._write.intake import encoded_before, load_intake
 from roxxel_format._write.job import WriteJob, write_shards
 from roxxel_format._write.place import place_of
 from roxxel_format._write.recipe import Recipe
@@ -118,6 +118,7 @@ class CorpusWrite:
             unit=options.pack,
             encoder=self._intake.encoder,
             tokenizer_file=self._tokenizer_file(),
+            without_columns=options.without_columns,
         )
         self._resources = ExitStack()
         self._is_committed = False
@@ -263,6 +264,8 @@ class CorpusWrite:
         self,
         data: Iterable[object],
         ending: Callable[[], Mapping[str, object]] | None = None,
+        *,
+        is_encoded: bool = False,
     ) -> WriteSummary:
         """Write documents in this process, and commit them.
 
@@ -270,6 +273,8 @@ class CorpusWrite:
             data: The documents.
             ending: Returns metadata for the last shard, after the last document. If
                 given, the documents are rows with an origin.
+            is_encoded: Whether the documents are tokens of another corpus, so that they
+                are appended to a corpus of texts too.
         """
         check_data(data)
         kept = self.kept()
@@ -282,6 +287,8 @@ class CorpusWrite:
         with self:
             self.begin()
             self._intake.dtype, self._intake.kind = self.recipe.dtype, self.recipe.kind
+            if is_encoded and self.recipe.kind == "text":
+                data = map(encoded_before, data)
             place = self.place
             new = write_shards(
                 place,

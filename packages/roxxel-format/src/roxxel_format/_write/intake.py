@@ -476,6 +476,11 @@ class _Encoded:
     num_dropped: int
 
 
+def encoded_before(document: object) -> object:
+    """Return tokens as a text that another write has encoded."""
+    return _Encoded(document, 0)
+
+
 def _batched(documents: Iterable[object], tokenizer: Tokenizer) -> Iterator[object]:
     """Yield documents, texts as `_Encoded`; reads up to one batch ahead.
 

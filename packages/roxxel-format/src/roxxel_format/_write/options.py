@@ -66,6 +66,7 @@ class WriteArguments(TypedDict, total=False):
     tokenizer: object | None
     tokenizer_backend: TokenizerBackend
     special_tokens: bool
+    without_columns: Sequence[str]
     metadata: Mapping[str, Any] | None
 
 
@@ -98,6 +99,7 @@ class WriteOptions:
     also: Mapping[str, Any] = field(default_factory=dict[str, Any])
     chooses: Callable[[Tokens, int], bool] | None = None
     pack: int | None = None
+    without_columns: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         known = get_args(TokenizerBackend)
@@ -105,6 +107,11 @@ class WriteOptions:
             raise ValueError(
                 f"tokenizer_backend must be one of {', '.join(known)}, got "
                 f"{self.tokenizer_backend!r}"
+            )
+        if isinstance(self.without_columns, str):
+            raise TypeError(
+                f"without_columns is the text {self.without_columns!r}; pass a list of "
+                "names"
             )
         if self.dtype is not None:
             object.__setattr__(self, "dtype", stored_name(self.dtype))
@@ -180,7 +187,7 @@ def difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str
 def _as_given(name: str, value: Any) -> Any:
     """Return a recorded argument as the caller gives it."""
     if name == "split" and value is not None:
-        return f"{value[0]}={value[1]}"
+        return f"{value[0]}={value[1]}".removeprefix("=")
     if name == "separator" and isinstance(value, dict):
         return bytes.fromhex(cast("dict[str, str]", value)["bytes"])
     return value

@@ -7,6 +7,7 @@ preparation. On a disk and in a bucket, a commit compares and replaces the manif
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,27 @@ from roxxel_store import roxxel_command
 
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import BinTable, ColumnTable, unit_text
+from roxxel_format._write.fields import LOSS_MASK
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.series import NoDocumentsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_format._spec.tables import NewShards
     from roxxel_format._write.options import Exist, WriteSummary
     from roxxel_format._write.place import Place
+
+
+SPLIT = "split"
+"""The argument of a write that holds documents out: name, share, side, and any salt."""
+
+_MADE_BY = {
+    "id": "document_id (--id)",
+    "path": "path=True (--path)",
+    LOSS_MASK: "prompt and completion (--prompt, --completion) or chat (--chat)",
+}
+"""What makes a column of a write."""
 
 
 def _write_again(place: Place) -> str:
@@ -50,6 +63,7 @@ class Recipe:
         encoder: What encodes the texts, with versions; None if unknown. An append may
             have another one, because all give the same ids.
         tokenizer_file: Name and size of the file that keeps the tokenizer.
+        without_columns: Columns for which an append brings no values.
 
     Example:
         >>> Recipe("error", {}, None, 0, 4096, {}).decided("uint16", "tokens").dtype
@@ -67,6 +81,7 @@ class Recipe:
     unit: int | None = None
     encoder: str | None = None
     tokenizer_file: tuple[str, int] | None = None
+    without_columns: Sequence[str] = ()
 
     @property
     def appends(self) -> bool:
@@ -109,9 +124,11 @@ class Recipe:
                 f"{what}: was written with another tokenizer; append with the same "
                 "tokenizer, or write another corpus"
             )
+        _check_split(manifest, self.arguments, what)
+        _check_columns(manifest, self.columns, self.without_columns, what)
         for name, (per, dtype) in self.columns.items():
-            old = manifest.columns.get(name)
-            if old is not None and (old.per, old.dtype) != (per, dtype):
+            old = manifest.columns[name]
+            if (old.per, old.dtype) != (per, dtype):
                 raise ValueError(
                     f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
                     f"{dtype} per {per} cannot be appended; replace that column with "
@@ -135,11 +152,9 @@ class Recipe:
     def may_append(self, manifest: Manifest) -> bool:
         """Return whether the documents of this recipe can be appended to a corpus.
 
-        A split writes several corpora, which one append cannot extend. Its documents
-        without the split would take those that it held out.
+        A split writes several corpora, which one append cannot extend.
         """
-        recorded = manifest.versions[-1].arguments
-        if recorded.get("split") is not None or "split" in self.arguments:
+        if SPLIT in self.arguments:
             return False
         try:
             replace(self, exist="append").for_corpus(manifest, "")
@@ -250,19 +265,67 @@ class Recipe:
         )
 
 
+def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) -> None:
+    """Raise ValueError unless a corpus and new documents are of one side of a split.
+
+    Else the corpus could get documents that it held out, or that are learned elsewhere.
+    """
+    recorded = (version.arguments.get(SPLIT) for version in manifest.versions)
+    old = next((each[1:] for each in recorded if each is not None), None)
+    new = arguments.get(SPLIT)
+    if old == (None if new is None else new[1:]):
+        return
+    if old is None:
+        raise ValueError(
+            f"{what}: was not divided by a split, so a side of one cannot be appended; "
+            "write another corpus"
+        )
+    salt = f" --salt {shlex.quote(old[2])}" if len(old) > 2 else ""
+    command = roxxel_command(
+        f"prepare split NEW KEPT HELD_OUT --share {old[0]}{salt} --exist append"
+    )
+    raise ValueError(
+        f"{what}: is one side of a split, and other documents could be those of the "
+        "other side; write the new documents into a corpus NEW of their own, and "
+        f"divide it by the same rule with `{command}`"
+    )
+
+
+def _check_columns(
+    manifest: Manifest, columns: Iterable[str], without: Iterable[str], what: str
+) -> None:
+    """Raise ValueError unless new documents bring the columns of a corpus, and no more.
+
+    A column that only some shards have cannot be read.
+    """
+    for name in columns:
+        if name not in manifest.columns:
+            raise ValueError(
+                f"{what}: has no column {name!r}, so that of the new documents could "
+                f"not be read; leave {_MADE_BY.get(name, name)} out, write another "
+                f"corpus, or first write the column with write_column({name!r}, ...)"
+            )
+    for name in manifest.columns:
+        if name not in {*columns, *without}:
+            option = f"pass {_MADE_BY[name]}, or " if name in _MADE_BY else "pass "
+            raise ValueError(
+                f"{what}: has a column {name!r}, which could not be read any more "
+                f"without values for the new documents; {option}"
+                f"without_columns=[{name!r}] (--without-columns {name}), and then "
+                f'write the values with write_column({name!r}, ..., exist="append")'
+            )
+
+
 def _extended_columns(
     manifest: Manifest, new: Mapping[str, ColumnTable], num_new: int
 ) -> dict[str, ColumnTable]:
-    """Join the columns of a manifest and of new shards; either may lack some."""
-    num_old = len(manifest.shards)
-    columns = {
+    """Join the columns of a manifest and of new shards, which may lack some."""
+    if not len(manifest.shards):
+        return dict(new)
+    return {
         name: old + new[name] if name in new else old.followed_by(num_new)
         for name, old in manifest.columns.items()
     }
-    for name, table in new.items():
-        none = ColumnTable(table.per, table.dtype, (), (), ())
-        columns.setdefault(name, none.followed_by(num_old) + table)
-    return columns
 
 
 def _extended_bins(old: BinTable | None, new: BinTable | None) -> BinTable | None:

@@ -42,7 +42,8 @@ class Side:
 
     def recorded(self) -> list[Any]:
         """Return the side for JSON."""
-        return [self.name, self.share, self.is_held_out]
+        salt = [self.salt.decode()] if self.salt else []
+        return [self.name, self.share, self.is_held_out, *salt]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from roxxel_format.writing import Fields, WriteOptions
+from roxxel_store import roxxel_command
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
@@ -105,9 +106,10 @@ def write_files(
         progress: Called before the first unit, when a unit ends, and when a unit is
             retried because its worker died.
         **arguments: `separator`, `block_size`, `max_shard_bytes`, `pack`, `dtype`,
-            `vocab_size`, `tokenizer`, `special_tokens` and `metadata`, as for
-            `Roxxel.write`. The end of a unit also ends a shard. `pack` packs each unit
-            by itself. Each process loads the tokenizer, so pass its path or name.
+            `vocab_size`, `tokenizer`, `special_tokens`, `without_columns` and
+            `metadata`, as for `Roxxel.write`. The end of a unit also ends a shard.
+            `pack` packs each unit by itself. Each process loads the tokenizer, so pass
+            its path or name.
 
     Returns:
         A summary of the corpus, or of the part. With `split`, a list of two: first the
@@ -169,8 +171,8 @@ def write_files(
             )
         if exist == "append":
             raise ValueError(
-                f"{filepath}: {what} cannot append to several corpora as one; write "
-                "new corpora, or append to each of them"
+                f"{filepath}: {what} cannot append to several corpora as one; "
+                f"{_how_to_append(split)}"
             )
     written = [
         prepare(
@@ -189,6 +191,18 @@ def write_files(
     ]
     say_empty(files)
     return written
+
+
+def _how_to_append(split: tuple[str, float] | None) -> str:
+    if split is None:
+        return "write new corpora"
+    command = roxxel_command(
+        f"prepare split NEW KEPT HELD_OUT --share {split[1]} --exist append"
+    )
+    return (
+        "write the new documents into a corpus NEW of their own, and divide it by the "
+        f"same rule with `{command}`"
+    )
 
 
 def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:

@@ -10,7 +10,7 @@ import json
 import shlex
 from typing import TYPE_CHECKING, NoReturn, cast
 
-from roxxel_format import Roxxel, WriteArguments, WriteSummary
+from roxxel_format import WriteArguments, WriteSummary
 from roxxel_format.writing import Fields, Separator
 from roxxel_store import roxxel_command
 from roxxel_store.command import EXPECTED, interruptible, spelled
@@ -23,7 +23,7 @@ from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.files import write_files
 from roxxel_prepare.cli.arguments import parser
 from roxxel_prepare.cli.splitting import split
-from roxxel_prepare.cli.values import status_line
+from roxxel_prepare.cli.values import shares_line, status_line
 
 if TYPE_CHECKING:
     import argparse
@@ -81,7 +81,8 @@ def _write(options: argparse.Namespace) -> int:
     chooses = options.tokenizer or options.separator is not Separator.OF_TOKENIZER
     if is_new and not chooses:
         note(_NO_END, end="")
-    _print_summaries(dict(zip(corpora, written, strict=True)))
+    summaries = dict(zip(corpora, written, strict=True))
+    _print_summaries(summaries, is_split=options.split is not None)
     if options.part is not None:
         # The commit of a corpus also commits what was held out of it.
         for each in outputs:
@@ -123,7 +124,8 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _commit(options: argparse.Namespace) -> int:
     """Commit a preparation whose parts are done."""
-    _print_summaries(commit_units(options.corpus))
+    written = commit_units(options.corpus)
+    _print_summaries(written, is_split=len(written) > 1)
     return 0
 
 
@@ -134,23 +136,19 @@ _NO_END = (
 )
 
 
-def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
+def _print_summaries(
+    written: Mapping[str, WriteSummary | PartSummary], *, is_split: bool
+) -> None:
     """Print a line for each corpus of a write.
 
-    A further line names each column that an append left without values.
+    The corpora of a split are pairs, each beginning with the held-out documents.
     """
     for corpus, summary in written.items():
         if isinstance(summary, PartSummary) or not summary.kept:
             say(f"{corpus}: {summary}")
-        if not isinstance(summary, PartSummary):
-            with Roxxel(corpus) as opened:
-                partial = opened.partial_columns
-            for column in partial:
-                say(
-                    f"{corpus}: the column {column!r} has no values in some shards, so "
-                    "it cannot be read; append the values with "
-                    f"Roxxel(...).write_column({column!r}, ..., exist='append')"
-                )
+    whole = [each for each in written.values() if not isinstance(each, PartSummary)]
+    if is_split and len(whole) == len(written) and not all(each.kept for each in whole):
+        say(shares_line(zip(whole[::2], whole[1::2], strict=True)))
 
 
 def _check_usage(options: argparse.Namespace) -> None:

@@ -222,6 +222,14 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="keep the path of each document's file in a column path, relative to the "
         "folder of all inputs",
     )
+    write.add_argument(
+        "--without-columns",
+        type=values.names,
+        default=(),
+        metavar="NAME,NAME,...",
+        help="columns of the corpus for which an append brings no values, so that they "
+        "cannot be read until Roxxel(...).write_column writes them (default: an error)",
+    )
     runners = write.add_mutually_exclusive_group()
     runners.add_argument(
         "--workers",

@@ -11,6 +11,7 @@ from roxxel_store import roxxel_command
 from roxxel_store.screen import say
 
 from roxxel_prepare._plan.side import Side
+from roxxel_prepare.cli.values import shares_line
 
 if TYPE_CHECKING:
     import argparse
@@ -41,16 +42,17 @@ def split(options: argparse.Namespace) -> int:
         if len(salt) > _MAX_SALT:
             raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
 
-        side = Side("", share, is_held_out=True, salt=salt)
+        sides = [
+            Side("", share, is_held_out=is_held_out, salt=salt)
+            for is_held_out in (False, True)
+        ]
 
-        def chosen(*, held_out: bool) -> Iterator[npt.NDArray[Any]]:
-            for document in corpus.documents:
-                if side.has(document) == held_out:
-                    yield document
+        def chosen(side: Side) -> Iterator[npt.NDArray[Any]]:
+            return (each for each in corpus.documents if side.has(each))
 
         # Check both outputs before the first write, because no corpus can be empty.
-        for output, held_out in zip(outputs, (False, True), strict=True):
-            if next(chosen(held_out=held_out), None) is None:
+        for output, side in zip(outputs, sides, strict=True):
+            if next(chosen(side), None) is None:
                 raise ValueError(
                     f"{output}: none of {corpus.num_documents} documents would be in "
                     f"this corpus with share={share}; choose another share or salt"
@@ -61,7 +63,7 @@ def split(options: argparse.Namespace) -> int:
         made_by = None
         if corpus.tokenizer is not None:
             made_by = corpus.metadata["tokenizer"], corpus.tokenizer_files
-        summaries = [
+        writes = [
             CorpusWrite(
                 each.filepath,
                 WriteOptions(
@@ -74,22 +76,33 @@ def split(options: argparse.Namespace) -> int:
                         for key, value in corpus.metadata.items()
                         if key not in not_copied
                     },
-                    also={
-                        "inputs": corpus.fingerprint,
-                        "share": share,
-                        "salt": options.salt,
-                        "held_out": held_out,
-                    },
+                    also={"inputs": corpus.fingerprint, "split": side.recorded()},
                 ),
                 options.exist,
                 made_by=made_by,
-            ).run(chosen(held_out=held_out))
-            for each, held_out in zip(files, (False, True), strict=True)
+            )
+            for each, side in zip(files, sides, strict=True)
+        ]
+        _check_appends(writes)
+        summaries = [
+            write.run(chosen(side), is_encoded=True)
+            for write, side in zip(writes, sides, strict=True)
         ]
     for output, summary in zip(outputs, summaries, strict=True):
         if not summary.kept:
             say(f"{output}: {summary}")
+    kept, held_out = summaries
+    if not (kept.kept and held_out.kept):
+        say(shares_line([(held_out, kept)]))
     return 0
+
+
+def _check_appends(writes: Sequence[CorpusWrite]) -> None:
+    """Raise if an append would be refused after the first: half a split."""
+    for write in writes:
+        found = write.place.existing() if write.recipe.appends else None
+        if found is not None:
+            write.recipe.for_corpus(found, write.what)
 
 
 def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:

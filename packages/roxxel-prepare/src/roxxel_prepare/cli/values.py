@@ -15,7 +15,9 @@ from roxxel_store.screen import draw, note, printable
 from roxxel_prepare._plan.side import checked_buckets, checked_split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from roxxel_format import WriteSummary
 
 _EVERY_S = 60.0
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
@@ -40,6 +42,11 @@ def lengths(text: str) -> list[int]:
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a list of lengths that ascend, such as 513,1025,4097"
     )
+
+
+def names(text: str) -> list[str]:
+    """Parse names `id,url`."""
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 def share(text: str) -> float:
@@ -120,3 +127,25 @@ def status_line() -> Callable[[_Status], None]:
             note(str(status))
 
     return show
+
+
+def shares_line(pairs: Iterable[tuple[WriteSummary, WriteSummary]]) -> str:
+    """Say which shares of the documents and of the tokens are held out.
+
+    They differ: a few long documents have many tokens.
+
+    Args:
+        pairs: Summaries of held-out documents, and of the others.
+    """
+    held_out, others = zip(*pairs, strict=True)
+
+    def percent(name: str) -> str:
+        mine, all_others = (
+            sum(getattr(each, name) for each in side) for side in (held_out, others)
+        )
+        return f"{100 * mine / max(1, mine + all_others):.3g} %"
+
+    return (
+        f"held out {percent('num_documents')} of the documents and "
+        f"{percent('num_tokens')} of the tokens"
+    )
