@@ -64,6 +64,21 @@ def test_a_config_is_trained_lengthened_and_complete(
     assert "batch_size = 3" not in (run / "config.toml").read_text()
 
 
+def test_a_complete_run_says_so_without_its_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    assert main(["train", str(config)]) == 0
+    (tmp_path / "tiny.py").write_text("def make(width):\n    raise OSError('made')\n")
+
+    for path in (config, tmp_path / "run" / "config.toml"):
+        assert main(["train", str(path)]) == 0
+        assert "already complete: 6 steps" in capsys.readouterr().out
+    assert main(["train", str(config), "--set", "trainer.log_every=5"]) == 1
+    (tmp_path / "run" / "checkpoints" / "6" / "checkpoint.json").write_text("{")
+    assert main(["train", str(config)]) == 1
+
+
 def test_a_start_that_trains_nothing_keeps_the_config_that_steps_used(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,6 +198,10 @@ class Run:
         Raises:
             RunFolderError: A corpus cannot be opened.
         """
+        return dict(self._corpora)
+
+    @cached_property
+    def _corpora(self) -> dict[str, TokenReader]:
         data = self.files.data()
         versions = {
             shown_name(each["name"], data.primary): each["fingerprint"]

@@ -142,9 +142,10 @@ def _replay(options: argparse.Namespace) -> None:
     from roxxel.replaying import replay
 
     sources = dict(options.source)
+    of_run = opened(options)
     result = replay(
-        options.run,
-        _chosen(opened(options), options),
+        of_run,
+        _chosen(of_run, options),
         step=options.step,
         out=options.out,
         each=options.each,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-    from roxxel_train import RunSummary
 
 DESCRIPTION = """\
 Start or continue the run that a config file declares. You may stop the command
@@ -87,10 +87,15 @@ def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
     config = config_of(options)
     check_model_args(config)
-    if starts_several(options):
+    done = None if options.preflight or options.verbose else _steps_of_complete(config)
+    if starts_several(options) and done is None:
         run_several(options)
         return
     is_first = connect(options)
+    if done is not None:
+        if is_first:
+            _say_ending(config, f"This run is already complete: {done} steps are done.")
+        return
     if is_first:
         _say_beginning(config)
     with _naming_changes(config):
@@ -109,7 +114,32 @@ def run(options: argparse.Namespace) -> None:
     with ended_once():  # every process ends at the same step
         summary = trainer.run()
     if is_first:
-        _say_ending(config, run_folder, summary)
+        is_idle = summary.start_step == summary.total_steps
+        text = f"This run is already complete: {summary.total_steps} steps are done."
+        _say_ending(config, text if is_idle else str(summary))
+
+
+def _steps_of_complete(config: RunConfig) -> int | None:
+    """Return the steps of a run that is complete under its own config; else None.
+
+    The folder says so without the model, which may take long to make.
+    """
+    if config.run_folder is None:
+        return None
+    try:
+        run = RunFolder(config.run_folder)
+        used, state = used_config(run), run.state()
+    except (OSError, ValueError):
+        return None  # The trainer names what is wrong.
+    if (
+        used is None
+        or state is None
+        or used.folder.resolve() != config.folder.resolve()
+    ):
+        return None
+    same = replace(config, file=used.file, relative_to=used.relative_to)
+    is_complete = state["step"] == run.starts()[-1].total_steps
+    return state["step"] if is_complete and same == used else None
 
 
 @contextmanager
@@ -186,12 +216,10 @@ def _kept(config: RunConfig) -> str:
     return f"the newest, the best, and one every {each}{steps}"
 
 
-def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
+def _say_ending(config: RunConfig, text: str) -> None:
+    folder = config.run_folder
     tell("")
-    if summary.start_step == summary.total_steps:
-        tell(f"This run is already complete: {summary.total_steps} steps are done.")
-    else:
-        tell(str(summary))
+    tell(text)
     tell("")
     tell(f"In {shlex.quote(str(folder))}:")
     tell(f"  checkpoints/   model and optimizer: {_kept(config)}")

@@ -50,10 +50,17 @@ class HeldOut:
         )
 
 
-def open_curriculum(config: RunConfig) -> Curriculum:
+def open_curriculum(
+    config: RunConfig, opened: Mapping[str, TokenReader] | None = None
+) -> Curriculum:
     """Open the corpora of a config and return its curriculum.
 
-    With `[proxy]`, this is the curriculum of the small run.
+    With `[proxy]`, this is the curriculum of the small run, and `opened` is not used.
+
+    Args:
+        config: The config.
+        opened: All its corpora by name, if they are open; the primary has the name that
+            the config gives it, or `"self"`.
 
     This function ignores a run in `save_path`. For the batches of such a run, use
     `open_sampler`.
@@ -64,7 +71,11 @@ def open_curriculum(config: RunConfig) -> Curriculum:
         ShardError: A shard is damaged.
     """
     proxy = open_proxy(config)
-    return whole_curriculum(config) if proxy is None else proxy.curriculum
+    if proxy is not None:
+        return proxy.curriculum
+    if opened is not None:
+        return _of_opened(config, config.schedule, dict(opened), "")
+    return whole_curriculum(config)
 
 
 def whole_curriculum(config: RunConfig) -> Curriculum:
@@ -267,6 +278,13 @@ def _curriculum(
         name: _opened(config, name, texts, readers.get(name, {}), where)
         for name, texts in sources.items()
     }
+    return _of_opened(config, schedule, corpora, where)
+
+
+def _of_opened(
+    config: RunConfig, schedule: Schedule, corpora: dict[str, TokenReader], where: str
+) -> Curriculum:
+    """Return the curriculum of a schedule over open corpora."""
     primary = corpora.pop("self" if "self" in corpora else schedule.primary)
     try:
         return schedule.relative_to(config.folder).curriculum(primary, corpora)

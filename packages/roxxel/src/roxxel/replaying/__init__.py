@@ -58,7 +58,7 @@ from roxxel.replaying._receipt import (
     read_receipt,
     write_receipt,
 )
-from roxxel.run import open_run
+from roxxel.run import Run, open_run
 from roxxel.trained import is_complete, train, write_configs
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 
     from roxxel.config import RunConfig
     from roxxel.replaying._choice import Listed
-    from roxxel.run import Corpus, Run
+    from roxxel.run import Corpus
 
 __all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
 
@@ -240,7 +240,7 @@ class Replay:
 
 
 def replay(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | Run,
     without: Mapping[str, Documents],
     *,
     step: int | None = None,
@@ -257,7 +257,7 @@ def replay(
     share.
 
     Args:
-        run: Folder of a run that `roxxel train` started, or its URL.
+        run: Folder of a run that `roxxel train` started, or its URL, or the open run.
         without: What to leave out, as for `Curriculum`: documents by source.
         step: Begin with the checkpoint of this step; 0 trains from the beginning. None
             takes the newest checkpoint before the first step that learns the documents.
@@ -359,7 +359,7 @@ def check_replay(
 
 
 def _trained_again(
-    run: str | os.PathLike[str],
+    run: str | os.PathLike[str] | Run,
     without: Mapping[str, Documents],
     *,
     step: int | None,
@@ -373,15 +373,17 @@ def _trained_again(
     from roxxel.replaying._effects import compare
 
     began_s = time.monotonic()
-    original = open_run(run, sources, trust=trust)
+    original = run
+    if not isinstance(original, Run):
+        original = open_run(original, sources, trust=trust)
     config = _config_of(original)
-    chosen = listed(config, without)
+    corpora = original.corpora()
+    chosen = listed(config, without, corpora)
     if not chosen:
         raise RunFolderError(
             f"{original.path}: nothing is left out; name a document, such as web:3"
         )
     folder = _folder(original, out)
-    corpora = original.corpora()
     sampler = original.sampler(corpora=corpora)
     first = first_learned(sampler, corpora, chosen)
     start = find_start(original, first, step, begun_step(folder))
@@ -400,7 +402,7 @@ def _trained_again(
     base = base_config(config, place, text)
     left_out: dict[str, Listed] = one_by_one(chosen) if each else {"without": chosen}
     declared = config.schedule.without
-    before = listed(config, declared) if declared else {}
+    before = listed(config, declared, corpora) if declared else {}
     # A loss that ignores the mask is refused before the control is trained.
     configs = {
         name: branch_config(base, place, name, out, before)
@@ -426,7 +428,7 @@ def _trained_again(
     branches = _read(runs, start.step)
     control = branches.pop(CONTROL)
     result = Replay(
-        run=str(run),
+        run=str(original.path),
         without=chosen,
         start=start,
         control=control,

@@ -65,15 +65,19 @@ class Start:
         )
 
 
-def listed(config: RunConfig, without: Mapping[str, Any]) -> Listed:
+def listed(
+    config: RunConfig, without: Mapping[str, Any], corpora: Mapping[str, TokenReader]
+) -> Listed:
     """Return what a user leaves out as sorted numbers, pairs and ranges of tokens.
+
+    `corpora` are those of the run by name, which are open.
 
     Raises:
         ConfigError: A source does not exist, or lacks a document.
         RunFolderError: Documents of the source have no numbers.
     """
     schedule = replace(config.schedule, without=dict(without))
-    curriculum = open_curriculum(replace(config, schedule=schedule))
+    curriculum = open_curriculum(replace(config, schedule=schedule), corpora)
     readers = {curriculum.primary: curriculum.primary_streamer}
     readers |= curriculum.mix_streamers
     found: Listed = {}
