@@ -77,8 +77,13 @@ class Service:
 
     def delete(self, prefix: str) -> None:
         with self._store.change:
-            for key in [key for key in self._store.values if key.startswith(prefix)]:
+            keys = [key for key in self._store.values if self.is_below(key, prefix)]
+            for key in keys:
                 del self._store.values[key]
+
+    @staticmethod
+    def is_below(key: str, prefix: str) -> bool:
+        return key.startswith(prefix) if prefix.endswith("/") else key == prefix
 
     def barrier(self, _name: str, timeout_s: float) -> None:
         self._store.barrier.wait(timeout_s)
@@ -113,32 +118,27 @@ def together(
     """Return what `act` returns in the threads that act as processes."""
     store, own = Store(), threading.local()
 
-    class RequestsOfProcess(Channel):
-        """A channel for the thread of a process, which has the same service."""
+    def listening() -> Watcher:
+        found = own.watcher = Watcher(own.service)
+        threading.Thread(target=found.read_news, daemon=True).start()
+        return found
 
-        def __init__(self, name: str) -> None:
-            super().__init__(name)
-            self.service = own.service
-
-        def poll(self, report: Any, decide: Any) -> Any:
-            own.service = self.service
-            return super().poll(report, decide)
-
-    patch.setattr(processes, "watcher", lambda: Watcher(own.service))
+    patch.setattr(processes, "watcher", listening)
+    patch.setattr(Watcher, "_has_service", lambda _: True)
     patch.setattr(coordination, "coordination_service", lambda: own.service)
-    patch.setattr(processes, "Channel", RequestsOfProcess)
     patch.setattr(
         barriers, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
     )
     patch.setattr(barriers, "_settings", SettingsOfThread("settings"))
     patch.setattr(processes, "_runs", itertools.repeat(0))
     patch.setattr(processes, "_TICK_S", 1e-3)
-    patch.setattr(processes, "_HURRIED_TICK_S", 1e-3)
 
     def run(index: int) -> list[Any]:
         own.service = Service(index, store)
         with alone() as processes:
-            return act(index, processes)
+            found = act(index, processes)
+        own.watcher.news.post("bye")
+        return found
 
     with ThreadPoolExecutor(NUM_PROCESSES) as pool:
         return list(pool.map(run, range(NUM_PROCESSES)))

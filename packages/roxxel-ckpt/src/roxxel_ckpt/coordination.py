@@ -216,42 +216,6 @@ class Channel:
             raise _error_class(kind)(text)
         return answer["value"]
 
-    def poll(
-        self,
-        report: Callable[[bool], Any | None],
-        decide: Callable[[list[Any]], Any],
-    ) -> Any | None:
-        """Make the next agreement without waiting; call again while the result is None.
-
-        Args:
-            report: Returns the report of this process, or None to report at a later
-                call of `poll`. The argument of `report` is True if another process has
-                reported. `poll` calls `report` until `report` returns a value.
-            decide: Returns the decision, never None; runs on process 0.
-
-        Returns:
-            The decision, or None if process 0 has not decided yet.
-        """
-        _channels.discard(self)  # `poll` waits for nobody, so it needs no release
-        service = _service()
-        if service is None:
-            own = report(False)
-            return None if own is None else decide([own])
-        turn, index = self._turn, service.process_index
-        keys = self._keys(turn)
-        found = service.entries(keys)
-        if "answer" in found:
-            self._turn += 1
-            return found["answer"]
-        if str(index) not in found:
-            own = report(bool(found))
-            if own is not None:
-                service.set(f"{keys}{index}", own)
-        elif index == 0 and len(found) == service.process_count:
-            values = [found[str(i)] for i in range(len(found))]
-            self._publish(service, turn, decide(values))
-        return None
-
     def leave(self, service: CoordinationService, how: str) -> None:
         """Release the processes that wait for this one, whose program ends.
 

@@ -2,13 +2,13 @@
 
 Processes exchange messages through the coordination service
 (`roxxel_ckpt.coordination`), never through a collective: a collective waits forever for
-a process that has failed. One daemon thread per process exchanges messages with the
-service, twice a second:
+a process that has failed. Until a process requests something, no message is exchanged.
 
-- **Agreement.** A process reports a request to stop or to save, and the step that its
-  loop has begun. The thread of every other process then reports the step of its own
-  loop, and each loop holds after this step. All processes act after the largest
-  reported step. The thread reports, since a loop that waits in a collective cannot.
+- **Agreement.** A process that requests to stop or to save calls all processes, by the
+  news of the watcher. The thread of every process then votes with the step that its
+  loop has begun, and each loop holds after this step. Process 0 alone reads the votes,
+  and tells all processes to act after the largest step, in one message. The thread
+  votes, since a loop that waits in a collective cannot.
 - **Hangs.** If a step exceeds `hang_after_s`, all processes print their stacks and
   exit. A single process prints its stacks and continues. If C code holds the
   interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
@@ -27,8 +27,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
-from roxxel_ckpt.coordination import Channel
-
 from roxxel_train._together.barriers import check_same
 from roxxel_train._together.signals import SAVE, URGENT, WARNINGS
 from roxxel_train._together.texts import brief, named, print_error, stacks
@@ -41,10 +39,7 @@ if TYPE_CHECKING:
     from roxxel_train._together.watcher import Report, Watcher
 
 _TICK_S = 0.5
-"""Time between two exchanges with the service."""
-
-_HURRIED_TICK_S = 0.02
-"""Time between two exchanges during an agreement, in which loops may be waiting."""
+"""Longest time until the thread notices what a signal handler has requested."""
 
 _LONGEST_TIMER_S = 1e6  # `faulthandler` refuses infinite times
 
@@ -95,7 +90,12 @@ class Processes:
         self._hang_after_s = hang_after_s
         self._timeout_s = timeout_s
         self._name = f"train/{next(_runs)}"
-        self._channel = Channel(f"{self._name}/requests")
+        # An agreement is a turn. The thread writes the turns in which this process has
+        # called and voted, and in which process 0 has decided.
+        self._turn = 0
+        self._called_at: int | None = None
+        self._called = self._voted = self._decided = -1
+        self._woken = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
         self._in_run = ExitStack()
@@ -134,7 +134,9 @@ class Processes:
         self._progress.step, self._progress.pause = 0, None
         self._progress.own_s = 0.0
         if self._watcher is not None:
-            self._in_run.enter_context(self._watcher.in_run(self._report))
+            self._in_run.enter_context(
+                self._watcher.in_run(self._report, self._on_news)
+            )
         if self._watcher is not None or self._hang_after_s is not None:
             self._thread = threading.Thread(
                 target=self._run_thread, name="roxxel-processes", daemon=True
@@ -158,6 +160,7 @@ class Processes:
         finally:
             self._in_run.close()
             self._closed.set()
+            self._woken.set()
             if self._thread is not None:
                 self._thread.join()
                 self._set_timer(None)
@@ -195,6 +198,7 @@ class Processes:
         if self._begun is None:
             with self._change:
                 self._begun = step
+            self._woken.set()
         if self._free_since_s is not None:
             free_s = time.perf_counter() - self._free_since_s
             self._progress.own_s += max(0.0, free_s - self._paused_s)
@@ -229,6 +233,8 @@ class Processes:
                 # This checkpoint serves every earlier request of this process.
                 self._is_save_requested &= request.kind != "save"
             self._begun = step + 1
+        if request is not None:
+            self._woken.set()  # the next turn may have been called
         return request
 
     def request_save(self) -> None:
@@ -306,12 +312,15 @@ class Processes:
 
     def _run_thread(self) -> None:
         wait_s = self._tick_s
-        while not self._closed.wait(wait_s):
+        while not self._closed.is_set():
+            self._woken.wait(wait_s)
+            self._woken.clear()
             try:
                 self._check_step()
                 if self._watcher is not None:
-                    self._agree()
-                    wait_s = _HURRIED_TICK_S if self._is_agreeing() else self._tick_s
+                    self._agree(self._watcher)
+                    is_counting = self._watcher.index == 0 and self._is_voting()
+                    wait_s = 0.0 if is_counting else self._tick_s
             except Exception as error:
                 if self._watcher is None:
                     raise
@@ -319,31 +328,57 @@ class Processes:
                     f"process {self._watcher.index} failed: {brief(error)}", error
                 )
 
-    def _agree(self) -> None:
+    def _on_news(self, number: int, kind: str, *values: Any) -> None:
+        """Note that a process calls a turn, or what process 0 has decided."""
+        name, turn, *decision = values
+        if (name, turn) != (self._name, self._turn):
+            return  # of another run, or received twice
+        if kind == "call":
+            self._called_at = number
+        else:
+            with self._change:
+                step, request = decision
+                self._hold, self._agreed = step, (step, Request(*request))
+                self._turn += 1
+                self._called_at = None
+                self._change.notify_all()
+        self._woken.set()
+
+    def _agree(self, watcher: Watcher) -> None:
         """Advance the agreement, unless the loop has yet to serve the last request."""
-        if self._agreed is None:
-            decision = self._channel.poll(self._vote, _latest)
-            if decision is not None:
-                with self._change:
-                    self._hold, request = decision
-                    self._agreed = decision[0], Request(*request)
-                    self._change.notify_all()
-
-    def _vote(self, is_called: bool) -> tuple[int, Request | None] | None:
-        """Hold the loop after its current step; return this step and the request.
-
-        The request is the one of this process, if any. The result is None if no process
-        has a request, or before the first step.
-        """
         with self._change:
-            request = self._requested()
-            if self._begun is None or not (request or is_called):
-                return None
-            self._hold = self._begun
-            return self._hold, request
+            turn, number, request = self._turn, self._called_at, self._requested()
+            if self._agreed is not None or self._begun is None:
+                return
+            if number is not None and self._voted != turn:
+                self._hold = self._begun
+        if number is None:
+            if request is not None and self._called != turn:
+                self._called = turn
+                watcher.news.post("call", self._name, turn)
+            return
+        service, votes = watcher.service, f"roxxel/{self._name}/votes/{turn}/"
+        if self._voted != turn:
+            self._voted = turn
+            service.set(f"{votes}{watcher.index}", (self._hold, request))
+        if watcher.index == 0 and self._decided != turn:
+            found = service.entries(votes)
+            others = map(str, range(service.process_count))
+            missing = next((index for index in others if index not in found), None)
+            if missing is not None:
+                # Looking at all votes again and again would cost their square.
+                with suppress(TimeoutError):
+                    service.get(f"{votes}{missing}", self._tick_s)
+                return
+            self._decided = turn
+            decision = _latest([found[str(index)] for index in range(len(found))])
+            watcher.news.post("act", self._name, turn, *decision)
+            # Whoever has voted has read the call, and all messages before it.
+            watcher.news.forget(number)
+            service.delete(votes)
 
-    def _is_agreeing(self) -> bool:
-        return self._hold is not None and self._agreed is None
+    def _is_voting(self) -> bool:
+        return self._voted == self._turn and self._decided != self._turn
 
     # Hangs
 

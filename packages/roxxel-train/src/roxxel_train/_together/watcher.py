@@ -13,8 +13,13 @@ until its program ends. The other processes treat a process as failed when
   their devices.
 
 The process that notices a failure publishes the reason in the coordination service,
-which keeps the first reason. All processes log this reason and exit without clean-up
-(`os._exit`): the shutdown of JAX is a barrier, which waits for the failed process.
+which keeps the first reason, and posts the news (`roxxel_train._together.news`). All
+processes log this reason and exit without clean-up (`os._exit`): the shutdown of JAX is
+a barrier, which waits for the failed process.
+
+What this costs process 0 does not grow with the number of processes: each of them waits
+for news in one request, and all of them together publish at most `_SIGNS_PER_S` signs
+of life a second.
 """
 
 from __future__ import annotations
@@ -41,6 +46,7 @@ from roxxel_ckpt.errors import OtherProcessError
 
 from roxxel_train._together.cluster import check_connected, is_ray_worker
 from roxxel_train._together.links import Links
+from roxxel_train._together.news import News
 from roxxel_train._together.texts import brief, named, print_error, stacks
 from roxxel_train.errors import (
     ClusterError,
@@ -59,7 +65,11 @@ if TYPE_CHECKING:
 _KEYS = "roxxel_train/watch"
 
 _TICK_S = 0.5
-"""Longest time between two exchanges with the coordination service."""
+"""Longest time between two looks at the connections."""
+
+_SIGNS_PER_S = 40.0
+"""Signs of life that all processes together publish a second. Each costs process 0
+about 0.1 ms of CPU."""
 
 _SILENT_S = 6.0
 """Silence after which process 0 counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
@@ -127,6 +137,12 @@ class Report(Protocol):
     def __call__(self, text: str, *, for_first: bool = False) -> None: ...
 
 
+class Listener(Protocol):
+    """Receives a message of the news with its number, in the thread that reads."""
+
+    def __call__(self, number: int, kind: str, *values: Any) -> None: ...
+
+
 @dataclass
 class _Sign:
     """The last sign of life of a process, and the time since then."""
@@ -140,13 +156,18 @@ class Watcher:
     """Watches the other processes, and ends this process when another process fails.
 
     The run of this process changes `progress`, and the other processes read it. In
-    process 0, `own_times` has the last known `step` and `own_s` of every process.
+    process 0, `own_times` has the last known `step` and `own_s` of every process, as
+    they were `sign_every_s` ago or later.
     """
 
     def __init__(self, service: CoordinationService) -> None:
         self.service = service
         self.progress = Progress()
         self.index = service.process_index
+        self.news = News(service, f"{_KEYS}/news")
+        self._listen: Listener | None = None
+        self.sign_every_s = max(_TICK_S, service.process_count / _SIGNS_PER_S)
+        self._sign_due_s = 0.0
         self._ending = threading.Lock()
         self._closed = threading.Event()
         self._is_leaving = False
@@ -155,7 +176,8 @@ class Watcher:
         self._report: Report | None = None
         # Only the watching thread writes these fields, until a request gets no answer.
         self._links: Links | None = None
-        self._num_ticks = 0
+        self._num_ticks = self._num_signs = 0
+        self._lives: dict[int, list[Any]] = {}
         self._stood_s = self._woke_at_s = 0.0
         self._is_asking = False
         self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
@@ -171,6 +193,7 @@ class Watcher:
             target=self._watch, args=(self._links,), name="roxxel-watcher", daemon=True
         )
         self._thread.start()
+        threading.Thread(target=self.read_news, name="roxxel-news", daemon=True).start()
         if self.index != 0:
             threading.Thread(
                 target=self._time_requests, name="roxxel-clock", daemon=True
@@ -191,17 +214,19 @@ class Watcher:
                 self._num_needs -= 1
 
     @contextmanager
-    def in_run(self, report: Report) -> Generator[None]:
+    def in_run(self, report: Report, listen: Listener) -> Generator[None]:
         """Watch a run, and also write the reason of a failure to the log of the run.
 
-        Outside of runs, the processes of a program may end at different times.
+        `listen` receives the news of the processes of the run. Outside of runs, the
+        processes of a program may end at different times.
         """
-        self._report, self.progress.pause = report, None
+        self._report, self._listen, self.progress.pause = report, listen, None
         try:
             with self.needing_all():
                 yield
         finally:
-            self._report, self.progress.pause = None, "after the run"
+            self._report, self._listen = None, None
+            self.progress.pause = "after the run"
             self._has_run = True
 
     def lives(self) -> dict[int, tuple[int, str | None]]:
@@ -220,6 +245,7 @@ class Watcher:
         if _is_echo(error):
             with suppress(Exception):  # without the service, report our own error
                 before = self.service.entries(f"{_KEYS}/alive/")
+                self.news.post("sign")
                 # The thread ends this process as soon as a cause is published.
                 time.sleep(_CAUSE_S)
                 after = self.service.entries(f"{_KEYS}/alive/")
@@ -327,29 +353,47 @@ class Watcher:
                 "the ports between the hosts"
             )
 
+    def read_news(self) -> None:
+        """Read messages until the program ends."""
+        while self._has_service():
+            try:
+                number, (kind, *values) = self.news.read()
+                if kind == "bye":
+                    return
+                if kind == "failed":
+                    self.end("")
+                elif kind == "left":
+                    self._left[values[0]] = values[1]
+                    self._end_without_needed()
+                elif kind == "sign":
+                    self._publish_sign()
+                elif self._listen is not None:
+                    self._listen(number, kind, *values)
+            except Exception as error:  # noqa: BLE001 - ends the program
+                # When the program shuts JAX down, the service ends before the client.
+                # If process 0 has died, the other thread notices it meanwhile.
+                if self._closed.wait(2 * _TICK_S) or not self._has_service():
+                    return
+                self.end(f"process {self.index} failed: {brief(error)}", error)
+
     def _exchange(self, links: Links, waited_s: float) -> None:
-        """Read which processes have ended, and publish a sign of life."""
-        if 0 in self._dead:
-            # The service has ended with process 0.
-            self._end_without_needed()
-            return
-        news = self.service.entries(f"{_KEYS}/news/")
-        if "failed" in news:
-            self.end("")
-        self._left = {
-            int(key.removeprefix("left/")): had_devices
-            for key, had_devices in news.items()
-            if key.startswith("left/")
-        }
+        """Publish a sign of life when it is due; in process 0, watch the others."""
         self._end_without_needed()
+        if 0 in self._dead:
+            return  # the service has ended with process 0
+        is_due = time.monotonic() >= self._sign_due_s
+        if is_due:
+            self._sign_due_s = time.monotonic() + self.sign_every_s
+            self._publish_sign()
         self._num_ticks += 1
-        own_s = round(self.progress.own_s, 3)
-        life = [self._num_ticks, self.progress.step, self.progress.pause, own_s]
-        key = f"{_KEYS}/alive/{self.index}"
-        self.service.set(key, life, overwrite=True)
         if self.index == 0:
-            self._watch_others(links, waited_s)
+            self._watch_others(links, waited_s, is_due=is_due)
             self._end_without_needed()
+
+    def _publish_sign(self) -> None:
+        own_s, self._num_signs = round(self.progress.own_s, 3), self._num_signs + 1
+        life = [self._num_signs, self.progress.step, self.progress.pause, own_s]
+        self.service.set(f"{_KEYS}/alive/{self.index}", life, overwrite=True)
 
     def _end_without_needed(self) -> None:
         """End this process if it needs a process that has died or left."""
@@ -391,19 +435,21 @@ class Watcher:
             return _during(step, pause)
         return ""
 
-    def _watch_others(self, links: Links, waited_s: float) -> None:
+    def _watch_others(self, links: Links, waited_s: float, *, is_due: bool) -> None:
         """Find the processes that are stopped; only process 0 can."""
         self._stopped = {}
-        entries = self.service.entries(f"{_KEYS}/alive/").items()
-        lives = {int(index): life for index, life in entries}
-        self.own_times = {index: (x[1], x[3]) for index, x in lives.items()}
-        for process, life in lives.items():
+        if is_due:
+            entries = self.service.entries(f"{_KEYS}/alive/").items()
+            self._lives = {int(index): life for index, life in entries}
+            self.own_times = {i: (x[1], x[3]) for i, x in self._lives.items()}
+        quiet_s = max(_QUIET_S, 2 * self.sign_every_s)
+        for process, life in self._lives.items():
             sign = self._signs[process]
             if life != sign.life:
                 self._signs[process] = _Sign(life)
                 continue
             sign.quiet_s += waited_s
-            if sign.quiet_s <= _QUIET_S or links.is_taking(process):
+            if sign.quiet_s <= quiet_s or links.is_taking(process):
                 sign.still_s = 0.0
                 continue
             sign.still_s += waited_s
@@ -433,9 +479,9 @@ class Watcher:
         self._is_leaving = True
         if self._has_service():
             with suppress(Exception):
-                key = f"{_KEYS}/news/left/{self.index}"
-                self.service.set(key, has_devices())
+                self.news.post("left", self.index, has_devices())
                 self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
+                self.news.post("bye")
         self._closed.set()
         if self._links is not None:
             self._links.wake()
@@ -443,10 +489,11 @@ class Watcher:
 
     def _publish(self, reason: str, is_hang: bool) -> tuple[str, bool]:
         """Publish a reason unless there is one; return the reason that counts."""
-        failed = f"{_KEYS}/news/failed"
+        failed = f"{_KEYS}/failed"
         with suppress(Exception):
             if not self.service.set(failed, [reason, is_hang]):
                 reason, is_hang = self.service.get(failed, _TICK_S)
+            self.news.post("failed")
         return reason, is_hang
 
     def _wait_for_others(self) -> None:
