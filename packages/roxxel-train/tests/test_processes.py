@@ -489,6 +489,20 @@ def test_error_is_reported_while_process_0_answers_nothing(
     assert reason in capsys.readouterr().err
 
 
+def test_an_error_in_a_worker_of_ray_train_is_published_and_goes_on_to_ray(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watcher, "is_ray_worker", lambda: True)
+    monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
+    store = Store()
+
+    Watcher(cast("Any", Service(1, store))).leave(OSError("the disk is gone"))
+
+    reason = "process 1 failed: OSError: the disk is gone"
+    assert f"the run ends: {reason}" in capsys.readouterr().err
+    assert any(reason in str(value) for value in store.values.values())
+
+
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     error = Preempted(12, "SIGTERM")
 
