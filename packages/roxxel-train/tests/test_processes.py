@@ -496,7 +496,10 @@ def test_an_error_in_a_worker_of_ray_train_is_published_and_goes_on_to_ray(
     monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
     store = Store()
 
-    Watcher(cast("Any", Service(1, store))).leave(OSError("the disk is gone"))
+    own = Watcher(cast("Any", Service(1, store)))
+    error = OSError("the disk is gone")
+    assert own.leave(error)
+    assert own.leave(error)  # nothing more to say
 
     reason = "process 1 failed: OSError: the disk is gone"
     assert f"the run ends: {reason}" in capsys.readouterr().err

@@ -152,11 +152,10 @@ class Processes:
     ) -> None:
         """Wait for all processes, end the thread and restore the signal handlers."""
         try:
-            if self._watcher is not None:
-                if error is not None:
-                    self._watcher.leave(error)
+            found = self._watcher
+            if found is not None and (error is None or not found.leave(error)):
                 with self.paused("end"):
-                    self._wait_for_all(self._watcher)
+                    self._wait_for_all(found)
         finally:
             self._in_run.close()
             self._closed.set()

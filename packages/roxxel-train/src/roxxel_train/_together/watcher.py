@@ -234,13 +234,16 @@ class Watcher:
         lives = self.service.entries(f"{_KEYS}/alive/").items()
         return {int(index): (step, pause) for index, (_, step, pause, _) in lives}
 
-    def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
+    def leave(self, error: BaseException, *, is_printed: bool = False) -> bool:
         """End all processes after an error, unless all of them raise the error.
 
         In a worker of Ray Train the error goes on to Ray, which ends this process.
+        Then the result is True: the other processes are ending already.
         """
+        if self._closed.is_set():
+            return True
         if isinstance(error, _ALIKE):
-            return
+            return False
         cause = f"process {self.index} failed: {brief(error)}"
         if _is_echo(error):
             with suppress(Exception):  # without the service, report our own error
@@ -259,6 +262,7 @@ class Watcher:
             os._exit(1)
         self._closed.set()
         atexit.unregister(self._on_exit)  # nobody is left to wait for
+        return True
 
     def end(
         self, reason: str, error: BaseException | None = None, *, is_hang: bool = False
