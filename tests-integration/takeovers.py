@@ -1,10 +1,14 @@
-"""Programs that save into one bucket, whose requests a test lets through one by one.
+"""Programs that save into one folder, whose requests a test lets through one by one.
 
-Each program runs on threads of this process. It reaches the bucket by an alias of its
-own, so for `roxxel_ckpt` it is another program. A request waits at a gate until the
-test lets it through, loses its answer, or holds it back: a request that is held back
-fails, and takes effect only later. A program that is cut off gets no further request
-through: its machine is lost.
+Each program runs on threads of this process. It reaches the folder, in a bucket or on a
+disk, by an alias of its own, so for `roxxel_ckpt` it is another program. A request
+waits at a gate until the test lets it through, loses its answer, or holds it back: a
+request that is held back fails, and takes effect only later. A program that is cut off
+gets no further request through: its machine is lost.
+
+On a disk, a request is the lock of the folder, a look at the manifest, or the delivery
+or the deletion of files. No program is suspended while it holds the lock, because the
+others would wait for it. But it may be killed there, before any change.
 """
 
 from __future__ import annotations
@@ -13,34 +17,43 @@ import contextlib
 import json
 import random
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
 from flax import nnx
-from roxxel_ckpt import CheckpointBucketError, Checkpointer, CheckpointError
+from roxxel_ckpt import (
+    CheckpointBucketError,
+    Checkpointer,
+    CheckpointError,
+    CheckpointWriteError,
+)
+from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_store.client import Bucket
+from roxxel_store.disk import DiskFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from pathlib import Path
 
 TIMEOUT_S = 120.0
 # How often a schedule starts a program, decides for the newest one, cuts one off, and
 # lets a request arrive that was held back.
 START_RATE, NEWEST_RATE, CUT_RATE, ARRIVAL_RATE = 0.04, 0.6, 0.01, 0.1
+# The changes that a commit on a disk makes while it holds the lock.
+MOST_CHANGES = 8
 
 
 class Gate:
-    """The programs of one run, and the only way of their requests to the bucket.
+    """The programs of one run, and the only way of their requests to its folder.
 
     Attributes:
         acknowledged: Steps whose save has succeeded, in this order.
         late: Requests that were held back; each takes effect when it is called.
     """
 
-    def __init__(self, root: Path, name: str) -> None:
-        self.root, self.name = root, name
+    def __init__(self, root: Path, name: str, *, on_disk: bool = False) -> None:
+        self.root, self.name, self.on_disk = root, name, on_disk
         self.folder = root / "data" / name / "checkpoints"
         self.programs: list[Program] = []
         self.acknowledged: list[int] = []
@@ -51,7 +64,8 @@ class Gate:
         alias = f"p{len(self.programs)}"
         with contextlib.suppress(FileExistsError):
             (self.root / alias).symlink_to("data")
-        program = Program(self, f"s3://{alias}/{self.name}/checkpoints", num_saves)
+        place = f"{self.root}/{alias}" if self.on_disk else f"s3://{alias}"
+        program = Program(self, f"{place}/{self.name}/checkpoints", num_saves)
         self.programs.append(program)
         program.thread.start()
         return program
@@ -69,29 +83,40 @@ class Gate:
             return nothing
         return nothing | json.loads(path.read_bytes())["listed"]
 
-    def listed(self) -> list[int]:
-        """Return the committed steps."""
-        return [
-            int(each["name"].partition(".")[0]) for each in self.manifest()["steps"]
-        ]
+    def committed(self) -> dict[str, int]:
+        """Return the committed steps, by the names of their folders."""
+        if self.on_disk:
+            return {
+                path.name: int(path.name)
+                for path in self.folder.glob("[0-9]*")
+                if path.name.isdecimal()
+            }
+        names = [each["name"] for each in self.manifest()["steps"]]
+        return {name: int(name.partition(".")[0]) for name in names}
+
+    def of(self, place: str) -> Program | None:
+        """Return the program that reaches a path or URL by its own name."""
+        own = (each for each in self.programs if place.startswith(each.url))
+        return next(own, None)
 
     def check(self) -> None:
-        """Check that every listed step is whole and no acknowledged step is lost."""
-        manifest = self.manifest()
-        for entry in manifest["steps"]:
-            folder = self.folder / entry["name"]
-            assert (folder / "checkpoint.json").exists(), (
-                f"{entry['name']} is not whole"
-            )
+        """Check that every committed step is whole and no acknowledged one is lost."""
+        steps = self.committed()
+        for name in steps:
+            folder = self.folder / name
+            assert (folder / "checkpoint.json").exists(), f"{name} is not whole"
             body = json.loads((folder / "digests/0.json").read_bytes())["body"]
             for file, (size, *_) in body["files"].items():
                 there = folder / file
                 assert there.exists(), f"{there.relative_to(self.folder)} is missing"
                 assert there.stat().st_size == size
-        marked = [each["name"] for each in manifest["steps"] if each["is_damaged"]]
+        entries = [] if self.on_disk else self.manifest()["steps"]
+        marked = [each["name"] for each in entries if each["is_damaged"]]
+        marked += [path.name for path in self.folder.glob("*.damaged*")]
         assert not marked, f"a program took {marked} for damaged"
         newest = max(self.acknowledged, default=0)
-        assert newest <= max(self.listed(), default=0), f"step {newest} has disappeared"
+        found = max(steps.values(), default=0)
+        assert newest <= found, f"step {newest} has disappeared"
 
 
 class Program:
@@ -111,6 +136,10 @@ class Program:
         self._waiting: list[_Request] = []
         self._is_cut = False
         self._has_ended = False
+        # On a disk: whether it does what was let through, or holds the lock, and when
+        # it dies there.
+        self.is_acting = self.holds_lock = False
+        self._changes_left: int | None = None
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     @property
@@ -128,7 +157,21 @@ class Program:
         request.decide(fate)
         with self._changed:
             self._wait_for(lambda: request.is_done)
+            if self._gate.on_disk:  # what it does with the lock is no request
+                self._wait_for(lambda: bool(self._waiting) or self._has_ended)
         return request.name
+
+    def die_within(self, num_changes: int) -> None:
+        """Kill the program, the next times it holds the lock, at one of the changes."""
+        self._changes_left = num_changes
+
+    def change(self) -> None:
+        """Change something while the program holds the lock, if it is alive."""
+        if self._changes_left is not None:
+            self._changes_left -= 1
+            self._is_cut = self._is_cut or self._changes_left < 0
+        if self._is_cut:
+            raise CheckpointWriteError(f"{self.url}: was killed")
 
     def finish(self) -> None:
         """Let the program run to its end."""
@@ -212,24 +255,89 @@ class _Request:
 
 
 @contextlib.contextmanager
-def gated(root: Path, name: str) -> Generator[Gate]:
-    """Yield the gate of the run `name` in a bucket that serves `root`."""
-    gate, call = Gate(root, name), Bucket._call  # pyright: ignore[reportPrivateUsage]
-
-    def through(bucket: Bucket, name: str, *args: Any, **options: Any) -> Any:
-        program = next(
-            (each for each in gate.programs if bucket.url.startswith(each.url)), None
-        )
-        if program is None:
-            return call(bucket, name, *args, **options)
-        return program.request(name, lambda: call(bucket, name, *args, **options))
-
-    with mock.patch.object(Bucket, "_call", through):
+def gated(root: Path, name: str, *, on_disk: bool = False) -> Generator[Gate]:
+    """Yield the gate of the run `name` below `root`, which a bucket may serve."""
+    gate = Gate(root, name, on_disk=on_disk)
+    with _disk_of(gate) if on_disk else _bucket_of(gate):
         try:
             yield gate
         finally:
             for program in gate.programs:
                 program.cut_off()
+
+
+@contextlib.contextmanager
+def _bucket_of(gate: Gate) -> Generator[None]:
+    """Let the requests to a bucket wait at a gate."""
+    call = Bucket._call  # pyright: ignore[reportPrivateUsage]
+
+    def through(bucket: Bucket, name: str, *args: Any, **options: Any) -> Any:
+        program = gate.of(bucket.url)
+        if program is None:
+            return call(bucket, name, *args, **options)
+        return program.request(name, lambda: call(bucket, name, *args, **options))
+
+    with mock.patch.object(Bucket, "_call", through):
+        yield
+
+
+@contextlib.contextmanager
+def _disk_of(gate: Gate) -> Generator[None]:
+    """Let the programs wait at a gate before they lock, read, deliver and delete."""
+    locked, rename = DiskFolder.locked, Path.rename
+
+    @contextlib.contextmanager
+    def locking(folder: DiskFolder) -> Generator[None]:
+        program = gate.of(folder.url)
+        assert program is not None
+        program.request("lock", lambda: None)
+        with locked(folder):
+            program.holds_lock = True
+            try:
+                yield
+            finally:
+                program.holds_lock = False
+
+    def renaming(path: Path, target: Path) -> Path:
+        program = gate.of(str(path))
+        if program is not None and program.holds_lock:
+            program.change()
+        return rename(path, target)
+
+    with contextlib.ExitStack() as stack:
+        for owner, name in (
+            (DiskFolder, "get"),
+            (DiskFolder, "replace"),
+            (DiskFolder, "delete_folder"),
+            (LocalFolder, "deliver"),
+        ):
+            through = _waiting(gate, name, getattr(owner, name))
+            stack.enter_context(mock.patch.object(owner, name, through))
+        stack.enter_context(mock.patch.object(DiskFolder, "locked", locking))
+        stack.enter_context(mock.patch.object(Path, "rename", renaming))
+        yield
+
+
+def _waiting(gate: Gate, name: str, act: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of a folder on a disk that waits at a gate."""
+
+    def through(folder: Any, *args: Any) -> Any:
+        program = gate.of(str(getattr(folder, "url", folder)))
+        if program is not None and program.holds_lock:
+            program.change()
+        if program is None or program.holds_lock or program.is_acting:
+            return act(folder, *args)
+
+        def acting() -> Any:
+            program.is_acting = True
+            try:
+                return act(folder, *args)
+            finally:
+                program.is_acting = False
+
+        return program.request(name, acting)
+
+    return through
 
 
 def run_schedule(gate: Gate, seed: int) -> None:
@@ -250,6 +358,10 @@ def run_schedule(gate: Gate, seed: int) -> None:
         )
         if chosen.random() < CUT_RATE:
             program.cut_off()
+        elif gate.on_disk:
+            if chosen.random() < CUT_RATE:
+                program.die_within(chosen.randrange(MOST_CHANGES))
+            program.step("through", chosen.randrange(8))
         else:
             fate = chosen.choices(["through", "lost", "late"], [94, 3, 3])[0]
             program.step(fate, chosen.randrange(8))
@@ -269,5 +381,5 @@ def run_schedule(gate: Gate, seed: int) -> None:
     assert last.restored >= newest
     files = (path for path in gate.folder.rglob("*/*") if path.is_file())
     left = {path.relative_to(gate.folder).parts[0] for path in files}
-    listed = {entry["name"] for entry in gate.manifest()["steps"]}
-    assert left <= listed, f"seed {seed}: {left - listed} are left"
+    steps = gate.committed().keys()
+    assert left <= steps, f"seed {seed}: {left - steps} are left"

@@ -118,6 +118,20 @@ def save_all(checkpointer: Checkpointer, *steps: int, **options: Any) -> None:
         checkpointer.wait()
 
 
+def another(folder: Path, seed: int = 0) -> Checkpointer:
+    """Return a checkpointer that is of another program for those of the folder."""
+    alias = folder.with_name(f"{folder.name}-alias")
+    if not alias.is_symlink():
+        alias.symlink_to(folder)
+    return checkpointer(alias, seed)
+
+
+def names(folder: Path) -> list[str]:
+    """Return what is in a folder of checkpoints beside the manifest, sorted."""
+    found = {path.name for path in folder.iterdir()}
+    return sorted(found - {"manifest.json"})
+
+
 def flip(path: Path, byte: int = 0, bit: int = 0) -> None:
     """Flip one bit of a file."""
     data = bytearray(path.read_bytes())

@@ -17,7 +17,7 @@ import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointWriteError
 
-from .helpers import checkpointer, run_program
+from .helpers import checkpointer, names, run_program
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -154,8 +154,7 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
         assert (state.data[...] == step).all()
         assert reading.peek() == (step, {"step": step})
         reading.save(step + 1)  # removes what the killed one left
-    names = {path.name for path in tmp_path.iterdir()}
-    assert all(name.isdigit() for name in names), names
+    assert all(name.isdigit() for name in names(tmp_path)), names(tmp_path)
     assert not caplog.records
 
 
@@ -199,7 +198,7 @@ def test_a_kill_while_a_step_is_replaced_never_hides_it(tmp_path: Path) -> None:
         tries.append(reading.extra["try"])
         reading.save(2)
         reading.wait()
-        assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+        assert names(folder) == ["1", "2"]
     # The last program was not killed; before it, both the old and the new were found.
     assert tries == sorted(tries)
     assert set(tries[:-1]) == {1, 2}
@@ -268,4 +267,4 @@ def test_a_save_on_a_full_disk_prints_nothing_but_its_error(tmp_path: Path) -> N
     assert ended.returncode == 1
     [said] = ended.stderr.splitlines()
     assert "File too large" in said
-    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert names(tmp_path / "checkpoints") == []

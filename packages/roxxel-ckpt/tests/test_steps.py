@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_ckpt import (
     BestRule,
+    CheckpointDamagedError,
     Checkpointer,
     CheckpointError,
     CheckpointNotFoundError,
@@ -33,12 +34,14 @@ from roxxel_ckpt.cli import main
 from roxxel_store import roxxel_command
 
 from .helpers import (
+    another,
     checkpointer,
     content,
     few,
     flip,
     largest_file,
     make,
+    names,
     save_all,
     train,
 )
@@ -91,7 +94,7 @@ def test_a_read_only_checkpointer_changes_nothing(tmp_path: Path) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 1, 2)
     # Half-written files of a killed process, which the next save removes.
-    staged = tmp_path / "3.0123abcd.roxxel-staged"
+    staged = tmp_path / "3.1-9-0123456789abcdef"
     staged.mkdir()
     reading = checkpointer(tmp_path, seed=5, read_only=True)
 
@@ -99,10 +102,10 @@ def test_a_read_only_checkpointer_changes_nothing(tmp_path: Path) -> None:
     assert staged.exists()
     with pytest.raises(CheckpointError, match="was opened with read_only=True"):
         reading.save(4)
-    with checkpointer(tmp_path) as another:
-        another.restore()
+    with another(tmp_path) as later:
+        later.restore()
         assert staged.exists()
-        another.save(4)
+        later.save(4)
         assert not staged.exists()
 
 
@@ -201,7 +204,7 @@ def test_a_damaged_description_makes_no_permanent_step_deletable(
         monkeypatch.setattr(time, "time", lambda now=now: 3600.0 * now)
         save_all(saving, step)
 
-    assert {0, 2, 3} <= {int(path.name) for path in tmp_path.iterdir()}
+    assert {0, 2, 3} <= {int(name) for name in names(tmp_path)}
 
 
 def test_the_best_is_judged_by_the_held_out_loss_then_the_mean(tmp_path: Path) -> None:
@@ -325,7 +328,7 @@ def test_a_step_that_exists_is_not_saved_again(tmp_path: Path) -> None:
         assert saving.restore() == 1
         assert saving.extra == {"try": 2}
         assert content(model, optimizer) == after != before
-    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    assert names(tmp_path) == ["1"]
 
 
 @pytest.mark.parametrize("step", [10, 15, 20, 25, 30, 35])
@@ -486,7 +489,7 @@ def test_a_step_that_is_a_link_is_dropped_and_its_target_stays(tmp_path: Path) -
         assert saving.restore() == 10
         save_all(saving, 20, 30)
 
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"30"}
+    assert names(tmp_path / "run") == ["30"]
     assert checkpointer(tmp_path / "other").restore() == 10
 
 
@@ -625,47 +628,114 @@ def test_a_folder_that_is_renamed_during_a_save_loses_no_step(
 
     monkeypatch.setattr(*moment, rename)
     saving.save(2)
-    try:
+    with pytest.raises(CheckpointWriteError, match=f"{old}.* is gone"):
         saving.wait()
-    except CheckpointWriteError as error:
-        assert f"was renamed to {new}" in str(error)  # noqa: PT017 - or it succeeds
-        assert "save again" in str(error)  # noqa: PT017
-        assert saving.steps() == [1]
-    else:
-        assert saving.steps() == [1, 2]
 
     again = checkpointer(new)
-    assert again.restore(strict=True) == saving.latest_step
+    assert again.restore(strict=True) == 1
     assert content(again.model) == content(few(1))
     save_all(again, 3)
-    assert {path.name for path in new.iterdir()} <= {"1", "2", "3"}
+    assert names(new) == ["1", "3"]
 
 
-def test_a_folder_that_is_renamed_is_followed(
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_nothing_is_saved_where_a_folder_was(tmp_path: Path, is_kept: bool) -> None:
+    with checkpointer(tmp_path / "a") as saving:
+        save_all(saving, 1)
+        if is_kept:
+            (tmp_path / "a").rename(tmp_path / "b")
+        else:
+            shutil.rmtree(tmp_path / "a")
+
+        with pytest.raises(CheckpointWriteError, match=r"a/manifest.json: is gone"):
+            saving.save(2)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_may_be_copied_and_moved_with_and_without_its_manifest(
+    tmp_path: Path,
+) -> None:
+    with checkpointer(tmp_path / "a") as first:
+        save_all(first, 1, 2)
+    shutil.copytree(tmp_path / "a", tmp_path / "whole")
+    shutil.copytree(tmp_path / "a" / "2", tmp_path / "part" / "2")
+    (tmp_path / "a").rename(tmp_path / "moved")
+    for name in ("whole", "part", "moved"):
+        with checkpointer(tmp_path / name) as saving:
+            assert saving.restore() == 2
+            save_all(saving, 3)
+            assert saving.steps()[-2:] == [2, 3]
+
+
+def test_a_step_that_went_by_hand_is_said_and_one_that_came_is_there(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with checkpointer(tmp_path / "a") as saving:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+        shutil.rmtree(tmp_path / "1")
+        save_all(saving, 3, 4)
+    assert len([text for text in caplog.messages if "step 1 is gone" in text]) == 1
+    shutil.copytree(tmp_path / "2", tmp_path / "kept" / "2")
+    for step in ("2", "3", "4"):
+        shutil.rmtree(tmp_path / step)
+    with checkpointer(tmp_path) as saving:
+        assert saving.restore() == 0
+        (tmp_path / "kept" / "2").rename(tmp_path / "2")
+        assert saving.restore() == 2
+        save_all(saving, 3, 4)
+        assert saving.steps() == [2, 3, 4]
+    assert "steps 3, 4 are gone" in caplog.text or "step 4 is gone" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["restore", "check_shared"])
+def test_a_program_that_was_taken_over_may_begin_again(
+    tmp_path: Path, call: str
+) -> None:
+    first, second = checkpointer(tmp_path), another(tmp_path)
+    save_all(first, 1)
+    second.restore()
+    save_all(second, 2)
+    with pytest.raises(CheckpointWriteError, match="another program"):
+        first.save(3)
+    assert first.restore() == 2
+    if call == "check_shared":
+        first.check_shared()
+    save_all(first, 3)
+    with pytest.raises(CheckpointWriteError, match="another program"):
+        second.save(4)
+    assert first.steps() == second.steps() == [1, 2, 3]
+
+
+def test_a_program_that_hung_after_its_restore_takes_nobodys_turn(
+    tmp_path: Path,
+) -> None:
+    hung, successor = checkpointer(tmp_path), another(tmp_path)
+    save_all(successor, 1)
+    hung.restore()
+    successor.check_shared()
+    save_all(another(tmp_path.with_name(f"{tmp_path.name}-alias")), 2)
+
+    with pytest.raises(CheckpointWriteError, match="another program"):
+        hung.save(2)
+    assert hung.steps() == [1, 2]
+
+
+@pytest.mark.parametrize("damage", [flip, lambda path: path.write_text("{}")])
+def test_a_damaged_manifest_is_an_error_of_a_save_alone(
+    tmp_path: Path, damage: Any
+) -> None:
+    with checkpointer(tmp_path) as saving:
         save_all(saving, 1)
-        saving.wait()
-        (tmp_path / "a").rename(tmp_path / "b")
-        (tmp_path / "a").mkdir()  # by another run
-        save_all(saving, 2)
+    damage(tmp_path / "manifest.json")
 
-    assert saving.steps() == [1, 2]
-    assert {path.name for path in (tmp_path / "b").iterdir()} == {"1", "2"}
-    assert not [*(tmp_path / "a").iterdir()]
-    [record] = caplog.records
-    assert f"{tmp_path / 'a'}: was renamed to {tmp_path / 'b'}" in record.getMessage()
-
-
-def test_a_folder_that_is_deleted_is_made_again(tmp_path: Path) -> None:
-    with checkpointer(tmp_path / "a") as saving:
-        save_all(saving, 1)
-        saving.wait()
-        shutil.rmtree(tmp_path / "a")
-        save_all(saving, 2)
-
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {"2"}
+    later = checkpointer(tmp_path)
+    assert later.restore() == 1
+    with pytest.raises(CheckpointDamagedError, match=r"manifest\.json.*delete"):
+        later.save(2)
+    (tmp_path / "manifest.json").unlink()
+    later.restore()
+    save_all(later, 2)
+    assert later.steps() == [1, 2]
 
 
 def test_a_path_means_what_it_meant_when_it_was_given(

@@ -125,7 +125,7 @@ def test_a_run_of_a_config_knows_its_model(configured: Path) -> None:
     assert run.config is not None
     assert run.config.seed == 3
     # Another program may be saving here.
-    staged = configured / "checkpoints" / "7.roxxel-staged"
+    staged = configured / "checkpoints" / "7.1-9-0123456789abcdef"
     staged.mkdir()
     assert run.model().embedding.shape == (50, 2)
     assert staged.is_dir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from roxxel_store.client import Bucket
 from roxxel_store.swap import SwapErrors
 
@@ -15,7 +17,12 @@ from roxxel_ckpt.errors import (
 SWAP_ERRORS = SwapErrors(
     CheckpointDamagedError, CheckpointTimeoutError, CheckpointWriteError
 )
-"""The errors of the manifest of checkpoints."""
+"""The errors of the manifest of checkpoints in a bucket."""
+
+SWAP_ERRORS_ON_DISK = replace(
+    SWAP_ERRORS, remedy="delete this file: the steps are the folders beside it"
+)
+"""The same for a disk, where a step is found by its folder."""
 
 
 def checkpoint_bucket(url: str, timeout_s: float) -> Bucket:

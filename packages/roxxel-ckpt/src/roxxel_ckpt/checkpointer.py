@@ -28,6 +28,8 @@ from roxxel_ckpt._restore.restorer import Restorer
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_count, process_index
 from roxxel_ckpt.errors import (
+    CheckpointBucketError,
+    CheckpointDamagedError,
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointStateLostError,
@@ -36,6 +38,8 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping
+
+    from roxxel_store.swap import Manifest
 
     from roxxel_ckpt._place.description import BestRule
     from roxxel_ckpt._place.folder import Step
@@ -59,11 +63,13 @@ class Checkpointer:
 
     On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
     objects below `<k>.<attempt>/` hold step `k`, which exists once `manifest.json`
-    lists it. A checkpoint holds everything that the NNX objects hold: parameters,
-    optimizer state, RNG keys and counts, batch statistics and every other Variable. A
-    checkpoint appears only when it is complete, with digests of its files. Each process
-    writes and digests its own arrays, and verifies every file before it uses the file.
-    A checkpoint is sound if its files match their digests.
+    lists it. If several programs save here, the one that begins last wins: the saves of
+    the others fail and change nothing. A program begins with its first save, if nobody
+    has begun since it restored a step. A checkpoint holds everything that the NNX
+    objects hold: parameters, optimizer state, RNG keys and counts, batch statistics and
+    every other Variable. A checkpoint appears only when it is complete, with digests of
+    its files. Each process writes and digests its own arrays, and verifies every file
+    before it uses the file. A checkpoint is sound if its files match their digests.
 
     With several processes, every process must make the same calls in the same order,
     and `checkpoint_path` must be a folder that all processes share, or a URL. The
@@ -165,6 +171,8 @@ class Checkpointer:
         self._position: int | None = None
         # The newer steps that the last restore could not use.
         self._damaged: tuple[Step, ...] = ()
+        # Whose turn to save it was before the last restore, until the next save.
+        self._seen: Manifest | None = None
         self._is_lost = False
         self._extra: dict[str, Any] | None = None
         self._report: RestoreReport | None = None
@@ -247,8 +255,10 @@ class Checkpointer:
                 lambda: self._collect(state, found),
                 held,
                 force=force,
+                seen=self._seen,
                 timeout_s=self._timeout_s,
             )
+            self._seen = None
             if attempt is None:
                 return False
             [(live, arrays)] = found
@@ -273,14 +283,12 @@ class Checkpointer:
 
         If each process wrote to its own disk, no disk would hold a complete step. The
         first `save` of several processes calls `check_shared` unless the program did.
-        On a disk, this method creates the folder; a second program that is saving
-        there is an error. In a bucket, this method takes over from an earlier program,
-        which then can no longer save.
+        On a disk, this method creates the folder. It takes over from an earlier
+        program, which then can no longer save.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
-                process 0 cannot write; raised on every process. Or a later program has
-                taken over in a bucket.
+                process 0 cannot write; raised on every process.
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
         with self._lock:
@@ -345,6 +353,7 @@ class Checkpointer:
             )
         options = Options(strict, on_mismatch, rename)
         with self._lock:
+            seen = self._turn()
             chosen = self._restorer.choose(
                 "restore", step, self._objects.tree, options, self.wait
             )
@@ -357,7 +366,7 @@ class Checkpointer:
                 raise
             self._objects.update(roots)
             self._is_lost = False
-            return self._follow(chosen)
+            return self._follow(chosen, seen)
 
     def load(
         self, step: SupportsIndex | None = None, *, like: Any, strict: bool = True
@@ -403,6 +412,7 @@ class Checkpointer:
         self._check_form("load", state=like)
         options = Options(strict, is_load=True)
         with self._lock:
+            seen = self._turn()
             chosen = self._restorer.choose(
                 "load", step, lambda: StateTree({STATE_ROOT: like}), options, self.wait
             )
@@ -411,7 +421,7 @@ class Checkpointer:
                     f"{self._folder}: holds no checkpoint; call peek() before load()"
                 )
             tree = self._restorer.read(chosen)[STATE_ROOT]
-            self._follow(chosen)
+            self._follow(chosen, seen)
             return tree
 
     def peek(
@@ -579,8 +589,24 @@ class Checkpointer:
         """Return the leaves of the live objects; None without objects."""
         return None if self._objects is None else self._objects.tree()
 
-    def _follow(self, chosen: Candidate) -> int:
+    def _turn(self) -> Manifest | None:
+        """Return whose turn to save it is, for a program that restores and then saves.
+
+        Steps on a disk can be read without a manifest, so one that is damaged or cannot
+        be read is an error of `save`.
+        """
+        if self._is_read_only or process_index() != 0:
+            return None
+        try:
+            return self._folder.turn()
+        except CheckpointBucketError:
+            raise
+        except (CheckpointDamagedError, OSError):
+            return None
+
+    def _follow(self, chosen: Candidate, seen: Manifest | None) -> int:
         """Continue from a step that was read; return the step."""
+        self._seen = seen
         self._report, self._extra = chosen.report, chosen.description.extra
         self._position = chosen.description.step
         self._damaged = chosen.skipped

@@ -11,6 +11,7 @@ process gets a BucketError instead of a request that never ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -167,6 +168,8 @@ class Bucket:
         >>> Bucket("s3://bucket/run", timeout_s=60).url_of("run.json")
         's3://bucket/run/run.json'
     """
+
+    needs_manifest = True
 
     def __init__(
         self,
@@ -365,6 +368,14 @@ class Bucket:
             except FileNotFoundError:  # GCS and Azure refuse what S3 accepts
                 for key in some if len(some) > 1 else ():
                     self.delete([key.removeprefix(self._root)])
+
+    def delete_folder(self, name: str) -> None:
+        """Delete every object in a folder."""
+        self.delete([f"{name}/{each}" for each in self.sizes(f"{name}/")])
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that does nothing: a store compares in a request itself."""
+        return contextlib.nullcontext()
 
     def _listed(self, found: list[Any], prefix: str) -> dict[str, Listed]:
         now, start = datetime.now(UTC), len(self._root + prefix)

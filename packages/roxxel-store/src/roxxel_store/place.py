@@ -2,7 +2,7 @@
 
 Whoever holds a `FilePlace` does not ask which of the two it is. A file appears whole,
 under a name that its writer chose, or not at all. A manifest that several programs
-replace needs more, a comparison: see `locks` for a disk and `swap` for a bucket.
+replace needs more, a comparison: see `swap`.
 
 Use it for files of which each is whole by itself, such as the shards of a corpus. A
 checkpoint is no such place: a step is a tree of files that Orbax writes, and all of

@@ -1,7 +1,8 @@
-"""Compare and swap of one small object in a bucket, and of a manifest over others.
+"""Compare and swap of one small file, and of a manifest that programs take turns at.
 
 `swap_object` replaces a small object if nobody else has replaced it. `Writer` builds on
-it: a folder whose manifest lists immutable objects.
+it: a folder in a bucket, or on a disk (`roxxel_store.disk`), whose manifest lists
+immutable objects.
 
     manifest.json                                       replaced by each commit
     <label><generation>-<number>-<token>                an immutable object, or
@@ -14,8 +15,9 @@ the object. An object that the manifest does not list does not exist for a reade
 A program begins by replacing the manifest with one of a higher generation. It commits
 by uploading objects, then replacing the manifest. Each replacement is one conditional
 request, which the store refuses if the manifest is no longer the one that this program
-wrote. So a program that was suspended, or lost its network, cannot undo what a later
-program committed, whenever its requests arrive.
+wrote; on a disk, the comparison is made while the folder is locked. So a program that
+was suspended, or lost its network, cannot undo what a later program committed, whenever
+its requests arrive.
 
 A program deletes only what its own last commit dropped, and what earlier generations
 left unlisted. Nobody can list these objects again: names are never used twice.
@@ -31,7 +33,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from roxxel_store.client import Version
 from roxxel_store.errors import BucketError
@@ -39,12 +41,65 @@ from roxxel_store.records import RecordError, RecordKind, checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
+    from contextlib import AbstractContextManager
 
-    from roxxel_store.client import Bucket
+    from roxxel_store.client import Answer, Listing
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(?:.*[./])?([0-9]+)-[0-9]+-[0-9a-f]{16}")
 _writers: dict[tuple[str, int], Writer] = {}
+
+
+class SharedFolder(Protocol):
+    """A folder that several programs write to: a `Bucket`, or a `DiskFolder`.
+
+    The methods do what those of `roxxel_store.client.Bucket` do.
+
+    Attributes:
+        url: The folder's URL or path.
+        needs_manifest: Whether nothing in the folder can be found without a manifest.
+    """
+
+    url: str
+    needs_manifest: bool
+
+    def url_of(self, name: str) -> str:
+        """Return the URL or path of an object."""
+        ...
+
+    def get(self, name: str) -> Answer:
+        """Return the content and the version of a small object."""
+        ...
+
+    def replace(
+        self, name: str, data: bytes, version: Version | None
+    ) -> Version | None:
+        """Write an object if it has a version; for None, if it does not exist."""
+        ...
+
+    def names(self, prefix: str = "") -> Listing:
+        """List what is directly below a prefix."""
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects."""
+        ...
+
+    def delete_folder(self, name: str) -> None:
+        """Delete a folder with all that it holds."""
+        ...
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other programs from replacing an object meanwhile, on a disk."""
+        ...
+
+    def hasty(self) -> SharedFolder:
+        """Return the same folder with a shorter time limit."""
+        ...
+
+    def refusal(self, message: str) -> OSError:
+        """Return the error for a folder that cannot be used."""
+        ...
 
 
 class SupersededError(OSError):
@@ -64,6 +119,7 @@ class SwapErrors:
         damaged: The manifest is damaged, is lost, or has another version.
         late: Another thread of this process holds the folder for too long.
         superseded: This program can commit nothing any more.
+        remedy: What to do about a damaged manifest.
 
     Example:
         >>> SwapErrors(damaged=ValueError).late
@@ -73,14 +129,17 @@ class SwapErrors:
     damaged: Callable[[str], Exception] = RecordError
     late: Callable[[str], Exception] = TimeoutError
     superseded: Callable[[str], Exception] = SupersededError
+    remedy: str = (
+        "nothing here can be found without it, so put an earlier version of this "
+        "object back, if the bucket keeps versions, or give another folder"
+    )
 
     def kind(self) -> RecordKind:
         """Return the kind of record that a manifest is."""
         return RecordKind(
             "manifest",
             1,
-            "nothing here can be found without it, so put an earlier version of this "
-            "object back, if the bucket keeps versions, or give another folder",
+            self.remedy,
             self.damaged,
             "install the release that wrote it",
             needs=("generation", "number", "writer", "host", "listed"),
@@ -91,7 +150,7 @@ _ERRORS = SwapErrors()
 
 
 def swap_object(
-    bucket: Bucket, name: str, data: bytes, version: Version | None
+    bucket: SharedFolder, name: str, data: bytes, version: Version | None
 ) -> Version | None:
     """Write an object if it still has `version`; for None, if it does not exist.
 
@@ -104,19 +163,22 @@ def swap_object(
     Raises:
         FileNotFoundError: The object is gone, or there is no such bucket.
         BucketError: The request failed; unless `is_refused`, it may still take effect.
+        OSError: The disk failed.
     """
-    failure: BucketError | None = None
+    failure: OSError | None = None
     try:
         new = bucket.replace(name, data, version)
-    except BucketError as error:
-        if error.is_refused:
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if isinstance(error, BucketError) and error.is_refused:
             raise
         new, failure = None, error
     if new is not None:
         return new
     try:
         found = bucket.hasty().get(name)
-    except (BucketError, FileNotFoundError) as error:
+    except OSError as error:
         raise failure or error from None
     if found.data == data:
         return found.version
@@ -156,7 +218,7 @@ class Manifest(NamedTuple):
         return is_name(name) and name.endswith(f"-{self.writer}")
 
 
-def read_manifest(bucket: Bucket, errors: SwapErrors = _ERRORS) -> Manifest:
+def read_manifest(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> Manifest:
     """Read the manifest of a folder, which is empty if there is none.
 
     Raises:
@@ -166,7 +228,7 @@ def read_manifest(bucket: Bucket, errors: SwapErrors = _ERRORS) -> Manifest:
     return _read(bucket, errors)[0]
 
 
-def check_not_lost(bucket: Bucket, errors: SwapErrors = _ERRORS) -> None:
+def check_not_lost(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> None:
     """Raise a RecordError if objects are there, but no manifest."""
     found = bucket.names()
     left = sorted(filter(is_name, [*found.objects, *found.prefixes]))
@@ -183,12 +245,7 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def remove_folder(bucket: Bucket, name: str) -> None:
-    """Delete all objects in the folder of a name."""
-    bucket.delete([f"{name}/{each}" for each in bucket.sizes(f"{name}/")])
-
-
-def writer_of(bucket: Bucket, errors: SwapErrors = _ERRORS) -> Writer:
+def writer_of(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> Writer:
     """Return this process's writer of a folder, which sends requests by `bucket`."""
     writer = _writers.setdefault((bucket.url, os.getpid()), Writer(bucket, errors))
     writer.bucket = bucket
@@ -216,10 +273,11 @@ class Writer:
         bucket: The folder.
     """
 
-    def __init__(self, bucket: Bucket, errors: SwapErrors = _ERRORS) -> None:
+    def __init__(self, bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> None:
         self.bucket = bucket
         self._errors = errors
         self._lock = threading.RLock()
+        self._is_locked = False
         self._work = threading.Lock()
         self._held: Manifest | None = None
         self._version: Version | None = None
@@ -235,6 +293,11 @@ class Writer:
         if self._held is None:
             raise AssertionError(f"{self.bucket.url}: this program has not begun")
         return self._held
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this program has begun, and perhaps was taken over since."""
+        return self._held is not None
 
     @property
     def may_delete(self) -> bool:
@@ -259,6 +322,25 @@ class Writer:
         finally:
             self._work.release()
 
+    @contextlib.contextmanager
+    def locked(self) -> Generator[None]:
+        """Let no other program commit here meanwhile, if the folder is on a disk.
+
+        In a bucket, the store compares and replaces in one request.
+
+        Raises:
+            SupersededError: The folder is gone.
+        """
+        with self._lock, contextlib.ExitStack() as stack:
+            if not self._is_locked:
+                try:
+                    stack.enter_context(self.bucket.locked())
+                except FileNotFoundError:
+                    raise self._gone() from None
+                self._is_locked = True
+                stack.callback(setattr, self, "_is_locked", False)
+            yield
+
     def begin(self) -> None:
         """Take over the folder; from now on, commits of earlier programs fail.
 
@@ -269,7 +351,7 @@ class Writer:
             self._is_settled, self._is_superseded = True, False
             while True:
                 found, version = _read(self.bucket, self._errors)
-                if version is None:
+                if version is None and self.bucket.needs_manifest:
                     check_not_lost(self.bucket, self._errors)
                 mine = Manifest(
                     found.generation + 1,
@@ -282,16 +364,29 @@ class Writer:
                     self._check_conditions()
                     return
 
-    def ensure_begun(self) -> None:
+    def ensure_begun(self, seen: Manifest | None = None) -> bool:
         """Take over the folder, unless this program has done so already.
+
+        Args:
+            seen: What this program has read, perhaps before it restored a state. It
+                begins if nobody else has begun since, even if it was taken over before.
+
+        Returns:
+            Whether the program has begun now.
 
         Raises:
             SupersededError: A later program has begun.
         """
-        if self._held is None:
-            self.begin()
-        else:
-            self._check_ours(_read(self.bucket, self._errors)[0])
+        with self._lock:
+            found = _read(self.bucket, self._errors)[0]
+            if self._held is not None and self._held.writer == found.writer:
+                return False
+            is_first = self._held is None and seen is None
+            if is_first or (seen is not None and seen.writer == found.writer):
+                self.begin()
+                return True
+            self._check_ours(found)
+            return False
 
     def new_name(self, label: str = "") -> str:
         """Return a name for an object that no other object has ever had."""
@@ -348,7 +443,7 @@ class Writer:
         objects, folders = self._names_there()
         self.bucket.delete(filter(is_left, objects))
         for name in filter(is_left, folders):
-            remove_folder(self.bucket, name)
+            self.bucket.delete_folder(name)
 
     def _names_there(self) -> tuple[list[str], list[str]]:
         """Return the objects and folders here, and in folders of other names."""
@@ -364,8 +459,10 @@ class Writer:
     def _replace(self, manifest: Manifest, version: Version | None) -> bool:
         """Replace the manifest; return False if it is another than `version`."""
         was_settled, self._is_settled = self._is_settled, False
+        data = self._packed(manifest)
         try:
-            new = swap_object(self.bucket, MANIFEST, self._packed(manifest), version)
+            with self.locked():
+                new = swap_object(self.bucket, MANIFEST, data, version)
         except BucketError as error:
             self._is_settled = was_settled and error.is_refused
             raise
@@ -397,15 +494,16 @@ class Writer:
     def _gone(self) -> Exception:
         return self._errors.superseded(
             f"{self.bucket.url_of(MANIFEST)}: is gone, although this program wrote it, "
-            "so nothing can be saved here; put it back (perhaps the bucket keeps "
-            "deleted versions), or start the program again with another folder"
+            "so nothing can be saved here; put it back (perhaps its folder was "
+            "renamed, or the bucket keeps deleted versions), or start the program "
+            "again with the folder's new name, or with another folder"
         )
 
     def _check_ours(self, found: Manifest) -> None:
         """Raise SupersededError if another program wrote the manifest."""
         if not found.generation:
             raise self._gone()
-        if found.writer != self.held.writer:
+        if self._held is None or found.writer != self._held.writer:
             self._is_superseded = True
             host = f" on {found.host}" if found.host else ""
             raise self._errors.superseded(
@@ -414,7 +512,7 @@ class Writer:
             )
 
 
-def _read(bucket: Bucket, errors: SwapErrors) -> tuple[Manifest, Version | None]:
+def _read(bucket: SharedFolder, errors: SwapErrors) -> tuple[Manifest, Version | None]:
     """Return the manifest and its version; read it twice if it arrives damaged."""
     try:
         found = bucket.get(MANIFEST)

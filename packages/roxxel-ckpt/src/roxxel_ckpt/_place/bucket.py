@@ -29,10 +29,10 @@ from roxxel_store.client import checked_client
 from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.swap import (
     MANIFEST,
+    Manifest,
     Writer,
     check_not_lost,
     read_manifest,
-    remove_folder,
     writer_of,
 )
 
@@ -195,8 +195,12 @@ class BucketFolder:
         location = f"{self._url}/{number}"
         return BucketStep(number, name, location, self._bucket, self._copies)
 
+    def turn(self) -> Manifest:
+        """Return whose turn to save it is."""
+        return read_manifest(self._bucket, SWAP_ERRORS)
+
     @contextlib.contextmanager
-    def saving(self) -> Generator[str]:
+    def saving(self, seen: Manifest | None = None) -> Generator[str]:
         """Become the writer; wait until no other thread saves here.
 
         Leftovers are removed after the commit, in the background.
@@ -206,12 +210,12 @@ class BucketFolder:
             CheckpointTimeoutError: The save of another thread did not end in time.
         """
         with self._writer.alone(self._timeout_s):
-            self._writer.ensure_begun()
+            self._writer.ensure_begun(seen)
             yield self._writer.new_name()
 
     def sees(self, attempt: str) -> bool:
         """Return whether the manifest is that of the program of `attempt`."""
-        return read_manifest(self._bucket, SWAP_ERRORS).made(attempt)
+        return self.turn().made(attempt)
 
     @contextlib.contextmanager
     def staged(self, step: int, attempt: str, process: int) -> Generator[Path]:
@@ -242,7 +246,7 @@ class BucketFolder:
         self._writer.drop([name])
         if self._writer.may_delete and name not in self._writer.held.names():
             with contextlib.suppress(CheckpointBucketError):
-                remove_folder(self._bucket.hasty(_DISCARD_TIMEOUT_S), name)
+                self._bucket.hasty(_DISCARD_TIMEOUT_S).delete_folder(name)
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""
@@ -319,8 +323,7 @@ class BucketFolder:
         return writer_of(self._bucket, SWAP_ERRORS)
 
     def _contents(self) -> Contents:
-        listed = read_manifest(self._bucket, SWAP_ERRORS).listed
-        return Contents.of(listed, self._bucket.url_of(MANIFEST))
+        return Contents.of(self.turn().listed, self._bucket.url_of(MANIFEST))
 
 
 def _upload(bucket: Bucket, directory: Path) -> None:

@@ -1,10 +1,19 @@
-"""A folder of checkpoints on a disk: names, deletion, leftovers, the lock.
+"""A folder of checkpoints on a disk: names, deletion, whose turn it is.
 
-Step `k` is the directory `<folder>/<k>/`. A save writes to the directory
-`<k>.<attempt>.roxxel-staged`; process `p` writes to its subdirectory `process-<p>/`. At
-the end, the save renames the directory to `<k>`, so a directory with a number as its
-name is complete. A deletion first renames the directory, so a killed process leaves no
-half-deleted step.
+    <step>/checkpoint.json, state/..., digests/...  a step
+    <step>.<generation>-<number>-<token>/           a step that is saved or deleted now
+    <step>.damaged/                                 a step that a restore could not use
+    manifest.json                                   whose turn it is to save
+
+A step is a directory that is renamed into place when it is complete, so a directory
+with a number as its name is a step, whoever put it there. A save writes to a directory
+with a name of its own; process `p` writes to its subdirectory `process-<p>/`.
+
+`manifest.json` is that of a bucket (`roxxel_store.swap`): a program begins by replacing
+it with one of a higher generation, and renames directories only while it holds the lock
+of the folder and the manifest is its own. So a program that was suspended, or lost its
+disk, renames and deletes nothing of a later one. Its list of steps is only compared
+with the directories, to say which have gone by hand.
 """
 
 from __future__ import annotations
@@ -15,15 +24,13 @@ import itertools
 import logging
 import os
 import re
-import secrets
 import shutil
 import stat
-import sys
 import time
-import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from roxxel_store.disk import DiskFolder
 from roxxel_store.files import (
     matches_in,
     mode_of,
@@ -32,13 +39,19 @@ from roxxel_store.files import (
     sync_folder,
     sync_tree,
 )
-from roxxel_store.locks import lock_folder, unlock_folder
 from roxxel_store.records import MAX_BYTES
+from roxxel_store.swap import Manifest, Writer, read_manifest, writer_of
 
 from roxxel_ckpt._integrity import LocalFiles, identity_of
-from roxxel_ckpt._names import COMMIT_FILE, STATE
+from roxxel_ckpt._names import COMMIT_FILE, STATE, listed
 from roxxel_ckpt._place.description import delivered
-from roxxel_ckpt.errors import CheckpointWriteError, brief
+from roxxel_ckpt.buckets import SWAP_ERRORS_ON_DISK
+from roxxel_ckpt.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+    brief,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
@@ -48,13 +61,7 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("roxxel_ckpt")
 _REPLACED = ".roxxel-replaced"
-_DELETED = ".roxxel-deleted"
 _DAMAGED = ".damaged"
-_STAGED = ".roxxel-staged"
-_SAVING = ".roxxel-saving"
-_LEFTOVER = re.compile(
-    r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|saving|deleted)(\.orbax-checkpoint-tmp.*)?"
-)
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
@@ -123,24 +130,10 @@ class LocalFolder:
         "make room there, or give checkpoint_path a folder that this program can write"
     )
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
         self.described: dict[Step, Any] = {}
-        self._given = absolute(Path(path))
-        self._held = HeldFolder(self._given)
-
-    @property
-    def path(self) -> Path:
-        """The folder; after a rename by somebody else, its new path."""
-        path = self._held.path()
-        if path != self._given:
-            _logger.warning(
-                "%s: was renamed to %s, where the checkpoints are written from now on; "
-                "give the new path when you start again",
-                self._given,
-                path,
-            )
-            self._given = path
-        return path
+        self.path, self._timeout_s = absolute(Path(path)), timeout_s
+        self._shared = DiskFolder(self.path, timeout_s, CheckpointTimeoutError)
 
     def __str__(self) -> str:
         return str(self.path)
@@ -183,7 +176,7 @@ class LocalFolder:
     def sees(self, attempt: str) -> bool:
         """Return whether this process sees the file of `saving`, after a short wait."""
         deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
-        while not (self.path / f"0.{attempt}{_SAVING}").exists():
+        while not (self.path / attempt).exists():
             if time.monotonic() > deadline_s:
                 return False
             time.sleep(_POLL_INTERVAL_S)
@@ -196,9 +189,14 @@ class LocalFolder:
         At the end, process 0 removes the staged directory, unless `commit` renamed it.
         If this process is killed, the next save removes it.
         """
-        staged = self.path / f"{step}.{attempt}{_STAGED}"
+        staged = self.path / f"{step}.{attempt}"
         try:
             yield staged / f"process-{process}"
+        except Exception:
+            if process == 0:
+                # A later program removes the directory, which looks like another error.
+                self._writer.ensure_begun()
+            raise
         finally:
             if process == 0:
                 shutil.rmtree(staged, ignore_errors=True)
@@ -231,7 +229,8 @@ class LocalFolder:
         of the step exists at any time, even after a kill.
 
         Raises:
-            CheckpointWriteError: The files of a process are missing.
+            CheckpointWriteError: A later program has begun to save here, or the files
+                of a process are missing.
             ValueError: There are pieces of files, which only a bucket can list.
         """
         if files:
@@ -239,35 +238,86 @@ class LocalFolder:
                 f"{self}: is on a disk, which lists no pieces of files; leave files out"
             )
         staged = staging.parent
+        self._writer.ensure_begun()  # else a later program has removed the files
         delivered(self, LocalStep(step, staged), digests)
         with (staged / COMMIT_FILE).open("wb") as file:
             file.write(text.encode())
             file.flush()
             sync_file(file.fileno())
         sync_folder(staged)
-        kept = [self._damaged_path(each.number) for each in damaged]
         numbered, replaced = self._numbered_path(step), self._replaced(step)
-        with contextlib.ExitStack() as moves:
+        with self._writer.locked(), contextlib.ExitStack() as moves:
+            self._writer.ensure_begun()
+            self._warn_of_gone_steps()
+            kept = [self._damaged_path(each.number) for each in damaged]
             for each, path in zip(damaged, kept, strict=True):
                 _move(self._directory(each.number), path, moves)
             if mode_of(numbered) is not None:
+                self._drop([replaced])  # an earlier save could not delete it
                 _move(numbered, replaced, moves)
             _move(staged, numbered, moves)
             sync_folder(self.path)
+            self._list_all_but(drops)
             moves.pop_all()
-        if mode_of(replaced) is not None:
-            self._remove(replaced, step)
-        for old in sorted(drops):
-            try:
-                self.delete(old)
-            except OSError as error:  # the next save tries again
-                directory = self._numbered_path(old)
-                _logger.warning("%s: cannot be deleted (%s)", directory, brief(error))
+            self._drop([replaced, *map(self._numbered_path, sorted(drops))])
+        self._collect()
         return [str(path) for path in kept]
 
     def delete(self, step: int) -> None:
-        """Delete a step; call it in `saving`."""
-        self._remove(self._numbered_path(step), step)
+        """Delete a step; call it in `saving`.
+
+        Raises:
+            CheckpointWriteError: A later program has begun; nothing was changed.
+        """
+        with self._writer.locked():
+            self._writer.ensure_begun()
+            self._list_all_but({step})
+            self._drop([self._directory(step)])
+        self._collect()
+
+    @property
+    def _writer(self) -> Writer:
+        return writer_of(self._shared, SWAP_ERRORS_ON_DISK)
+
+    def _list_all_but(self, drops: Collection[int]) -> None:
+        """Replace the manifest by one that lists the steps that stay."""
+        steps = sorted(self._directories().keys() - set(drops))
+        self._writer.swap(lambda _: {"steps": steps})
+
+    def _warn_of_gone_steps(self) -> None:
+        """Log the steps that the manifest lists and that are no longer there."""
+        found, held = self._directories(), self._writer.held.listed.get("steps")
+        gone = [n for n in held or () if isinstance(n, int) and n not in found]
+        if gone:
+            _logger.warning(
+                "%s: %s %s gone, and no program has deleted them",
+                self,
+                listed(gone),
+                "is" if len(gone) == 1 else "are",
+            )
+
+    def _drop(self, directories: Collection[Path]) -> None:
+        """Give directories names of their own, by which `_collect` deletes them.
+
+        A kill in between leaves a directory whole under one of its names.
+        """
+        for directory in directories:
+            if mode_of(directory) is None and not directory.is_symlink():
+                continue
+            name = self._writer.new_name(f"{directory.name.partition('.')[0]}.")
+            try:
+                directory.rename(self.path / name)
+            except OSError as error:  # the next save tries again
+                _logger.warning("%s: cannot be deleted (%s)", directory, brief(error))
+            else:
+                self._writer.drop([name])
+
+    def _collect(self) -> None:
+        try:
+            self._writer.collect()
+        except OSError as error:  # the next save tries again
+            what = f"{self}: leftovers of earlier saves"
+            _logger.warning("%s: cannot be deleted (%s)", what, brief(error))
 
     def _damaged_path(self, step: int) -> Path:
         """Return where to keep a damaged step, of which there may be several."""
@@ -275,61 +325,58 @@ class LocalFolder:
         paths = (self.path / f"{step}{_DAMAGED}{ending}" for ending in endings)
         return next(path for path in paths if mode_of(path) is None)
 
-    def _clean(self) -> None:
-        """Remove directories that killed processes left half-written or half-removed.
-
-        Call this only while the folder is locked: a save in flight uses the same names.
-        """
-        for entry in _entries_in(self.path):
-            found = _STEP.fullmatch(entry.name)
-            if _LEFTOVER.fullmatch(entry.name):
-                _remove_tree(Path(entry))
-            elif found and found[2] and entry.is_dir():
-                numbered = self._numbered_path(int(found[1]))
-                if mode_of(numbered) is None:
-                    Path(entry).rename(numbered)
-                else:
-                    self._remove(Path(entry), int(found[1]))
+    def turn(self) -> Manifest:
+        """Return whose turn to save it is."""
+        return read_manifest(self._shared, SWAP_ERRORS_ON_DISK)
 
     @contextlib.contextmanager
-    def saving(self) -> Generator[str]:
-        """Create the folder, lock and clean it; yield a unique hexadecimal name.
+    def saving(self, seen: Manifest | None = None) -> Generator[str]:
+        """Become the writer; wait until no other thread saves here.
 
-        An empty file has the name meanwhile. The name is new, because a network file
-        system may still report that a known name does not exist.
+        The first time, the folder is created, and what killed processes left is
+        removed. An empty file has the yielded name meanwhile, for `sees`: the name is
+        new, because a network file system may still report that a known name does not
+        exist, or an old content of a file.
         """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._cannot_hold(error) from error
-        with self._locked() as is_free:
-            if not is_free:
-                raise CheckpointWriteError(
-                    f"{self}: another process is saving a checkpoint here; wait until "
-                    "it ends, and give every run a folder of its own"
-                )
-            self._clean()
-            attempt = secrets.token_hex(4)
-            mark = f"0.{attempt}{_SAVING}"
+        writer = self._writer
+        with writer.alone(self._timeout_s):
+            if seen is not None or not writer.has_begun:
+                self._make()
             try:
-                (self.path / mark).touch()
+                if writer.ensure_begun(seen):
+                    self._tidy()
+                attempt = writer.new_name()
+                (self.path / attempt).touch()
+            except CheckpointError:
+                raise
             except OSError as error:
                 raise self._cannot_hold(error) from error
             try:
                 yield attempt
             finally:
                 with contextlib.suppress(OSError):
-                    (self.path / mark).unlink()
+                    (self.path / attempt).unlink()
 
-    @contextlib.contextmanager
-    def _locked(self) -> Generator[bool]:
-        """Lock the folder against saves of other processes; yield True on success."""
-        descriptor = lock_folder(self.path)
+    def _make(self) -> None:
         try:
-            yield descriptor is not None
-        finally:
-            if descriptor is not None:
-                unlock_folder(descriptor)
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._cannot_hold(error) from error
+
+    def _tidy(self) -> None:
+        """Finish what a killed program had begun to replace or to delete."""
+        self._warn_of_gone_steps()
+        with self._writer.locked():
+            self._writer.ensure_begun()
+            for entry in _entries_in(self.path):
+                found = _STEP.fullmatch(entry.name)
+                if found and found[2] and entry.is_dir():
+                    numbered = self._numbered_path(int(found[1]))
+                    if mode_of(numbered) is None:
+                        Path(entry).rename(numbered)
+                    else:
+                        self._drop([Path(entry)])
+        self._collect()
 
     def _cannot_hold(self, error: OSError) -> CheckpointWriteError:
         return CheckpointWriteError(
@@ -342,12 +389,6 @@ class LocalFolder:
 
     def _replaced(self, step: int) -> Path:
         return self.path / f"{step}{_REPLACED}"
-
-    def _remove(self, directory: Path, step: int) -> None:
-        doomed = self.path / f"{step}{_DELETED}"
-        _remove_tree(doomed)
-        directory.rename(doomed)
-        _remove_tree(doomed)
 
 
 def absolute(path: Path) -> Path:
@@ -392,69 +433,3 @@ def _move(path: Path, target: Path, moves: contextlib.ExitStack) -> None:
     """Rename a path; closing `moves` takes the rename back."""
     path.rename(target)
     moves.callback(target.rename, path)
-
-
-def _remove_tree(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-
-
-class HeldFolder:
-    """Holds a folder open from its first use, and follows it when it is renamed.
-
-    A run may train for weeks, and somebody may rename its folder meanwhile. Files that
-    are open move with the folder, but a path would name a new, empty folder.
-
-    Renames on this machine are followed. If the folder was deleted, or if the system
-    does not tell its new path, the path stays as it was given.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._handle: int | None = None
-        self._close: weakref.finalize[..., HeldFolder] | None = None
-
-    def path(self) -> Path:
-        """Return the present path of the folder; the folder need not exist yet."""
-        if self._handle is not None:
-            held = os.fstat(self._handle)
-            if _is_same(self._path, held):
-                return self._path
-            now = _path_of(self._handle)
-            if now is not None and _is_same(now, held):
-                self._path = now
-                return now
-            self._release()
-        try:
-            self._handle = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY)
-        except (FileNotFoundError, NotADirectoryError):
-            return self._path
-        self._close = weakref.finalize(self, os.close, self._handle)
-        return self._path
-
-    def _release(self) -> None:
-        if self._close is not None:
-            self._close()
-        self._handle = self._close = None
-
-
-def _is_same(path: Path, held: os.stat_result) -> bool:
-    try:
-        return os.path.samestat(path.stat(), held)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-
-
-def _path_of(handle: int) -> Path | None:
-    """Return the path of an open folder, if the system tells it."""
-    try:
-        if sys.platform == "darwin":
-            import fcntl
-
-            path = fcntl.fcntl(handle, fcntl.F_GETPATH, b"\0" * 1024)
-            return Path(os.fsdecode(path.rstrip(b"\0")))
-        return Path(os.readlink(f"/proc/self/fd/{handle}"))  # noqa: PTH115
-    except OSError:
-        return None

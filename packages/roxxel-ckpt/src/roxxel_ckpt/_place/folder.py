@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from roxxel_store.swap import Manifest
+
     from roxxel_ckpt._integrity import LocalFiles
     from roxxel_ckpt.contents import Files
 
@@ -87,14 +89,25 @@ class Folder(Protocol):
         """
         ...
 
-    def saving(self) -> AbstractContextManager[str]:
-        """Be the only program that saves here; yield a unique name for a save.
-
-        What killed processes left is removed. In a bucket, earlier programs can no
-        longer save from now on.
+    def turn(self) -> Manifest:
+        """Return whose turn to save it is; see `saving`.
 
         Raises:
-            CheckpointWriteError: Another program saves here, or nothing can be saved.
+            CheckpointDamagedError: The manifest is damaged.
+        """
+        ...
+
+    def saving(self, seen: Manifest | None = None) -> AbstractContextManager[str]:
+        """Become the program that saves here; yield a unique name for a save.
+
+        Earlier programs can no longer save from now on, and what killed ones left is
+        removed. A program whose turn is over can have another if it gives the turn that
+        it has `seen`, before it restored a step or just now.
+
+        Raises:
+            CheckpointWriteError: A later program has begun to save here, or nothing can
+                be saved.
+            CheckpointTimeoutError: Another thread or program does not end in time.
         """
         ...
 

@@ -45,7 +45,7 @@ def open_folder(
             f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
             f"give checkpoint_path a URL instead of {text}"
         )
-    folder = LocalFolder(expanded(text))
+    folder = LocalFolder(expanded(text), timeout_s)
     if folder.path.is_file():
         raise NotADirectoryError(f"{text}: is a file; {NAME_A_FOLDER}")
     return folder

@@ -47,6 +47,8 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from roxxel_store.swap import Manifest
+
     from roxxel_ckpt._place.description import Description, LeafSpec, Retention
     from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt.contents import Files
@@ -84,18 +86,20 @@ def begin_save(
     held: contextlib.ExitStack,
     *,
     force: bool,
+    seen: Manifest | None,
     timeout_s: float,
 ) -> str | None:
     """Return the name of this attempt to save a step; None if the step exists.
 
     Every process makes this call, and calls `prepare`. `base` is the step that the run
-    continues from, and `damaged` are newer steps that it could not restore. On process
-    0, closing `held` lets others save.
+    continues from, and `damaged` are newer steps that it could not restore. `seen` is
+    the turn that it has seen before. On process 0, closing `held` lets other threads
+    save.
     """
 
     def admit(_: list[None]) -> str | None:
         try:
-            attempt = _only_writer(folder, held)
+            attempt = _only_writer(folder, held, seen)
             is_new = _is_new(folder, step, base, damaged, force=force)
         except OSError as error:
             if isinstance(error, CheckpointError):
@@ -114,11 +118,11 @@ def check_shared(folder: Folder, channel: Channel, timeout_s: float) -> None:
     """
     with contextlib.ExitStack() as held:
         if process_count() == 1:
-            _only_writer(folder, held)
+            _only_writer(folder, held, folder.turn())
             return
 
         def write(_: list[None]) -> str:
-            return _only_writer(folder, held)
+            return _only_writer(folder, held, folder.turn())
 
         attempt = channel.agree("write to the folder", lambda: None, write, timeout_s)
         blind: Sequence[int] = channel.agree(
@@ -156,12 +160,14 @@ def _is_new(
     return force or step not in ours or steps[step] in damaged
 
 
-def _only_writer(folder: Folder, held: contextlib.ExitStack) -> str:
+def _only_writer(
+    folder: Folder, held: contextlib.ExitStack, seen: Manifest | None
+) -> str:
     """Wait for this process's saves into the folder, then be the only one to save."""
     for save in list(_in_flight):
         if str(save.folder) == str(folder):
             save.wait()
-    return held.enter_context(folder.saving())
+    return held.enter_context(folder.saving(seen))
 
 
 class Save:
@@ -188,7 +194,7 @@ class Save:
         self.channel = Channel(f"save/{attempt}")
         self.was_raised = False
         self._description, self._specs = description, specs
-        self._attempt, self._place = attempt, str(folder)
+        self._attempt = attempt
         self._staged = contextlib.ExitStack()
         self._retention, self._timeout_s = retention, timeout_s
         self._held = contextlib.ExitStack()
@@ -259,12 +265,6 @@ class Save:
         self.was_raised = True
         if isinstance(error, TimeoutError):
             raise self._too_slow(brief(error)) from error
-        if str(self.folder) != self._place:
-            raise CheckpointWriteError(
-                f"{self._place}: was renamed to {self.folder} during the save of step "
-                f"{self.step}, which failed ({brief(error)}); earlier checkpoints are "
-                "unchanged; save again, and give the new path when you start again"
-            ) from error
         raise CheckpointWriteError(
             f"{self.folder}: the save of step {self.step} failed ({brief(error)}); "
             f"earlier checkpoints are unchanged{_remedy(self.folder, error)}"

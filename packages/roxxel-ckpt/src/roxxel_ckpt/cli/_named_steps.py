@@ -26,8 +26,9 @@ def named_folder(text: str) -> Folder:
         return inner if not folder.steps() and inner.steps() else folder
     if not folder.path.is_dir():
         raise CheckpointNotFoundError(f"{text}: does not exist; {NAME_A_FOLDER}")
-    inner = LocalFolder(folder.path / "checkpoints")
-    return inner if inner.path.is_dir() and not folder.steps() else folder
+    inner = open_folder(folder.path / "checkpoints")
+    is_there = (folder.path / "checkpoints").is_dir()
+    return inner if is_there and not folder.steps() else folder
 
 
 def named_for_deletion(text: str) -> tuple[Folder, int]:
