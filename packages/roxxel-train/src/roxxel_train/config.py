@@ -72,6 +72,7 @@ class Declaration(NamedTuple):
         text: Its text, for a file in the folder of the run.
 
     Example:
+        >>> from pathlib import Path
         >>> Declaration(Path("run.toml"), "seed = 1").text
         'seed = 1'
     """
@@ -239,7 +240,7 @@ class TrainConfig:
     Example:
         >>> TrainConfig(None, log_every=0)
         Traceback (most recent call last):
-        ValueError: log_every must be at least 1, got 0
+        ValueError: log_every must be an integer of 1 or more, got 0
     """
 
     model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]] = field(
