@@ -289,17 +289,17 @@ class _Decoded:
         ends: list[int] = []
         before, low, end = tokens[: window.lead], window.lead, 0
         while low < len(tokens) and end < num_bytes:
-            high, piece = len(tokens), text[end:]
+            high, size = len(tokens), len(text) - end
             for stop in range(low + 1, min(low + _MOST_OF_ONE, high) + 1):
                 shown = self._of_few(before + tokens[low:stop])
                 added = shown[len(self._of_few(before)) :]
                 if text.startswith(added, end):
-                    high, piece = stop, added
+                    high, size = stop, len(added)
                     break
             group = tokens[low:high]
             # A token without a text does not count as one before the next.
-            before = group if piece else before + group
-            low, end = high, end + len(piece)
+            before = group if size else before + group
+            low, end = high, end + size
             counts.append(low)
             ends.append(end)
         ends[-1] = len(text)
