@@ -28,6 +28,9 @@ FunctionName = Annotated[
         description='"module:function"',
     ),
 ]
+FUNCTIONS = ("eval_fn", "train_step")
+"""Settings of the trainer that name a function, as `model` does."""
+
 LocalPath = Annotated[
     str,
     Meta(

@@ -10,6 +10,7 @@ import ast
 import hashlib
 from typing import TYPE_CHECKING
 
+from roxxel.config._declaration import FUNCTIONS
 from roxxel.config._modules import module_file
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel.config._declaration import RunConfig
-
-_FUNCTIONS = ("eval_fn", "train_step")
-"""Settings of the trainer that name a function, as `model` does."""
 
 
 def parsed(file: Path) -> ast.Module | None:
@@ -32,7 +30,7 @@ def parsed(file: Path) -> ast.Module | None:
 
 def functions_of(config: RunConfig) -> list[str]:
     """Return each `"module:function"` that a config names."""
-    named = [config.model, *(config.trainer.get(each) for each in _FUNCTIONS)]
+    named = [config.model, *(config.trainer.get(each) for each in FUNCTIONS)]
     return [*filter(None, named)]
 
 

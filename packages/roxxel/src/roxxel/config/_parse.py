@@ -22,6 +22,7 @@ from roxxel_train.settings import dotted, table_of
 
 from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
+    FUNCTIONS,
     ConfigError,
     EvalConfig,
     FunctionName,
@@ -77,9 +78,6 @@ _Source = Annotated[
     Meta(description="a path, a pattern, a list of these, or a table with a path"),
 ]
 
-_FUNCTIONS = ("eval_fn", "train_step")
-"""Settings of the trainer that are `"module:function"` in a file."""
-
 _OF_PYTHON = {
     **dict.fromkeys(("model", "save_path", "seed"), "write it above the first [table]"),
     **dict.fromkeys(("optimizer", "loss_fn"), "the function of model returns it"),
@@ -95,7 +93,7 @@ TRAINER_KEYS = keys_of(
     TrainConfig,
     can_be_off=True,
     **dict.fromkeys(_OF_PYTHON),
-    **dict.fromkeys(_FUNCTIONS, FunctionName),
+    **dict.fromkeys(FUNCTIONS, FunctionName),
 )
 
 MESH_KEYS = keys_of(MeshConfig)
@@ -275,7 +273,7 @@ def _switched_off(trainer: Any) -> tuple[Any, dict[str, None]]:
 
 def _trainer(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of `[trainer]` after the trainer's own checks."""
-    plain = {name: settings[name] for name in settings if name not in _FUNCTIONS}
+    plain = {name: settings[name] for name in settings if name not in FUNCTIONS}
     TrainConfig(cast("Any", None), save_path="a run", **plain)
     return settings
 

@@ -20,7 +20,7 @@ from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train.config import Declaration
 
-from roxxel.config._declaration import ConfigError
+from roxxel.config._declaration import FUNCTIONS, ConfigError
 from roxxel.config._model_args import (
     check_keys,
     check_model_args,
@@ -84,7 +84,7 @@ def make_trainer(config: RunConfig) -> Trainer:
     given = _keywords(config)
     with _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
-        for name in given.keys() & {"eval_fn", "train_step"}:
+        for name in given.keys() & {*FUNCTIONS}:
             given[name] = load_function(config, given[name], name)
         trainer = Trainer(
             model=made.model_and_optimizer,
