@@ -55,14 +55,13 @@ def open_curriculum(
     """Open the corpora of a config and return its curriculum.
 
     With `[proxy]`, this is the curriculum of the small run, and `opened` is not used.
+    This function ignores a run in `save_path`. For the batches of such a run, use
+    `open_sampler`.
 
     Args:
         config: The config.
         opened: All its corpora by name, if they are open; the primary has the name that
             the config gives it, or `"self"`.
-
-    This function ignores a run in `save_path`. For the batches of such a run, use
-    `open_sampler`.
 
     Raises:
         ConfigError: The corpora do not fit the schedule; the message names the file.

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_store.amounts import aligned
 from roxxel_store.urls import absolute, check_on_disk, expanded
-from roxxel_train import RunFolder, RunFolderError
+from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
 
 from roxxel.config import load_config
@@ -308,6 +308,10 @@ def check_replay(
 ) -> list[str]:
     """Repeat a replay, and compare what comes out with its receipt.
 
+    Everything that the receipt says is computed anew and compared, but for the machine
+    and software, which may be others: what differs there, `say` gets. No receipt is
+    written.
+
     Args:
         receipt: The `replay.json` of a replay, on this or on another machine.
         run: Where the run is now; None for where it was.
@@ -316,10 +320,6 @@ def check_replay(
         sources: As for `replay`.
         trust: As for `replay`.
         say: As for `replay`.
-
-    Everything that the receipt says is computed anew and compared, but for the machine
-    and software, which may be others: what differs there, `say` gets. No receipt is
-    written.
 
     Returns:
         What the receipt claims and the repeated replay does not confirm. If there is
@@ -523,7 +523,7 @@ def _notes(config: RunConfig) -> list[str]:
 def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receipt:
     from roxxel.replaying._effects import environment
 
-    parent, compared = RunFolder(control.path).parent, result.comparison
+    parent, compared = control.parent, result.comparison
     branches = (result.control, *result.branches)
     return Receipt(
         run=TheRun(

@@ -260,7 +260,7 @@ def _plan(facts: RunFacts) -> str:
     if not facts.plan:
         return ""
     return (
-        "<details><summary>Plan of the current config.toml</summary>"
+        "<details><summary>Plan of the config that the run used last</summary>"
         f"<pre>{in_html(facts.plan)}</pre></details>"
     )
 
