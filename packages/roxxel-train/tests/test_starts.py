@@ -128,6 +128,22 @@ def test_an_ending_belongs_to_the_start_before_it(tmp_path: Path) -> None:
     assert run.ending["status"] == "ended with an error"
 
 
+@pytest.mark.parametrize("num_endings", [0, 1, 2])
+def test_only_rows_are_given_up(tmp_path: Path, num_endings: int) -> None:
+    """Endings that follow the last row, such as that of a failed start, are no rows."""
+    trained = line("train", 4, time=MOMENT.format(8))
+    run = write(
+        tmp_path,
+        line("start", 0, time=MOMENT.format(5), seconds=2.0),
+        trained,
+        *num_endings * [line("end", 4, time=MOMENT.format(9))],
+        line("start", 4, after=zlib.crc32(trained), time=MOMENT.format(20)),
+    )
+
+    assert [start.given_up_until for start in run.starts()] == [0.0, 0.0]
+    assert run.goodput().lost == 0.0
+
+
 def test_a_start_of_a_complete_run_is_idle(tmp_path: Path) -> None:
     [start] = write(tmp_path, line("start", 8, total_steps=8)).starts()
 

@@ -153,6 +153,7 @@ class _Log:
         self._ends = array("q")
         self._crcs = array("I")
         self._firsts: list[int] = []
+        self._stops: list[int] = []  # after the last row of each start
         self._starts: list[RunStart] = []
         self._ending: Mapping[str, Any] = {}
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
@@ -167,6 +168,7 @@ class _Log:
                 self._end_segment()
                 self._starts.append(_start_of(row))
                 self._firsts.append(len(self._ends))
+                self._stops.append(0)
                 self._ending = {}
         elif line.startswith(_HEADS[END]):
             self._ending = row = find_object(line) or {}
@@ -178,6 +180,8 @@ class _Log:
         self._last.append(line)
         self._ends.append(self._size)
         self._crcs.append(zlib.crc32(line))
+        if self._stops and not line.startswith(_HEADS[END]):
+            self._stops[-1] = len(self._ends)
 
     def followed(self, file: Any) -> Followed:
         """Return what the log holds; `file` is the log, open for reading."""
@@ -237,12 +241,11 @@ class _Log:
     ) -> None:
         """Note until when rows were written that a later start gave up."""
         kept_to = dict(kept)
-        stops = [*self._firsts, len(ends)][1:]
-        for start, first, stop in zip(self._starts, self._firsts, stops, strict=True):
+        bounds = zip(self._starts, self._firsts, self._stops, strict=True)
+        for start, first, stop in bounds:
             begin = int(ends[first - 1]) if first else 0
             held = kept_to.get(begin, int(ends[first]))
-            num_rows = stop - (1 if start.ending else 0)
-            if held < int(ends[num_rows - 1]):
+            if held < int(ends[stop - 1]):
                 start.given_up_until = start.ended
 
 
