@@ -490,20 +490,15 @@ class RunFolder:
         except (OSError, RunFolderError):
             return None
 
-    def _bytes(self, name: str, last: int | None = None) -> bytes:
-        """Return a file, or its `last` bytes; empty if the file does not exist.
+    def _bytes(self, name: str) -> bytes:
+        """Return the content of a file; empty if the file does not exist.
 
         Raises:
             RunFolderError: The path is not a regular file. Opening a named pipe, for
                 instance, would wait for a writer.
         """
         path = self._regular(name)
-        if path is None:
-            return b""
-        with path.open("rb") as file:
-            if last is not None:
-                file.seek(max(0, path.stat().st_size - last))
-            return file.read()
+        return b"" if path is None else path.read_bytes()
 
     def _regular(self, name: str) -> Path | None:
         """Return the path of a regular file; None if it does not exist."""

@@ -197,8 +197,11 @@ def append_once(folder: Path, level: str, message: str) -> None:
     The process that writes the file may be stopped, and continue later.
     """
     path = folder / SYSTEM_LOG
-    if path.is_file() and not any(message.encode() in line for line in _tail(path)):
-        torn = "" if _last_line(path).endswith(b"\n") else "\n"
+    if not path.is_file():
+        return
+    tail, _ = next(_tails(path))
+    if message.encode() not in tail:
+        torn = "" if tail.endswith(b"\n") else "\n"
         with path.open("ab", buffering=0) as file:
             file.write((torn + _text_line(level, message)).encode())
             os.fsync(file.fileno())
@@ -326,7 +329,9 @@ class _LogFile:
         content = b""
         with suppress(OSError):
             if self._path.is_file():
-                content = self._path.read_bytes()[self._synced_bytes :]
+                with self._path.open("rb") as file:
+                    file.seek(self._synced_bytes)
+                    content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
         lines = [*whole.splitlines(keepends=True), *self._waiting]
         return LogPosition(
@@ -363,13 +368,11 @@ def _json_line(row: LateRow) -> str:
 
 def _last_line(path: Path) -> bytes:
     """Return the last line of a file, whole or torn; empty for a pipe or a device."""
-    line = b""
-    if path.is_file():
-        for tail, is_whole in _tails(path):
-            before, newline, _ = tail[:-1].rpartition(b"\n")
-            if newline or is_whole:
-                return tail[len(before) + len(newline) :]
-    return line
+    for tail, is_whole in _tails(path) if path.is_file() else ():
+        before, newline, _ = tail[:-1].rpartition(b"\n")
+        if newline or is_whole:
+            return tail[len(before) + len(newline) :]
+    return b""
 
 
 def _tails(path: Path) -> Iterator[tuple[bytes, bool]]:
@@ -382,15 +385,6 @@ def _tails(path: Path) -> Iterator[tuple[bytes, bool]]:
             if num_bytes >= size:
                 return
             num_bytes *= 4
-
-
-def _tail(path: Path) -> list[bytes]:
-    """Return the last lines of a file; the first of them may be incomplete."""
-    if not path.is_file():
-        return []
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        return file.read().splitlines(keepends=True)
 
 
 def _plain(value: Any, *, for_json: bool = False) -> Any:
