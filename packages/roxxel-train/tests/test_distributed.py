@@ -409,7 +409,6 @@ def test_a_virtual_machine_of_a_tpu_may_be_alone(
     barrier("alone")
 
 
-@pytest.mark.usefixtures("calls")
 @pytest.mark.parametrize(("number", "index"), [(1, 0), (2, 1)])
 def test_a_worker_of_ray_train_asks_its_context(
     calls: list[tuple[Any, ...]],

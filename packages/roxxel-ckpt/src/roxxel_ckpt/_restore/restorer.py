@@ -66,10 +66,9 @@ class Candidate:
     `source` and `targets` have an entry for each leaf that the restore reads. `source`
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy. `saved`
-    has the leaves of the checkpoint.
-    `skipped` has newer steps that are damaged.
-    `live` is the tree to read into. Without `targets`, all files are verified and no
-    leaf is read.
+    has the leaves of the checkpoint. `skipped` has newer steps that are damaged. `live`
+    is the tree to read into. Without `targets`, all files are verified and no leaf is
+    read.
     """
 
     live: StateTree

@@ -135,8 +135,8 @@ class HeldOut:
     """The loss over every batch of each held-out set.
 
     `samplers` has the sampler of each set by name, and `in_mean` the names of the sets
-    whose mean is `eval_loss`. The only set of a run may have the
-    empty name; otherwise each value is named after its set, as in `eval_loss/web`.
+    whose mean is `eval_loss`. The only set of a run may have the empty name; otherwise
+    each value is named after its set, as in `eval_loss/web`.
 
     The compiled program evaluates a copy of the model in evaluation mode. The trained
     model stays in training mode. If the optimizer averages the weights, the copy has
@@ -188,7 +188,8 @@ class HeldOut:
         names = self.programs.names
         if names is None:
             return None
-        return {_LOSS for _ in self._in_mean} | {
+        mean = {_LOSS} if self._in_mean else set[str]()
+        return mean | {
             _name(value, of_set)
             for of_set in self.samplers
             for value in names - {LOSS_WEIGHT}

@@ -122,9 +122,8 @@ def opening(
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
     `seconds` is how long the start took so far, most of it to restore a checkpoint.
-    `origin` has the path and the step of the
-    checkpoint of another run from which this run starts. `first` is the step of this
-    checkpoint if the run is a branch, else 0.
+    `origin` has the path and the step of the checkpoint of another run from which this
+    run starts. `first` is the step of this checkpoint if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:
@@ -315,9 +314,7 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
     """Return the last line of a run; its newest checkpoint is at `latest_step`."""
     if isinstance(error, Preempted):
         return str(error)
-    saved = (
-        "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
-    )
+    saved = _saved(latest_step)
     if error is not None:
         return f"{type(error).__name__} ended the run; {saved}"
     total = plan.total_steps
@@ -326,10 +323,12 @@ def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> 
 
 def stopped(step: int, reason: str, latest_step: int | None) -> str:
     """Return the last line of a run that `Trainer.stop` ended."""
-    saved = (
-        "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
-    )
+    saved = _saved(latest_step)
     return f"stopped after step {step} by Trainer.stop: {reason}; {saved}"
+
+
+def _saved(latest_step: int | None) -> str:
+    return "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
 
 
 def _because(plan: Plan) -> str:
