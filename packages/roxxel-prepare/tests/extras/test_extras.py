@@ -200,7 +200,7 @@ def test_tokens_are_printed_as_text_by_the_tokenizer_that_is_kept(
 
     assert run("cat", corpus) == 0
     assert run("cat", corpus, "--ids") == 0
-    [kept] = tmp_path.glob("a.*.tokenizer")
+    [kept] = tmp_path.glob("a.rox.tokenizer.*")
     kept.unlink()
     assert run("cat", corpus) == 0
 

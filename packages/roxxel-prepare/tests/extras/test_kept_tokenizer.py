@@ -205,7 +205,22 @@ def test_a_write_that_fails_leaves_no_tokenizer(folder: Path) -> None:
     with pytest.raises(TypeError):
         Roxxel("c.rox").write(["alpha", 3], tokenizer="tok", exist="replace")
     assert text_codec(Roxxel("c.rox")) is not None
-    assert len([*folder.glob("c.*.tokenizer")]) == 1
+    assert len([*folder.glob("c.*tokenizer*")]) == 1
+
+
+def test_corpora_of_like_names_keep_their_own_tokenizers(folder: Path) -> None:
+    del folder
+    names = ["c.*.rox", "c.rox", "c*.rox", "c_*.rox", "c.rox.*.rox", "c.*.b.rox"]
+    for name in names:
+        Roxxel(name).write(["one"], tokenizer=made(name))
+    for name in reversed(names):
+        Roxxel(name).write(["two"], tokenizer=made(name, name), exist="replace")
+        assert Roxxel(name).remove_leftovers() == []
+
+    for name in names:
+        codec = text_codec(Roxxel(name))
+        assert codec is not None
+        assert codec.encode(name).tolist() == [4]
 
 
 def test_a_tokenizer_that_is_missing_or_damaged_is_named(folder: Path) -> None:

@@ -130,8 +130,10 @@ class CorpusName:
 
     @property
     def _around_tokenizer(self) -> tuple[str, str]:
-        dot = "" if self.manifest else "."
-        return self.prefix + dot, f"{self.suffix.removesuffix(SUFFIX)}.tokenizer"
+        if self.manifest is None:
+            # Not `a.<digest>.tokenizer`, which the corpus `a.*.rox` may keep beside it.
+            return f"{self.single.name}.tokenizer.", ""
+        return self.prefix, f"{self.suffix.removesuffix(SUFFIX)}.tokenizer"
 
     def is_own(self, name: str) -> bool:
         """Return whether a shard or column file of this corpus could have this name."""
