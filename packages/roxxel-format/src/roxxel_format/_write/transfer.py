@@ -130,9 +130,18 @@ class _Files:
         self._shard_names = names
         self._place = place
         self._folder = contents.paths[0].removesuffix(shards.names[0])
+        kept = {
+            old: self._tokenizer(old, size)
+            for old, size in manifest.tokenizer_files().items()
+        }
         self.manifest = replace(
             manifest,
-            versions=tuple(map(self._kept, manifest.versions)),
+            versions=tuple(
+                each
+                if each.tokenizer_file is None
+                else replace(each, tokenizer_file=kept[each.tokenizer_file[0]])
+                for each in manifest.versions
+            ),
             shards=replace(shards, names=names),
             columns={
                 key: self._column(key, table) for key, table in manifest.columns.items()
@@ -150,18 +159,15 @@ class _Files:
         """Return the size of each file by its name."""
         return {file.name: file.num_bytes for file in self._files}
 
-    def _kept(self, version: Version) -> Version:
-        """Return a version with the name of its tokenizer's file in the copy."""
-        if version.tokenizer_file is None:
-            return version
-        old, size = version.tokenizer_file
+    def _tokenizer(self, old: str, size: int) -> tuple[str, int]:
+        """Return the name and size of a tokenizer's file in the copy."""
         path = self._folder + old
         if self._contents.manifest is None and self._contents.tokenizer_file:
             path, _ = self._contents.tokenizer_file
         data = self._contents.files.open(path, size).read(0, size)
         new = self._place.name.tokenizer(digest_of_tokenizer(data)).name
         self._files.append(_File(path, new, size, partial(_check_tokenizer, path)))
-        return replace(version, tokenizer_file=(new, size))
+        return new, size
 
     def _column(self, key: str, table: ColumnTable) -> ColumnTable:
         names: list[str | None] = []
