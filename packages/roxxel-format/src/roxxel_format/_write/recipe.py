@@ -149,6 +149,18 @@ class Recipe:
             )
         return self.decided(stored, kind)
 
+    @staticmethod
+    def how_to_append(share: float, salt: str = "") -> str:
+        """Tell how to add documents to both sides of a split."""
+        salted = f" --salt {shlex.quote(salt)}" if salt else ""
+        command = roxxel_command(
+            f"prepare split NEW KEPT HELD_OUT --share {share}{salted} --exist append"
+        )
+        return (
+            "write the new documents into a corpus NEW of their own, and divide it by "
+            f"the same rule with `{command}`"
+        )
+
     def may_append(self, manifest: Manifest) -> bool:
         """Return whether the documents of this recipe can be appended to a corpus.
 
@@ -280,14 +292,10 @@ def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) ->
             f"{what}: was not divided by a split, so a side of one cannot be appended; "
             "write another corpus"
         )
-    salt = f" --salt {shlex.quote(old[2])}" if len(old) > 2 else ""
-    command = roxxel_command(
-        f"prepare split NEW KEPT HELD_OUT --share {old[0]}{salt} --exist append"
-    )
+    share, _, *salt = old
     raise ValueError(
         f"{what}: is one side of a split, and other documents could be those of the "
-        "other side; write the new documents into a corpus NEW of their own, and "
-        f"divide it by the same rule with `{command}`"
+        f"other side; {Recipe.how_to_append(share, *salt)}"
     )
 
 

@@ -11,8 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from roxxel_format.writing import Fields, WriteOptions
-from roxxel_store import roxxel_command
+from roxxel_format.writing import Fields, Recipe, WriteOptions
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
@@ -170,9 +169,10 @@ def write_files(
                 f"{files.stream}: cannot be read twice, as {what} needs; pass files"
             )
         if exist == "append":
+            how = None if split is None else Recipe.how_to_append(split[1])
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
-                f"{_how_to_append(split)}"
+                f"{how or 'write new corpora'}"
             )
     written = [
         prepare(
@@ -191,18 +191,6 @@ def write_files(
     ]
     say_empty(files)
     return written
-
-
-def _how_to_append(split: tuple[str, float] | None) -> str:
-    if split is None:
-        return "write new corpora"
-    command = roxxel_command(
-        f"prepare split NEW KEPT HELD_OUT --share {split[1]} --exist append"
-    )
-    return (
-        "write the new documents into a corpus NEW of their own, and divide it by the "
-        f"same rule with `{command}`"
-    )
 
 
 def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
