@@ -204,7 +204,7 @@ class ChatTemplate:
         Raises:
             ValueError: The template refuses them all, or leaves one out.
         """
-        problem: ValueError | None = None
+        problems: list[ValueError] = []
         for change in (None, _joined, _as_parts):
             taken = messages
             if change is not None:
@@ -212,11 +212,9 @@ class ChatTemplate:
             try:
                 return taken, self._trial(taken)
             except ValueError as error:
-                # Parts, where the template takes texts, are why it refused the first.
-                if change is not _as_parts or problem is None:
-                    problem = error
-        assert problem is not None  # noqa: S101 - each of the three failed
-        raise problem
+                problems.append(error)
+        # A template may refuse every list of parts, so what it says of texts counts.
+        raise problems[1]
 
     def _trial(self, messages: _Messages) -> str:
         """Return a chat with a text of ours for each part, as it is rendered.
@@ -494,13 +492,11 @@ def _with_content(
     return changed
 
 
-def _texts_of(content: Any) -> list[str]:
-    return [content] if isinstance(content, str) else [each["text"] for each in content]
-
-
 def _joined(content: Any) -> str:
+    if isinstance(content, str):
+        return content
     # As the templates do that print one part after the other.
-    return "".join(_texts_of(content))
+    return "".join(part["text"] for part in content)
 
 
 def _as_parts(content: Any) -> Any:
