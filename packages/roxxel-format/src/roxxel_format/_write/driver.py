@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from roxxel_store.files import draft_path, drafted_name
 from roxxel_store.output import replace_file
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import Filepath
+    from roxxel_format._write.fields import Chat
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
@@ -369,7 +370,6 @@ def _kept_tokenizer(intake: Intake, options: WriteOptions) -> bytes | None:
     files = {} if intake.tokenizer is None else {**intake.tokenizer.files}
     if TOKENIZER_FILE not in files:
         return None
-    template = getattr(options.fields.chat, "text", None)
-    if template is not None:  # What rendered the chats, wherever it was.
-        files[TEMPLATE_FILE] = template
+    if options.fields.chat:  # What rendered the chats, wherever it was.
+        files[TEMPLATE_FILE] = cast("Chat", options.fields.chat).text
     return pack_tokenizer(files)

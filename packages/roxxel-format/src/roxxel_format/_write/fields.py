@@ -35,6 +35,11 @@ class Chat(Protocol):
     """Renders chats as text; `roxxel_prepare` has the implementation."""
 
     @property
+    def text(self) -> str:
+        """The template."""
+        ...
+
+    @property
     def identity(self) -> str:
         """A digest of all that determines the text of a chat."""
         ...

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roxxel_format._spec.dtypes import Tokens
+
 _SETTINGS = ("dropout", "alpha", "nbest_size")
 _SAMPLE = (
     "The quick brown fox jumps over the lazy dog, and 0123456789 other animals watch "
@@ -55,14 +57,12 @@ def without_sampling(source: Any) -> tuple[Any, str]:
     return source, ", ".join(f"{name} {found[name]:g}" for name in samples)
 
 
-def check_repeats(name: str, encode: Callable[[str], Any]) -> None:
+def check_repeats(name: str, encode: Callable[[str], Tokens]) -> None:
     """Raise ValueError if an object of a user gives a text other ids in each call."""
     found: list[list[int]] = []
     # A tokenizer may refuse a text, such as one of characters that it lacks.
     with contextlib.suppress(Exception):
-        for _ in range(_NUM_REPEATS):
-            encoded = encode(_SAMPLE)
-            found.append([*getattr(encoded, "ids", encoded)])
+        found += [encode(_SAMPLE).tolist() for _ in range(_NUM_REPEATS)]
     if any(each != found[0] for each in found):
         raise ValueError(
             f"{name}: gives a text other tokens in each call, so no write could be "

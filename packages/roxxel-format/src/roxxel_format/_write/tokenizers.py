@@ -322,7 +322,7 @@ def load(
     )
     encode, batch, part, parts = encoders
     if not isinstance(tokenizer, (str, os.PathLike)):
-        check_repeats(name, encode)
+        check_repeats(name, lambda text: encoded_ids(encode(text)))
     named_end = end if isinstance(end, (str, int)) else None
     return Tokenizer(
         source,
