@@ -629,8 +629,8 @@ class Roxxel:
                 they are named like shards. `"append"` commits the new shards after the
                 old ones, as a new version; dtype, tokenizer, separator and `pack` must
                 be the same, and the documents must bring the same columns. `"error"`
-                raises FileExistsError. The shards of an
-                interrupted write are not a corpus.
+                raises FileExistsError. The shards of an interrupted write are not a
+                corpus.
             metadata: JSON values to store, for example `{"source": "..."}`. The keys
                 `arguments`, `tokenizer_file`, `unit`, `padding` and `cut` belong to the
                 write.

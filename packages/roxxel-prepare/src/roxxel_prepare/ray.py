@@ -79,8 +79,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
             `metadata`, as for `Roxxel.write`. `pack` packs the documents of each task
             by itself. int64, the type that Ray Data gives to Python integers, is stored
             as uint32 by default. A tokenizer's path or name is loaded in every task, so
-            each node
-            needs the same file; an object is pickled.
+            each node needs the same file; an object is pickled.
 
     Attributes:
         summary: The `WriteSummary` of the shards, after the commit.

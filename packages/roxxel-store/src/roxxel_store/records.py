@@ -20,6 +20,7 @@ import json
 import os
 import re
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -230,8 +231,7 @@ def _table(members: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object; readers would disagree about a member that it has twice."""
     table = dict(members)
     if len(table) < len(members):
-        seen = set[str]()
-        twice = next(name for name, _ in members if name in seen or seen.add(name))
+        ((twice, _),) = Counter(name for name, _ in members).most_common(1)
         raise ValueError(f"an object has the member {twice!r:.100} twice")
     return table
 
