@@ -457,7 +457,7 @@ def test_a_pointer_of_git_lfs_is_no_input_whatever_the_format(
         POINTER.replace(b"\n", b"\r\n"),
         POINTER.replace(b"\noid", b"\next-0-x sha256:" + b"0" * 64 + b"\noid"),
         POINTER.replace(b"git-lfs.github.com", b"hawser.github.com"),
-        gzip.compress(POINTER),
+        gzip.compress(POINTER, mtime=0),
     ],
 )
 def test_every_pointer_of_git_lfs_is_known(

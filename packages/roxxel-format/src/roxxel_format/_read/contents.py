@@ -15,7 +15,13 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.files import missing_file
-from roxxel_format._read.shard import LOCAL, Opening, ShardMap, check_same_type
+from roxxel_format._read.shard import (
+    LOCAL,
+    End,
+    Opening,
+    ShardMap,
+    check_same_type,
+)
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
 from roxxel_format._spec.layout import shard_table
@@ -41,7 +47,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
-    from roxxel_format._spec.layout import Layout
     from roxxel_format._spec.tables import Earlier
 
 
@@ -71,6 +76,7 @@ class Contents:
     files: Files = LOCAL
     earlier: Earlier | None = None
     kept: tuple[str, int] | None = None
+    unlisted: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
@@ -99,7 +105,7 @@ class Contents:
         """The bins of a packed corpus; the metadata has them without a manifest."""
         if self.manifest is None:
             numbers = range(len(self.paths))
-            every = (self.open_shard(number).metadata() for number in numbers)
+            every = self.unlisted or (self.open_shard(x).metadata() for x in numbers)
             return bins_of(zip(self.paths, every, strict=True))
         bins = self.manifest.bins
         if bins is not None and self.earlier is not None:
@@ -112,7 +118,8 @@ class Contents:
         """Path and size of the file that keeps the tokenizer, if there is one."""
         if self.manifest is not None or self.kept is not None:
             return self.kept
-        recorded = as_table(self.open_shard(0).metadata().get("tokenizer_file"))
+        first = self.unlisted[0] if self.unlisted else self.open_shard(0).metadata()
+        recorded = as_table(first.get("tokenizer_file"))
         name, size = recorded.get("name"), recorded.get("bytes")
         if type(name) is not str or type(size) is not int or not is_file_name(name):
             return None
@@ -330,13 +337,15 @@ def nums_shards_of(
 
 
 def contents_of(
-    filepath: str, paths: list[str], layouts: list[Layout], files: Files = LOCAL
+    filepath: str, paths: list[str], ends: list[End], files: Files = LOCAL
 ) -> Contents:
     """Return shards without a manifest as one corpus."""
+    layouts = [layout for layout, _ in ends]
     head, shards = layouts[0].head, shard_table([*map(_file_name, paths)], layouts)
-    return _without_manifest(
+    contents = _without_manifest(
         filepath, paths, shards, head.dtype_name, head.block_size, files
     )
+    return replace(contents, unlisted=tuple(metadata for _, metadata in ends))
 
 
 def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:

@@ -15,7 +15,7 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._read.contents import contents_of, joined, listed_contents
 from roxxel_format._read.finding import find_manifest
 from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import LOCAL, ShardMap, layouts_of
+from roxxel_format._read.shard import LOCAL, ShardMap, ends_of
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
 from roxxel_format._store.corpus_name import (
@@ -86,7 +86,7 @@ def _open_on_disk(filepath: str, version: str | None) -> Contents:
     found = find_manifest(filepath)
     if found is None:
         paths = matching_files(filepath)
-        return contents_of(filepath, paths, layouts_of(paths))
+        return contents_of(filepath, paths, ends_of(paths))
     path, data = found
     # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
     folder = str(path.with_name("_"))[:-1]
@@ -126,8 +126,8 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
         num_bytes = files.size_of(url, HEAD_SIZE)
     except FileNotFoundError:
         return None
-    layout = ShardMap(files.open(url, num_bytes)).layout
-    return contents_of(url, [url], [layout], files)
+    shard = ShardMap(files.open(url, num_bytes))
+    return contents_of(url, [url], [(shard.layout, shard.metadata())], files)
 
 
 def _is_shard_url(url: str) -> bool:

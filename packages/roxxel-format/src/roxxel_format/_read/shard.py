@@ -379,6 +379,10 @@ class Opening(NamedTuple):
         return tail if self.last_end is None else [*tail, self.last_end]
 
 
+End = tuple[Layout, dict[str, Any]]
+"""Layout and metadata of a shard: what a manifest would say of it."""
+
+
 class LocalFiles:
     """Opens files on a disk."""
 
@@ -414,12 +418,17 @@ def open_shard(path: str) -> ShardMap:
     return ShardMap(LOCAL.open(path))
 
 
-def layouts_of(paths: Sequence[str]) -> list[Layout]:
-    """Return the layouts of shards; raise ShardError if their item types differ."""
-    layouts = [open_shard(path).layout for path in paths]
-    names = [layout.head.dtype_name for layout in layouts]
+def ends_of(paths: Sequence[str]) -> list[End]:
+    """Return layout and metadata of shards, and open each file once.
+
+    Raises:
+        ShardError: A file is no shard, or the item types differ.
+    """
+    shards = map(open_shard, paths)
+    ends = [(shard.layout, shard.metadata()) for shard in shards]
+    names = [layout.head.dtype_name for layout, _ in ends]
     check_same_type([*zip(paths, names, strict=True)])
-    return layouts
+    return ends
 
 
 def check_same_type(holding: Sequence[tuple[str, str]]) -> None:

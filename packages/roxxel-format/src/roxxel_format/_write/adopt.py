@@ -18,7 +18,7 @@ from roxxel_store.screen import note
 
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
-from roxxel_format._read.shard import layouts_of, open_shard
+from roxxel_format._read.shard import End, ends_of
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
@@ -75,12 +75,12 @@ def adopt(
         resources.callback(remove_idle_locks, name)
         resources.enter_context(writing(name))
         paths = _bare_shards(name)
-        layouts = layouts_of([*map(str, paths)])
-        contents = contents_of(name.pattern, [*map(str, paths)], layouts)
+        ends = ends_of([*map(str, paths)])
+        contents = contents_of(name.pattern, [*map(str, paths)], ends)
         report = verify_corpus(contents, progress=progress)
         report.raise_if_damaged()
         _check_whole(name, paths, contents.shards.flags)
-        _check_alike(paths)
+        _check_alike(paths, ends)
         manifest = _with_tokenizer(manifest_of(paths, {}), name)
         if not commit(name, Committed(Manifest(), None), manifest):
             raise FileExistsError(
@@ -194,14 +194,12 @@ def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
         )
 
 
-def _check_alike(paths: list[Path]) -> None:
+def _check_alike(paths: list[Path], ends: list[End]) -> None:
     """Raise ShardError if shards differ in what a manifest records once."""
     first: dict[str, Any] = {}
-    for path in paths:
-        shard = open_shard(str(path))
-        metadata = shard.metadata()
+    for path, (layout, metadata) in zip(paths, ends, strict=True):
         facts = {
-            "block size": shard.layout.head.block_size,
+            "block size": layout.head.block_size,
             "separator": metadata.get("separator"),
             "unit": metadata.get("unit"),
             "tokenizer": metadata.get("tokenizer"),

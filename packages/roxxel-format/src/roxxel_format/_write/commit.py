@@ -29,7 +29,7 @@ from roxxel_store.locks import held, is_locked
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordError, parse_value
 
-from roxxel_format._read.shard import layouts_of, open_shard
+from roxxel_format._read.shard import ends_of, open_shard
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import (
     MAX_MANIFEST_SIZE,
@@ -361,8 +361,8 @@ def _check_no_shards(name: CorpusName) -> None:
 
 def manifest_of(paths: Sequence[Path], arguments: Mapping[str, Any]) -> Manifest:
     """Make a manifest of one version; read its entries from the ends of the shards."""
-    layouts = layouts_of([str(path) for path in paths])
-    every = [open_shard(str(path)).metadata() for path in paths]
+    ends = ends_of([str(path) for path in paths])
+    layouts, every = [layout for layout, _ in ends], [each for _, each in ends]
     metadata = every[0]
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head
