@@ -521,7 +521,8 @@ class Roxxel:
         """Compare every block of every shard with its checksum.
 
         With a manifest, also compare each shard with its entry in the manifest, and
-        each file of a column with its digest.
+        each file of a column with its digest. Compare the file that keeps the tokenizer
+        with the digest in its name.
 
         Args:
             threads: Number of threads. Default: one per processor, at most 16.

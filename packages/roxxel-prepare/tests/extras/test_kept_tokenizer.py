@@ -224,17 +224,23 @@ def test_corpora_of_like_names_keep_their_own_tokenizers(folder: Path) -> None:
 
 
 def test_a_tokenizer_that_is_missing_or_damaged_is_named(folder: Path) -> None:
-    written("c_*.rox")
-    [kept] = folder.glob("*.tokenizer")
-    content = kept.read_bytes()
-    for change in (content.replace(b"alpha", b"alphb"), content[:-4], b""):
-        kept.write_bytes(change)
-        with pytest.raises(ShardError, match=kept.name):
-            text_codec(Roxxel("c_*.rox"))
-    kept.unlink()
-    with pytest.raises(FileNotFoundError, match=kept.name):
-        text_codec(Roxxel("c_*.rox"))
-    assert text_codec(Roxxel("c_*.rox"), "tok") is not None
+    for write, corpus in ((written, "c_*.rox"), (written_as_one_file, "d.rox")):
+        write(corpus)
+        [kept] = folder.glob(f"{corpus[0]}[_.]*tokenizer*")
+        content = kept.read_bytes()
+        assert Roxxel(corpus).verify().ok
+        for change in (content.replace(b"alpha", b"alphb"), content[:-4], b""):
+            kept.write_bytes(change)
+            with pytest.raises(ShardError, match=kept.name):
+                text_codec(Roxxel(corpus))
+            [error] = Roxxel(corpus).verify().errors
+            assert kept.name in str(error)
+        kept.unlink()
+        with pytest.raises(FileNotFoundError, match=kept.name):
+            text_codec(Roxxel(corpus))
+        [error] = Roxxel(corpus).verify().errors
+        assert kept.name in str(error)
+        assert text_codec(Roxxel(corpus), "tok") is not None
 
 
 def test_a_shard_alone_asks_for_the_tokenizer(folder: Path) -> None:

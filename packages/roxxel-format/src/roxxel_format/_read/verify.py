@@ -1,4 +1,4 @@
-"""Verify every shard and every column of a corpus."""
+"""Verify every shard, every column and the kept tokenizer of a corpus."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class VerifyReport:
     Attributes:
         num_shards: Number of shards checked.
         num_bytes: Size of these shards in bytes.
-        errors: An error for each damaged block, section or column file; errors of
-            shards first, in order.
+        errors: An error for each damaged block, section or column file, and for the
+            file that keeps the tokenizer; errors of shards first, in order.
 
     Example:
         >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)
@@ -55,7 +55,7 @@ def verify_corpus(
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Check every section of every shard, and every column; see `Roxxel.verify`."""
+    """Check all files of a corpus; see `Roxxel.verify`."""
     # Imported here because it loads logging, which only verification needs.
     from concurrent.futures import ThreadPoolExecutor
 
@@ -83,4 +83,17 @@ def verify_corpus(
                 errors.append(error.with_traceback(None))
     for name in contents.columns:
         errors.extend(damage_of_column(name, contents))
+    # A damaged shard cannot say where its tokenizer is.
+    if contents.manifest is not None or not errors:
+        errors.extend(_damage_of_tokenizer(contents))
     return VerifyReport(len(contents.paths), total, tuple(errors))
+
+
+def _damage_of_tokenizer(contents: Contents) -> list[ShardError]:
+    try:
+        _ = contents.kept_tokenizer()
+    except FileNotFoundError as error:
+        return [ShardError(str(error))]
+    except ShardError as error:
+        return [error.with_traceback(None)]
+    return []
