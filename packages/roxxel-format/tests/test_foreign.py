@@ -546,6 +546,10 @@ def test_tokens_of_the_right_width_are_read(
 
 def test_a_header_says_the_width_for_certain(tmp_path: Path) -> None:
     ids = np.array([7, 0] * 50, np.uint16)
+    ids.tofile(tmp_path / "a.bin")
+    with pytest.raises(ValueError, match=r"if uint16 is right, save .*\.npy"):
+        FlatTokens(tmp_path / "a.bin", "uint16")
+
     np.save(tmp_path / "a.npy", ids)
 
     assert np.array_equal(FlatTokens(tmp_path / "a.npy").tokens[:], ids)

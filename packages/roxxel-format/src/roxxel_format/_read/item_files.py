@@ -199,7 +199,10 @@ def check_width(file: Items, *, is_raw: bool) -> None:
     problem = _text_problem(tokens) or _half_problem(tokens) or _pair_problem(tokens)
     if problem is not None:
         shown = ", ".join(map(str, tokens[:4].tolist()))
-        raise ValueError(f"{file.path}: begins with {shown}, and {problem}")
+        raise ValueError(
+            f"{file.path}: begins with {shown}, and {problem} (if {tokens.dtype.name} "
+            "is right, save the tokens as .npy, whose header names their type)"
+        )
 
 
 def _text_problem(tokens: Tokens) -> str | None:
