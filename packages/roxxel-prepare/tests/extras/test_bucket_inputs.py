@@ -361,7 +361,7 @@ def test_marks_of_other_programs_are_no_data_in_a_bucket(
 
 
 class _WithoutRanges(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its name
+    def log_message(self, *_: Any, **__: Any) -> None:
         """Print nothing."""
 
 
