@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -859,12 +859,17 @@ def test_settings_that_pace_a_run_are_compared_each_under_its_own_name() -> None
     assert not {"timeout", "hang_after_s", "profile", "log_to"} & pacing.keys()
 
 
+class Span(NamedTuple):
+    start: Any
+    stop: Any
+
+
 def test_settings_are_values_that_json_can_hold() -> None:
     given: dict[str, Any] = {
         "seed": np.int64(3),
         "timeout": np.float32(8),
         "hang_after_s": None,
-        "profile": (np.int8(1), 2),
+        "profile": Span(np.int8(1), 2),
         "save_path": Path("run"),
     }
     settings = TrainConfig(cast("Any", None), **given).settings()

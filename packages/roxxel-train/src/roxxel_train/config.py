@@ -1,9 +1,9 @@
 """Every setting of a run, declared once: name, type, default, meaning and check.
 
 From `TrainConfig` come the signature and the documentation of `Trainer`, the comparison
-of settings between processes, the settings in `run.json`, and, in the package `roxxel`,
-the table `[trainer]` of a config file. Importing this module imports no JAX, so a
-config file is checked without.
+of settings between processes, the settings in the row of a start, and, in the package
+`roxxel`, the table `[trainer]` of a config file. Importing this module imports no JAX,
+so a config file is checked without.
 """
 
 from __future__ import annotations
@@ -319,7 +319,9 @@ class TrainConfig:
                 _check_function(each.name, value, each.metadata["called_with"])
             elif "instance_of" in each.metadata:
                 _check_object(each.name, value, each.metadata["instance_of"])
-            elif not isinstance(value, os.PathLike):
+            elif "is_object" not in each.metadata and not isinstance(
+                value, os.PathLike
+            ):
                 # A narrow NumPy integer, such as int8, may overflow in arithmetic.
                 object.__setattr__(self, each.name, plain(value))
         loads_itself = isinstance(self.init_from, Weights)
@@ -388,7 +390,7 @@ class TrainConfig:
         return {name: x for name, x in self.settings().items() if name in alike}
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings as JSON values, for `run.json`; objects are left out."""
+        """Return the settings as JSON values, for the log; objects are left out."""
         return {
             each.name: _as_json(getattr(self, each.name))
             for each in fields(self)

@@ -34,7 +34,6 @@ Key = str | int
 """A key of a table, or the index of an entry of an array."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_ERROR = re.compile(r"(?P<text>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _STEP = re.compile(r"\.(\w+)|\[(\d+|\.\.\.)\]")
 _TABLES = (inspect.StructType, inspect.DictType)
 _ARRAYS = (inspect.VarTupleType, inspect.TupleType)
@@ -164,11 +163,10 @@ def place_of(
 
     msgspec does not name the keys of a dict. The key is one that alone has the error.
     """
-    found = _ERROR.fullmatch(message)
-    assert found is not None  # noqa: S101 - the pattern matches every text
+    _, has_path, path = message.rpartition(" - at `$")
     keys: list[Key] = []
     value, expected = table, inspect.type_info(kind)
-    for name, index in _STEP.findall(found["path"] or ""):
+    for name, index in _STEP.findall(path if has_path else ""):
         if index == "...":
             key = next(
                 key
@@ -199,7 +197,8 @@ def member(expected: Any, value: Any) -> Any:
 def plain(value: Any) -> Any:
     """Return a number of NumPy as Python's, and a path as its text; of a list, each."""
     if isinstance(value, list | tuple):
-        return type(value)(map(plain, cast("Sequence[Any]", value)))
+        made = map(plain, cast("Sequence[Any]", value))
+        return [*made] if isinstance(value, list) else tuple(made)
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, os.PathLike):
