@@ -159,37 +159,43 @@ def text_codec(
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
-        return _codec_of(tokenizer, corpus, special_tokens)
+        loaded = _loaded(tokenizer, corpus, special_tokens)
+        if recorded not in {None, loaded.identity} and not str(recorded).endswith(
+            f"@{loaded.hash}"
+        ):
+            given = tokenizer if isinstance(tokenizer, str) else loaded.name
+            raise ValueError(
+                f"{given}: is {loaded.identity}, but the corpus was tokenized "
+                f"by {recorded}; pass the same tokenizer, or use --ids"
+            )
+        return _codec_of(loaded, corpus)
     if recorded is None:
         return _BYTES if corpus.dtype_name == "uint8" else None
-    of_bytes = ByteTokenizer()
-    if recorded == load(of_bytes).identity:
-        return _codec_of(of_bytes, corpus, special_tokens)
+    of_bytes = _loaded(ByteTokenizer(), corpus, special_tokens)
+    if recorded == of_bytes.identity:
+        return _codec_of(of_bytes, corpus)
     files = corpus.tokenizer_files
     if not files:
         raise ValueError(
             f"{recorded}: is not kept with the corpus, which the whole corpus of a "
             f"write with a {TOKENIZER_FILE} is; pass the tokenizer (--tokenizer)"
         )
+    # Its definition is not compared: another version of the library may write the same
+    # tokenizer otherwise, and the scores of a Unigram model change when it is parsed.
     kept = parsed(files[TOKENIZER_FILE], recorded)
-    return replace(_codec_of(kept, corpus, special_tokens), files=files)
+    codec = _codec_of(_loaded(kept, corpus, special_tokens), corpus)
+    return replace(codec, files=files)
 
 
-def _codec_of(
+def _loaded(
     tokenizer: object, corpus: RecordedText, special_tokens: bool | None
-) -> TextCodec:
-    recorded, arguments = corpus.tokenizer, corpus.arguments
+) -> Tokenizer:
     if special_tokens is None:
-        special_tokens = any(map(arguments.get, ("special_tokens", "chat")))
-    loaded = load(tokenizer, special_tokens=special_tokens)
-    given = tokenizer if isinstance(tokenizer, str) else loaded.name
-    if recorded not in {None, loaded.identity} and not str(recorded).endswith(
-        f"@{loaded.hash}"
-    ):
-        raise ValueError(
-            f"{given}: is {loaded.identity}, but the corpus was tokenized "
-            f"by {recorded}; pass the same tokenizer, or use --ids"
-        )
+        special_tokens = any(map(corpus.arguments.get, ("special_tokens", "chat")))
+    return load(tokenizer, special_tokens=special_tokens)
+
+
+def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
     source: Any = loaded.source
 
     def encode(text: str) -> Tokens:
@@ -208,7 +214,7 @@ def _codec_of(
         pieces = None if size is None else partial(_pieces_of_bytes, source, size)
         return TextCodec(encode, decode_bytes, {}, pieces, around)
     if getattr(source, "decode", None) is None:
-        raise TypeError(f"{given}: cannot decode; use --ids")
+        raise TypeError(f"{loaded.name}: cannot decode; use --ids")
 
     def decode(tokens: Tokens) -> bytes:
         # By default, the library hides special tokens, such as ends of documents.

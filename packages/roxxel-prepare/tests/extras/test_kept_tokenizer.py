@@ -249,3 +249,19 @@ def test_a_shard_alone_asks_for_the_tokenizer(folder: Path) -> None:
 
     with pytest.raises(ValueError, match="--tokenizer"):
         text_codec(Roxxel("c_00000.rox"))
+
+
+def test_a_kept_tokenizer_is_used_though_the_library_would_save_it_otherwise(
+    tmp_path: Path,
+) -> None:
+    # The library parses this number as the one before it.
+    pieces = [("<unk>", 0.0), ("</s>", 0.0), ("alpha", -3.0123284804704786)]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, 0))
+    tokenizer.add_special_tokens(["</s>"])
+    definition = tokenizer.to_str()
+    assert tokenizers.Tokenizer.from_str(definition).to_str() != definition
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write(["alpha"], tokenizer=tokenizer)
+    codec = text_codec(corpus)
+    assert codec is not None
+    assert codec.encode("alpha").tolist() == corpus.documents[0].tolist()
