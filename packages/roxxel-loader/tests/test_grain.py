@@ -105,8 +105,10 @@ def test_a_number_of_a_step_alone_is_no_state(sampler: Sampler) -> None:
 
 
 def test_a_state_of_a_step_outside_the_part_is_refused(sampler: Sampler) -> None:
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=r"of step 1, .*\[2, 8\)"):
         iter(StepDataset(sampler)[2:]).set_state(sampler.state(1))
+    with pytest.raises(IndexError, match=r"of step 5, .*\[0, 4\)"):
+        iter(StepDataset(sampler)[:4]).set_state(sampler.state(5))
 
 
 def test_worker_processes_read_the_same_steps(sampler: Sampler) -> None:

@@ -83,7 +83,14 @@ class StepDataset(grain.MapDataset[Any]):
         """
         if isinstance(index, slice):
             return self.slice(index)
-        batch = self._share.batch(self.steps[index])
+        try:
+            step = self.steps[index]
+        except IndexError:
+            raise IndexError(
+                f"there is no step {index} in these {len(self)} steps; give one below "
+                f"{len(self)}"
+            ) from None
+        batch = self._share.batch(step)
         for transform in self._transforms:
             batch = transform(batch)
         return batch
@@ -193,5 +200,12 @@ class _Iterator(grain.DatasetIterator[Any]):
         """
         steps = self._steps.steps
         self._steps.sampler.check(state)
+        # Rounded up: a worker of `mp_prefetch` has only every n-th step.
         index = -((steps.start - state["step"]) // steps.step)
+        if not 0 <= index <= len(steps):
+            raise IndexError(
+                f"the state is of step {state['step']}, but this part of the run has "
+                f"the steps [{steps.start}, {steps.stop}); set it on a part with this "
+                "step"
+            )
         self._batches.set_state({"next_index": index})
