@@ -54,7 +54,7 @@ MAY_DEPEND_ON = {
 
 # Extras of members that a package may bring to everybody who installs it.
 MAY_BRING_EXTRAS = {
-    "roxxel": {"roxxel-curriculum": {"rich"}, "roxxel-train": {"progress"}},
+    "roxxel": {"roxxel-train": {"progress"}},
 }
 
 # Packages that are imported without being declared: a declared package brings them, or
@@ -67,7 +67,6 @@ UNDECLARED = {
     "roxxel-curriculum": {"torch"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},
-    "roxxel": {"rich"},
 }
 
 # `import_module("jax")` and its like import too.

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
-from rich.console import Console
 from roxxel_curriculum import Curriculum, Phase, PlanDiff, Policy
 from roxxel_curriculum.testing import PositionReader
 
@@ -132,39 +131,13 @@ def test_a_plan_goes_through_json() -> None:
     assert found["total_steps"] == 400
 
 
-def test_rich_and_notebooks_show_the_same_cells() -> None:
+def test_text_and_notebooks_show_the_same_cells() -> None:
     plan = example(skips=[(5, 3)]).plan(7)
-    console = Console(width=150)
-    with console.capture() as capture:
-        console.print(plan)
 
-    html = plan._repr_html_()
+    shown = (" ".join(str(plan).split()), plan._repr_html_())
 
     for cell in ("64 x 65", "12,800", "200-399", "math runs out in step", "3 steps is"):
-        assert cell in capture.get()
-        assert cell in html
-
-
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_a_narrow_console_drops_no_column(width: int) -> None:
-    name = "stackexchange-questions"
-    phases = [Phase(240, 8, 65, {"self": 0.9, name: 0.1}), Phase(80, 4, 129)]
-    others = {name: PositionReader(95_741)}
-    plan = Curriculum(PositionReader(945_289), phases, others).plan()
-    console = Console(width=width)
-    with console.capture() as capture:
-        console.print(plan)
-
-    shown = capture.get()
-    assert all(len(line) <= width for line in shown.splitlines())
-    joined = "".join(shown.split())
-    assert all(head in joined for head in ("waste", "whenitrunsout", "epochssofar"))
-    assert shown.count("0.17 %") == 1
-    assert shown.count("repeat") == 1
-    assert shown.count("drop") == 1
-    if width == 80:
-        assert "stackexchange-qu" in shown  # the name breaks, and the rest stays
-        assert "when it runs out" in shown
+        assert all(cell in form for form in shown)
 
 
 def test_numbers_of_a_notebook_s_table_are_on_the_right() -> None:
@@ -187,16 +160,12 @@ def test_usual_plans_fit_a_terminal_of_80_columns() -> None:
         policies={"openwebmath": Policy(12, "stop"), "wikipedia": 24},
         longest=32769,
     )
-    plan = curriculum.plan(42)
-    console = Console(width=80)
-    with console.capture() as capture:
-        console.print(plan)
+    text = str(curriculum.plan(42))
 
-    assert max(map(len, str(plan).splitlines())) <= 80
-    for text in (str(plan), capture.get()):
-        assert "phase 1: steps 100,000-119,999 of 128 x 32769\n" in text
-        assert "100,000-119,999  " in text
-        assert "stop after 12" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "phase 1: steps 100,000-119,999 of 128 x 32769\n" in text
+    assert "100,000-119,999  " in text
+    assert "stop after 12" in text
 
 
 def test_a_name_cannot_inject_markup() -> None:
@@ -205,11 +174,8 @@ def test_a_name_cannot_inject_markup() -> None:
         [Phase(1, 1, 9, {"self": 1, "[red]<b>": 1})],
         {"[red]<b>": PositionReader(1000)},
     )
-    console = Console(width=150)
-    with console.capture() as capture:
-        console.print(curriculum.plan())
 
-    assert "[red]<b>" in capture.get()
+    assert "[red]<b>" in str(curriculum.plan())
     assert "<b>" not in curriculum.plan()._repr_html_()
 
 
@@ -249,7 +215,7 @@ def test_importing_the_package_loads_numpy_and_the_format_alone() -> None:
         "from roxxel_curriculum.testing import PositionReader\n"
         "c = r.Curriculum(PositionReader(9999), [r.Phase(3, 2, 9)])\n"
         "print(c.plan()); c.sampler(1).batch(0)\n"
-        "heavy = {'rich', 'matplotlib', 'jax', 'tomllib', 'pandas', 'scipy'}\n"
+        "heavy = {'matplotlib', 'jax', 'tomllib', 'pandas', 'scipy'}\n"
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )
 

@@ -43,7 +43,7 @@ def test_a_plan_is_printed_without_jax(tmp_path: Path) -> None:
         "import sys\n"
         "from roxxel.cli import main\n"
         f"assert main(['plan', {str(config)!r}]) == 0\n"
-        "heavy = {'jax', 'flax', 'optax', 'orbax', 'matplotlib', 'rich'}\n"
+        "heavy = {'jax', 'flax', 'optax', 'orbax', 'matplotlib'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
 

@@ -20,7 +20,6 @@ from roxxel_curriculum._plan.figures import (
     WithdrawnPlan,
 )
 from roxxel_curriculum._plan.tables import (
-    RichTables,
     notes_on_longest,
     render_brief,
     render_html,
@@ -46,8 +45,7 @@ if TYPE_CHECKING:
 class Plan(PlanFigures):
     """What a run will read.
 
-    `str(plan)` returns plain-text tables. Notebooks and `rich.print(plan)` show the
-    same tables.
+    `str(plan)` returns plain-text tables, and a notebook shows the same tables.
 
     Attributes:
         seed: Seed of the run; the other numbers do not depend on it.
@@ -82,9 +80,6 @@ class Plan(PlanFigures):
     def brief(self) -> str:
         """The plan in two lines: what the run is, and the tokens of each source."""
         return render_brief(self)
-
-    def __rich__(self) -> Any:
-        return RichTables(self)
 
     def _repr_html_(self) -> str:
         return render_html(self)

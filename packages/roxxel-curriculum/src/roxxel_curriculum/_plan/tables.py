@@ -1,10 +1,10 @@
-"""Renders the tables and notes of a plan as plain text, as HTML and for `rich`."""
+"""Renders the tables and notes of a plan as plain text and as HTML."""
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+from itertools import pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from roxxel_store.amounts import aligned, counted, short_count
 from roxxel_store.screen import in_html
@@ -12,7 +12,7 @@ from roxxel_store.screen import in_html
 from roxxel_curriculum._order.rounds import cut_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from roxxel_curriculum._plan.figures import PhasePlan, PlanFigures, SourcePlan
 
@@ -34,10 +34,6 @@ _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
 _MOST_SOURCES = 4
 """A brief plan names this many sources."""
-_RICH_GAP = 2
-"""Number of characters between two columns of a `rich` table."""
-_NARROWEST_NAME = 6
-"""Minimum width of the name column: the width of its heading."""
 
 
 class _Table(NamedTuple):
@@ -49,11 +45,6 @@ class _Table(NamedTuple):
         """Width of each column, in characters."""
         rows = [self.columns, *(row for row in self.rows if not isinstance(row, str))]
         return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    @property
-    def rich_width(self) -> int:
-        """Width of the `rich` table without the column of names."""
-        return sum(self.widths[1:]) + _RICH_GAP * (len(self.columns) - 1)
 
 
 def render_text(plan: PlanFigures) -> str:
@@ -106,71 +97,6 @@ def _html_row(tag: str, cells: tuple[str, ...], columns: tuple[str, ...]) -> str
 
 def _side(column: str) -> Literal["left", "right"]:
     return "left" if column in _LEFT else "right"
-
-
-class RichTables:
-    """The tables and notes of a plan for `rich`, as wide as the console at most.
-
-    If a table is too wide, long names of sources break over lines. If the
-    console is still too narrow, the tables are plain text, because `rich` would drop
-    the last columns.
-    """
-
-    def __init__(self, plan: PlanFigures) -> None:
-        self._plan = plan
-
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        del console
-        from rich.text import Text
-
-        tables = _tables(self._plan)
-        name_widths = [options.max_width - table.rich_width for table in tables]
-        if min(name_widths) < _NARROWEST_NAME:
-            yield Text(render_text(self._plan))
-            return
-        yield Text(headline(self._plan), style="bold")
-        for table, name_width in zip(tables, name_widths, strict=True):
-            yield ""
-            yield from _rich_tables(table, min(name_width, table.widths[0]))
-        notes = [Text(f"- {note}", style="yellow") for note in _notes(self._plan)]
-        yield from ["", *notes] if notes else []
-
-
-def _rich_tables(table: _Table, name_width: int) -> Iterator[Any]:
-    from rich.text import Text
-
-    if not isinstance(table.rows[0], str):
-        yield _rich_table(table, table.rows, name_width)
-        return
-    # `rich` tables cannot hold headings, so each group of rows becomes a table.
-    yield _rich_table(table, (), name_width)
-    for is_heading, rows in groupby(table.rows, lambda row: isinstance(row, str)):
-        if is_heading:
-            yield from (Text(str(row), style="bold") for row in rows)
-        else:
-            yield _rich_table(table, rows, name_width, has_head=False)
-
-
-def _rich_table(
-    table: _Table, rows: Iterable[Row], name_width: int, *, has_head: bool = True
-) -> Any:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),  # `rich` adds one space between columns
-        pad_edge=False,
-        show_edge=False,
-        show_header=has_head,
-    )
-    widths = [name_width, *table.widths[1:]]
-    for column, width in zip(table.columns, widths, strict=True):
-        made.add_column(column, justify=_side(column), width=width, overflow="fold")
-    for row in rows:
-        made.add_row(*map(Text, row))
-    return made
 
 
 def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
