@@ -181,6 +181,8 @@ def test_arguments_win(
         ({"AZUREML_NODE_COUNT": "2"} | TORCH, ("h0:29500", 4, 3)),
         ({"NNODES": "2"}, None),
         ({"TF_CONFIG": "nothing"}, None),
+        ({"TF_CONFIG": '{"cluster": null}'}, None),
+        ({"TF_CONFIG": '{"cluster": {"ps": 3}}'}, None),
         ({"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}}'}, None),
         ({"PMIX_RANK": "1"} | STEP, (None, 16, 9)),
         ({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
@@ -366,6 +368,9 @@ def test_error_of_jax_is_in_the_message(
         ({"SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}, "SKYPILOT_NODE_IPS"),
         (PET | {"PET_NNODES": "1:4"}, "PET_NNODES='1:4'"),
         (SAGEMAKER | {"SM_CURRENT_HOST": "algo-3"}, "SM_CURRENT_HOST='algo-3'"),
+        ({"SM_HOSTS": "3"}, "SM_HOSTS='3' is not"),
+        ({"SM_HOSTS": "algo-1, algo-2"}, "SM_HOSTS='algo-1, algo-2' is not"),
+        (SKY | {"SKYPILOT_NODE_IPS": " "}, "not set SKYPILOT_NODE_IPS"),
         ({"AZUREML_NODE_COUNT": "2"}, "Azure ML.*AZUREML_NODE_COUNT.*PyTorch"),
         ({"NNODES": "2", "NODE_RANK": "1"}, "NNODES"),
         (

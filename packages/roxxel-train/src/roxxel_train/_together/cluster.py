@@ -339,11 +339,14 @@ def _of_aws_batch(environ: Mapping[str, str], way: str) -> str:
 
 
 def _from_sagemaker(environ: Mapping[str, str]) -> Cluster | None:
-    listed = find_object(f'{{"hosts": {environ.get("SM_HOSTS") or "[]"}}}') or {}
-    hosts = cast("list[str]", listed.get("hosts", []))
+    text = environ.get("SM_HOSTS") or "[]"
+    way = f"check the variables of SageMaker, or {_BY_HAND}"
+    listed: Any = (find_object(f'{{"hosts": {text}}}') or {}).get("hosts")
+    if not isinstance(listed, list):
+        raise ClusterError(f"SM_HOSTS={text!r} is not a list in JSON; {way}")
+    hosts = [str(host) for host in cast("list[Any]", listed)]
     if len(hosts) < 2:
         return None
-    way = f"check the variables of SageMaker, or {_BY_HAND}"
     own = _variable(environ, "SM_CURRENT_HOST", way)
     ordered = sorted(hosts, key=lambda host: (len(host), host))  # algo-2, algo-10
     if own not in ordered:
@@ -411,7 +414,9 @@ def _refuse_torch(environ: Mapping[str, str]) -> Cluster | None:
 def _refuse_listed(environ: Mapping[str, str], variable: str) -> Cluster | None:
     """Refuse the JSON of TensorFlow and Vertex AI, which lists hosts by their job."""
     found = find_object(environ.get(variable, "")) or {}
-    number = sum(map(len, found.get("cluster", {}).values()))
+    cluster = found.get("cluster")
+    jobs = cast("dict[str, Any]", cluster) if isinstance(cluster, dict) else {}
+    number = sum(len(x) for x in jobs.values() if isinstance(x, list | dict))
     if number < 2:
         return None
     raise ClusterError(f"{variable} lists {number} processes; {_BY_HAND}")
@@ -517,7 +522,7 @@ def _count(environ: Mapping[str, str], name: str) -> int | None:
 
 def _variable(environ: Mapping[str, str], name: str, way: str) -> str:
     """Return a variable; `way` is the advice if the launcher has not set it."""
-    value = environ.get(name)
+    value = environ.get(name, "").strip()
     if not value:
         raise ClusterError(f"the launcher has not set {name}; {way}")
     return value
