@@ -13,7 +13,8 @@ not have a token that ends a turn, and the model must learn to stop.
 A content is a text, or a list of parts, and a template may take one of the two or both.
 Nothing in a template says so. So each chat is also rendered with a text of ours in
 place of each content: a template takes what it writes. What it leaves out would be lost
-in silence, so that is an error.
+in silence, so that is an error. What it cuts out of a text, such as the reasoning in an
+answer, is not found: a template may do so to earlier answers for good reason.
 
 A chat is encoded as one text, in which the template has written the special tokens, as
 `transformers` does for inference. So a token may span the border of what the assistant
