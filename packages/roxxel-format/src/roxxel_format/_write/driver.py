@@ -187,14 +187,12 @@ class CorpusWrite:
             self.place.remove_leftovers()
 
     def _tokenizer_file(self) -> tuple[str, int] | None:
-        """Return the name and size of the file that keeps the tokenizer."""
         if self._kept is None:
             return None
         path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
         return path.name, len(self._kept)
 
     def _keep_tokenizer(self) -> None:
-        """Add the file that keeps the tokenizer, unless it is there."""
         file, files = self.recipe.tokenizer_file, self.place.files
         if file is not None and self._kept is not None:
             name, size = file
@@ -366,7 +364,6 @@ class CorpusWrite:
 
 
 def _kept_tokenizer(intake: Intake, options: WriteOptions) -> bytes | None:
-    """Return the content of the file that keeps the tokenizer of a write, if any."""
     files = {} if intake.tokenizer is None else {**intake.tokenizer.files}
     if TOKENIZER_FILE not in files:
         return None

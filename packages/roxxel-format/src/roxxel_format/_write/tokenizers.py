@@ -235,7 +235,6 @@ class Tokenizer:
         return [self.special_ids[name] for name in names if name in self.special_ids]
 
     def _some_encoded(self) -> Iterator[tuple[str, list[int]]]:
-        """Yield a few texts and their ids."""
         for text in self._some_texts():
             # The libraries raise bare Exception for a text without tokens.
             with contextlib.suppress(Exception):

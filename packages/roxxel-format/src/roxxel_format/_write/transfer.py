@@ -277,7 +277,6 @@ def _check_shard(
 
 
 def _check_tokenizer(source: str, path: Path) -> None:
-    """Raise ShardError unless a file is an undamaged copy of a tokenizer's file."""
     _ = parse_tokenizer(path.read_bytes(), source)
 
 

@@ -484,7 +484,6 @@ def _problem_of(part: object) -> str:
 def _with_content(
     message: dict[str, Any], change: Callable[[Any], Any]
 ) -> dict[str, Any]:
-    """Return a message with another content, if it has one."""
     if "content" not in message:
         return message
     changed = copy(message)
