@@ -146,7 +146,7 @@ class Contents:
         except FileNotFoundError as error:
             raise FileNotFoundError(
                 f"{path}: the tokenizer of the corpus is missing; copy it beside the "
-                "shards again, or pass the tokenizer (--tokenizer)"
+                "shards again (commands that show text also take --tokenizer)"
             ) from error
 
     @property
