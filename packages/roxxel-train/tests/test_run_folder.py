@@ -85,6 +85,17 @@ def test_a_run_with_a_log_elsewhere_has_its_starts_in_its_folder(
     assert [row["step"] for row in RunFolder(tmp_path / "log").rows()[0]] == [1, 2]
 
 
+def test_a_run_whose_log_goes_elsewhere_keeps_the_rows_it_had(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES, log_every=1).run()
+    for steps in (3, 4):
+        elsewhere = Logger(tmp_path / "log", terminal=False)
+        trainer(tmp_path, [Phase(steps, 4, 9)], logger=elsewhere, log_every=1).run()
+
+    assert [row["step"] for row in RunFolder(tmp_path / "run").rows()[0]] == [1, 2]
+    assert [row["step"] for row in RunFolder(tmp_path / "log").rows()[0]] == [3, 4]
+    assert "lacks the row" not in (tmp_path / "log" / "system.log").read_text()
+
+
 def test_paths_mean_what_they_meant_when_they_were_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

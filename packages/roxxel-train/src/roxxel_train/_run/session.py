@@ -340,10 +340,12 @@ class Session:
         for line in opening:
             log.info(line)
         row = state.start_row(self.machine.kinds, seconds) | self._declared(start)
-        log.start(row, state.past_log)
-        if self._own_log is not log:
-            self._own_log.start(row, None)
+        for each in {log, self._own_log}:
+            each.start(row, state.past_log)
         starts = self._starts()
+        # Where the rows go to a log of the user, only the starts are in the folder.
+        has_rows = self._own_log is log
+        is_cut = has_rows and bool(starts) and not starts[-1].is_linked
         if not self.processes.handles_signals and start < sampler.total_steps:
             log.info(events.IN_THREAD)
         if state.checkpointer is None and start < sampler.total_steps:
@@ -362,7 +364,7 @@ class Session:
             sampler.unread_masks,
             events.changed_fields(state.past_fields, sampler.fields),
             events.changed_rate(state.past_rate, state.next_rate, start),
-            events.lost_rows(start) if starts and not starts[-1].is_linked else None,
+            events.lost_rows(start) if is_cut else None,
         )
         for warning in filter(None, warnings):
             log.warning(warning)
