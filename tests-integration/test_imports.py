@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .tools.declared import MEMBERS, declared, import_name
+from .tools.declared import MEMBERS, declared, import_name, project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +30,9 @@ LOADS: dict[str, set[str]] = {
 BROUGHT = {"rich", "zstandard", "ml_dtypes", "etils", "tensorstore"}
 DECLARED = {import_name(one) for each in MEMBERS for one in {each, *declared(each)}}
 LIBRARIES = DECLARED - {*BROUGHT, "roxxel_store"}
+STARTS = [
+    start for each in MEMBERS for start in project(each).get("scripts", {}).values()
+]
 
 PROGRAM = """
 import sys, threading, {name}
@@ -68,3 +71,14 @@ def test_a_device_would_have_been_seen(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "nowhere" in done.stderr
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_program_waits_for_ctrl_c_before_it_imports_what_is_slow(
+    start: str, tmp_path: Path
+) -> None:
+    module, _, function = start.partition(":")
+    done = run(f"{PROGRAM.format(name=module)}\n{module}.{function}", tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not set(done.stdout.split()) & (LIBRARIES - {"roxxel"})
