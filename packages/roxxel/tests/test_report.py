@@ -546,7 +546,10 @@ def test_page_may_load_nothing(finished: Path) -> None:
 
 
 def test_config_of_a_run_stands_on_its_page(finished: Path) -> None:
-    (finished / "config.toml").write_text('name = "<x>"\n')
+    log = finished / "metrics.jsonl"
+    start, *rows = log.read_text().splitlines(keepends=True)
+    start = json.dumps(json.loads(start) | {"config": 'name = "<x>"\n'})
+    log.write_text(f"{start}\n{''.join(rows)}")
 
     _, html = facts_and_page(finished)
 
