@@ -11,6 +11,7 @@ from roxxel_store.command import (
     INVALID,
     REFUSED,
     CommandParser,
+    as_text,
     positive,
     size,
 )
@@ -192,12 +193,16 @@ def _add_write_options(write: ArgumentParser) -> None:
     )
     write.add_argument(
         "--prompt",
+        type=as_text,
         metavar="FIELD",
         help="field of prompts; with --completion. A document is a prompt and its "
         "completion, and the column loss_mask is 0 on the prompt",
     )
     write.add_argument(
-        "--completion", metavar="FIELD", help="field of completions; with --prompt"
+        "--completion",
+        type=as_text,
+        metavar="FIELD",
+        help="field of completions; with --prompt",
     )
     chats = write.add_mutually_exclusive_group()
     chats.add_argument(
@@ -214,7 +219,10 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="as --chat, with the template in this file",
     )
     write.add_argument(
-        "--id", metavar="FIELD", help="field of ids; documents keep them in a column id"
+        "--id",
+        type=as_text,
+        metavar="FIELD",
+        help="field of ids; documents keep them in a column id",
     )
     write.add_argument(
         "--path",
@@ -311,6 +319,7 @@ def _add_inputs(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--field",
+        type=as_text,
         help="field of JSON objects, or column of a table, that holds the documents "
         "(default: text, and messages with --chat)",
     )
