@@ -136,6 +136,7 @@ def together(
     def run(index: int) -> list[Any]:
         own.service = Service(index, store)
         with alone() as processes:
+            store.barrier.wait(GUARD_S)  # as `check_same` at the start of each run
             found = act(index, processes)
         own.watcher.news.post("bye")
         return found

@@ -333,7 +333,10 @@ class Processes:
         if (name, turn) != (self._name, self._turn):
             return  # of another run, or received twice
         if kind == "call":
-            self._called_at = number
+            # The first call: all processes may call at once, and whoever has voted has
+            # read this one, but perhaps not the next.
+            if self._called_at is None:
+                self._called_at = number
         else:
             with self._change:
                 step, request = decision
