@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,12 @@ seq_len = 8
 
 def write_config(run: Path, **changed: Any) -> None:
     values = {"first": "", "name": run.name, "seed": 0, "web": "web.rox", "args": ""}
-    (run / "config.toml").write_text(CONFIG.format(**(values | changed)))
+    text = CONFIG.format(**(values | changed))
+    log = run / "metrics.jsonl"
+    start, *rows = log.read_text().splitlines(keepends=True)
+    log.write_text(
+        f"{json.dumps(json.loads(start) | {'config': text})}\n{''.join(rows)}"
+    )
 
 
 def drawn(tmp_path: Path, *runs: Path) -> str:

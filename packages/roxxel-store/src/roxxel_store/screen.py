@@ -55,7 +55,7 @@ def shown(text: str) -> str:
 
     Example:
         >>> shown("one\n\ttwo\r")
-        'one\n\ttwo\\x0d'
+        'one\n\ttwo\\r'
     """
     return printable(text, _LAYOUT)
 

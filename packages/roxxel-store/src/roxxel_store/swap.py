@@ -58,6 +58,13 @@ class SharedFolder(Protocol):
     Attributes:
         url: The folder's URL or path.
         needs_manifest: Whether nothing in the folder can be found without a manifest.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from roxxel_store.disk import DiskFolder
+        >>> shared: SharedFolder = DiskFolder(Path.cwd(), timeout_s=60)
+        >>> shared.needs_manifest
+        False
     """
 
     url: str

@@ -83,7 +83,7 @@ def search(
     Example:
         >>> from roxxel_format import Roxxel
         >>> from roxxel_format.texts import text_codec
-        >>> corpus = Roxxel("bytes.rox")
+        >>> corpus = Roxxel("twice.rox")
         >>> written = corpus.write([b"to be or not to be", b"be"])
         >>> found = list(search(corpus, "be", text_codec(corpus)))
         >>> sum(each.documents.size for each in found)

@@ -229,7 +229,7 @@ def file_name(branch: str) -> str:
     >>> file_name("web:3")
     'without-web-3'
     >>> file_name("my web:3")
-    'without-my-web-3.c2ad6f2d4c2ba0c8'
+    'without-my-web-3.376ad84aae28f774'
     """
     if branch in {CONTROL, "without"}:
         return branch
