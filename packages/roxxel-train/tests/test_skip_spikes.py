@@ -221,7 +221,7 @@ def test_without_the_option_the_program_is_that_of_a_plain_update() -> None:
         ({"deviations": -1}, ["deviations", "-1"]),
         ({"deviations": True}, ["deviations", "True"]),
         ({"what": []}, ["what", "[]"]),
-        (8, ["skip_spikes", "int"]),
+        (8, ["skip_spikes", "8"]),
         ({"what": "los"}, ["los", "loss"]),
     ],
 )

@@ -29,20 +29,15 @@ class SpikeRule:
     what: tuple[str, ...] = ("loss", "grad_norm")
 
     @classmethod
-    def of(cls, given: Any) -> SpikeRule:
+    def of(cls, given: SkipSpikes) -> SpikeRule:
         """Return the rule that the setting `skip_spikes` declares.
 
         Raises:
             TypeError: The setting, or one of its values, has a wrong type.
             ValueError: A name is unknown, or a value is out of range.
         """
-        if not isinstance(given, Mapping):
-            raise TypeError(
-                f"skip_spikes is a {type(given).__name__}; give a dict, such as "
-                '{"deviations": 8, "window": 64}'
-            )
         known = [each.name for each in fields(cls)]
-        values = dict(cast("Mapping[str, Any]", given))
+        values: dict[str, Any] = dict(given)
         for name in values:
             if name not in known:
                 hint = nearest(name, known) or "use one of these"
