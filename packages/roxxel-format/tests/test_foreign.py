@@ -480,6 +480,7 @@ few = settings(
 WIDTHS = [
     ("uint32", "uint16", "uint32"),
     ("uint16", "uint8", "uint16"),
+    ("uint32", "uint8", "uint32"),
     ("int64", "uint16", "uint64"),
     ("uint64", "int32", "uint64"),
     ("uint16", "uint32", "uint16"),
@@ -506,7 +507,8 @@ def test_tokens_of_another_width_are_refused(
 ) -> None:
     """The command names its option."""
     is_narrow = np.dtype(written).itemsize == 2
-    most = min(most, 2000 if read == "uint8" else 65_535 if is_narrow else most)
+    is_byte = read == "uint8"
+    most = min(most, (2000 if is_byte else 65_535) if is_narrow else most)
     path = tmp_path / "a.bin"
     ids = np.random.default_rng(seed).integers(1, most, size, endpoint=True)
     ids.astype(written).tofile(path)

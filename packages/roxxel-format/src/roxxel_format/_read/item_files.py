@@ -196,7 +196,8 @@ def check_width(file: Items, *, is_raw: bool) -> None:
     if not is_raw or file.dtype.kind not in "iu" or file.num_items < _LEAST_SAMPLE:
         return
     tokens = with_room(lambda: ItemFile(file)).piece()[:_SAMPLE_ITEMS]
-    problem = _text_problem(tokens) or _half_problem(tokens) or _pair_problem(tokens)
+    looks = _text_problem, _byte_problem, _half_problem, _pair_problem
+    problem = next(filter(None, (look(tokens) for look in looks)), None)
     if problem is not None:
         shown = ", ".join(map(str, tokens[:4].tolist()))
         raise ValueError(
@@ -236,6 +237,20 @@ def _half_problem(tokens: Tokens) -> str | None:
         f"every second token is {f'at most {most}' if most else 0}, so the file was "
         f"written in a wider type than {tokens.dtype.name}; pass "
         f'dtype="{name}" (--dtype {name})'
+    )
+
+
+def _byte_problem(tokens: Tokens) -> str | None:
+    """Say that each token is a byte of a 32-bit id; None if it does not seem so."""
+    if tokens.dtype.itemsize > 1:
+        return None
+    most = tokens[: tokens.size // 4 * 4].reshape(-1, 4).max(0)
+    low, *_, third, fourth = most if most[0] > most[3] else most[::-1]
+    if fourth or third > _MOST_UPPER or low <= _MOST_UPPER:
+        return None
+    return (
+        "every fourth token is 0, so the file was written in a wider type than "
+        f'{tokens.dtype.name}; pass dtype="uint32" (--dtype uint32)'
     )
 
 
