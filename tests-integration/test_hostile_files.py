@@ -124,7 +124,7 @@ def test_no_damaged_token_is_trained_on_where_blocks_are_checked(
     assert code != 0
     assert f"{shard}: block 0 of the tokens (byte 4096 on" in capfd.readouterr().err
     assert "block 0 of the tokens" in (shard.parent / "run/system.log").read_text()
-    assert not (shard.parent / "run/metrics.jsonl").read_text()
+    assert '"kind": "train"' not in (shard.parent / "run/metrics.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def test_foreign_lines_in_the_metrics_stop_neither_run_nor_report(
     assert train(folder) == 0
 
     assert "8 of 8 steps" in capfd.readouterr().out
-    rows = [line for line in metrics.read_bytes().splitlines() if b'"tokens' in line]
+    mark = b'"kind": "train"'
+    rows = [line for line in metrics.read_bytes().splitlines() if mark in line]
     assert [json.loads(row)["step"] for row in rows] == list(range(1, 13))
 
 
