@@ -7,12 +7,12 @@ from . import paths
 MOST = {
     "a document written": 4,
     "a write": 28,
-    "a prepared file": 45,
+    "a prepared file": 46,
     "a batch": 12,
-    "a save": 12,
-    "a restore": 13,
-    "a save in a bucket": 15,
-    "a restore in a bucket": 17,
+    "a save": 16,
+    "a restore": 16,
+    "a save in a bucket": 16,
+    "a restore in a bucket": 18,
 }
 """Modules of each path, at most."""
 
