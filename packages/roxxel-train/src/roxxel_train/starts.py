@@ -6,10 +6,10 @@ checkpoint was saved. The lines between that line and the start are given up: th
 makes these steps again. An ending writes a row of the kind `end`. Both say what
 happened, so they count even where rows around them are given up.
 
-A reader follows the starts back from the newest one:
+A reader follows the starts back from the newest one::
 
     start            row 1  row 2  row 3  start, after row 2  row 3  row 4
-    `---------- result ---------'  (gone) `------------ result -----------'
+    [---------- result ---------]  (gone) [------------ result -----------]
 """
 
 from __future__ import annotations
