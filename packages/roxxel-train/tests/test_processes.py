@@ -60,12 +60,16 @@ class Service:
         return True
 
     def get(self, key: str, timeout_s: float) -> Any:
-        with self._store.change:
-            if not self._store.change.wait_for(
-                lambda: key in self._store.values, timeout_s
+        store = self._store
+        with store.change:
+            if not store.change.wait_for(
+                lambda: key in store.values or key in store.deleted, timeout_s
             ):
                 raise TimeoutError(key)
-            return self._store.values[key]
+            if key in store.values:
+                return store.values[key]
+            store.lost.add(key)
+            return store.deleted[key]
 
     def entries(self, prefix: str) -> dict[str, Any]:
         with self._store.change:
@@ -79,7 +83,8 @@ class Service:
         with self._store.change:
             keys = [key for key in self._store.values if self.is_below(key, prefix)]
             for key in keys:
-                del self._store.values[key]
+                self._store.deleted[key] = self._store.values.pop(key)
+            self._store.change.notify_all()
 
     @staticmethod
     def is_below(key: str, prefix: str) -> bool:
@@ -89,15 +94,62 @@ class Service:
         self._store.barrier.wait(timeout_s)
 
 
+class Ordered(Service):
+    """The service of processes that read several calls of a turn in a given order.
+
+    Nobody reads a call before all `num_calls` are there. A process votes after it has
+    read as many of them as `num_read` says, and reads on after process 0 has decided.
+    """
+
+    def __init__(
+        self, process_index: int, store: Store, *, num_calls: int, num_read: int
+    ) -> None:
+        super().__init__(process_index, store)
+        self._num_calls = num_calls
+        self._num_read = num_read
+        self._asked = -1
+
+    def set(self, key: str, value: Any, *, overwrite: bool = False) -> bool:
+        if "/votes/" in key:
+            self._wait(lambda: self._asked >= self._num_read)
+        return super().set(key, value, overwrite=overwrite)
+
+    def get(self, key: str, timeout_s: float) -> Any:
+        prefix, _, name = key.rpartition("/")
+        if prefix.endswith("/news"):
+            with self._store.change:
+                self._asked = int(name)
+                self._store.change.notify_all()
+            last = f"{prefix}/{self._num_calls - 1}"
+            self._wait(lambda: last in self._store.values or self._is_decided())
+            if int(name) >= self._num_read:
+                self._wait(self._is_decided)
+        return super().get(key, timeout_s)
+
+    def _is_decided(self) -> bool:
+        """Return whether process 0 has deleted the votes, its last act of a turn."""
+        return any("/votes/0/" in key for key in self._store.deleted)
+
+    def _wait(self, is_true: Callable[[], bool]) -> None:
+        with self._store.change:
+            assert self._store.change.wait_for(is_true, GUARD_S)
+
+
 class SettingsOfThread(Channel, threading.local):
     """A channel whose turns are counted in each thread that acts as a process."""
 
 
 class Store:
-    """What the processes share."""
+    """What the processes share.
+
+    A process that asks for a deleted value would wait forever. Instead it gets the
+    value, and `lost` names the key.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
+        self.deleted: dict[str, Any] = {}
+        self.lost: set[str] = set()
         self.change = threading.Condition()
         self.barrier = threading.Barrier(NUM_PROCESSES)
 
@@ -113,7 +165,9 @@ def alone(**options: Any) -> Processes:
 
 
 def together(
-    patch: pytest.MonkeyPatch, act: Callable[[int, Processes], list[Any]]
+    patch: pytest.MonkeyPatch,
+    act: Callable[[int, Processes], list[Any]],
+    service: Callable[[int, Store], Service] = Service,
 ) -> list[list[Any]]:
     """Return what `act` returns in the threads that act as processes."""
     store, own = Store(), threading.local()
@@ -134,7 +188,7 @@ def together(
     patch.setattr(processes, "_TICK_S", 1e-3)
 
     def run(index: int) -> list[Any]:
-        own.service = Service(index, store)
+        own.service = service(index, store)
         with alone() as processes:
             store.barrier.wait(GUARD_S)  # as `check_same` at the start of each run
             found = act(index, processes)
@@ -142,7 +196,9 @@ def together(
         return found
 
     with ThreadPoolExecutor(NUM_PROCESSES) as pool:
-        return list(pool.map(run, range(NUM_PROCESSES)))
+        found = list(pool.map(run, range(NUM_PROCESSES)))
+    assert store.lost == set()
+    return found
 
 
 @settings(max_examples=25)
@@ -171,6 +227,39 @@ def test_all_processes_save_after_the_same_steps(
 
     assert saved == [saved[0]] * NUM_PROCESSES
     assert len(saved[0]) <= len(asked)
+
+
+@pytest.mark.parametrize("asking", [{0, 1}, {0, 2}, {1, 2}, {0, 1, 2}])
+def test_all_may_ask_at_once_and_read_the_calls_in_any_order(
+    monkeypatch: pytest.MonkeyPatch, asking: set[int]
+) -> None:
+    def act(index: int, processes: Processes) -> list[Any]:
+        saved: list[Any] = []
+        if index in asking:
+            processes.request_save()
+        for step in itertools.count(1):
+            processes.before(step)
+            if processes.after(step) == Request("save"):
+                saved.append(step)
+                if len(saved) == 2:
+                    return saved
+                if index == 1:  # the next turn works, too
+                    processes.request_save()
+        raise AssertionError
+
+    orders = itertools.product(range(1, len(asking) + 1), repeat=NUM_PROCESSES)
+    for num_read in orders:
+
+        def service(
+            index: int, store: Store, num_read: tuple[int, ...] = num_read
+        ) -> Service:
+            return Ordered(
+                index, store, num_calls=len(asking), num_read=num_read[index]
+            )
+
+        saved = together(monkeypatch, act, service)
+
+        assert saved == [saved[0]] * NUM_PROCESSES, num_read
 
 
 def test_request_is_served_by_processes_that_do_not_wait_for_each_other(
