@@ -72,8 +72,8 @@ class Roxxel:
             there in the background from the first read on; a shard that has arrived is
             read from the disk. Processes and corpora may share a folder; later runs use
             its copies.
-        cache_bytes: Maximum size of this folder. Copies that no open corpus uses are
-            deleted to make room for new copies. Default: 5 % of the disk stays free.
+        cache_bytes: Maximum size of this folder. Shards for which it has no room are
+            read in the bucket. Default: 5 % of the disk stays free.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")

@@ -32,17 +32,6 @@ class OldShardError(NotAShardError):
     """A file is a shard of the first Roxxel."""
 
 
-class ChangedShardError(ShardError):
-    """A mapped file changed while it was open; `path` is its path."""
-
-    def __init__(self, message: str, *, path: str) -> None:
-        super().__init__(message)
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), path=self.path), self.args
-
-
 class ManifestError(ShardError):
     """A manifest is damaged or has an unknown version, or a file is not a manifest."""
 

@@ -80,22 +80,6 @@ def tried(path: Path) -> Generator[bool]:
         os.close(descriptor)
 
 
-def locked_shared(path: Path) -> int:
-    """Wait for a shared lock on a file, which is made if it does not exist.
-
-    Returns a descriptor, which holds the lock until it is closed.
-    """
-    return _locked(path, fcntl.LOCK_SH)
-
-
-def locked_alone(path: Path) -> int | None:
-    """Lock a file exclusively; return a descriptor, or None if it is locked already."""
-    try:
-        return _locked(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return None
-
-
 def open_lock(path: Path) -> int:
     """Open a lock file, which is made if it does not exist; return its descriptor.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.files import missing_file
 from roxxel_format._read.shard import (
+    FETCH_AGAIN,
     LOCAL,
     End,
     Opening,
@@ -230,19 +231,26 @@ class Contents:
         """Open a shard; raise ShardError if its file changed since this version."""
         path = self.paths[number]
         try:
-            while True:
-                file = self.files.open(path, self.shards.num_bytes[number])
-                try:
-                    return self._checked_shard(number, file)
-                except ShardError:
-                    if not self.files.discard(file.path):
-                        raise
+            file = self.files.open(path, self.shards.num_bytes[number])
         except FileNotFoundError as error:
             raise missing_file(path) from error
+        try:
+            return self._checked_shard(number, file)
+        except ShardError as error:
+            if file.path == path:
+                raise
+            raise ShardError(
+                f"{file.path}: this copy in the cache is damaged; delete it, and "
+                f"{path} is fetched again"
+            ) from error
 
     def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
         opening = None if file.is_mapped else self._opening(number)
-        path, shard = self.paths[number], ShardMap(file, opening)
+        path = self.paths[number]
+        remedy = FETCH_AGAIN
+        if file.path != path:
+            remedy = f"delete this copy in the cache, and {path} is fetched again"
+        shard = ShardMap(file, opening, remedy)
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
         is_same = is_same and layout.head.dtype_name == self.dtype_name

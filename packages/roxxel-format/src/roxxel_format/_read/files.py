@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Container, Iterable
 
     import numpy as np
     import numpy.typing as npt
@@ -65,11 +65,14 @@ class OpenFile(Protocol):
 class Files(Protocol):
     """Opens the files of one corpus.
 
-    `is_remote` is true while any shard is read by ranges. `has_copies` says whether
-    shards of a bucket may have copies on a disk.
+    `is_remote` is true while any shard is read by ranges. `copies` are the numbers of
+    the shards of a bucket that have copies on a disk.
     """
 
-    has_copies: bool
+    @property
+    def copies(self) -> Container[int]:
+        """Numbers of the shards of a bucket that have copies on a disk."""
+        ...
 
     @property
     def is_remote(self) -> bool:
@@ -86,18 +89,6 @@ class Files(Protocol):
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Prefetch the ranges that opening a file reads."""
-        ...
-
-    def take_moved(self) -> Sequence[int]:
-        """Return shards to open again, because their copies were added or removed."""
-        ...
-
-    def discard(self, path: str) -> bool:
-        """Remove a damaged copy of a shard; return whether `path` is a copy.
-
-        Also returns True if another thread has removed the copy already, because the
-        reader of the copy may then try again.
-        """
         ...
 
     def release(self) -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from roxxel_format._read.maps import MapCache, max_maps, register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Container, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -60,6 +60,7 @@ class Line(Generic[_T]):
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. `is_mapped` says whether a file needs descriptors.
     Of such files, a fair share of the process's descriptors stays open.
+    `copies` are the numbers of the files in buckets that have copies by now.
     """
 
     def __init__(
@@ -69,11 +70,12 @@ class Line(Generic[_T]):
         open_file: Callable[[int], _T],
         piece: Callable[[_T], Piece],
         is_mapped: Callable[[_T], bool] = lambda _: True,
+        copies: Container[int] = (),
     ) -> None:
         self.dtype = dtype
         self._bounds = bounds
         self._piece = piece
-        self._files = MapCache(open_file, is_mapped)
+        self._files = MapCache(open_file, is_mapped, copies)
         self._kept = _KeptPieces(0.0, {})
         register(self)
 
@@ -165,11 +167,6 @@ class Line(Generic[_T]):
     def is_open(self, number: int) -> bool:
         """Return whether a file is open."""
         return number in self._files
-
-    def evict(self, number: int) -> None:
-        """Close a file; the next read opens it again."""
-        self._files.evict(number)
-        self._kept = _KeptPieces(0.0, {})
 
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""

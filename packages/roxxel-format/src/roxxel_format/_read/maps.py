@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from roxxel_format.errors import ChangedShardError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     import numpy.typing as npt
 
@@ -75,10 +75,9 @@ class MappedFile:
 
     def changed(self) -> ShardError:
         """Return the error for a file that changed while it was open."""
-        return ChangedShardError(
+        return ShardError(
             f"{self.path}: the file was changed after it was opened; restore it, and "
-            "open the corpus again",
-            path=self.path,
+            "open the corpus again"
         )
 
     def array(
@@ -207,9 +206,11 @@ class MapCache(Generic[_T]):
         self,
         make: Callable[[int], _T],
         is_mapped: Callable[[_T], bool],
+        copies: Container[int] = (),
     ) -> None:
         self._make = make
         self._is_mapped = is_mapped
+        self._copies = copies
         self._maps: OrderedDict[int, _T] = OrderedDict()
         self._remote: OrderedDict[int, _T] = OrderedDict()
 
@@ -219,7 +220,8 @@ class MapCache(Generic[_T]):
         found = files.get(number)
         if found is None:
             files = self._remote
-            found = files.get(number)
+            # When a copy on the disk arrives, it replaces the object in the bucket.
+            found = None if number in self._copies else files.get(number)
         if found is None:
             # If two threads open a file at once, the second replaces the first.
             found = with_room(lambda: self._make(number))
@@ -238,11 +240,6 @@ class MapCache(Generic[_T]):
     def __contains__(self, number: int) -> bool:
         """Return whether a file is in the cache."""
         return number in self._maps or number in self._remote
-
-    def evict(self, number: int) -> None:
-        """Evict a file; the next use opens it again."""
-        self._maps.pop(number, None)
-        self._remote.pop(number, None)
 
     def clear(self) -> None:
         """Evict all files."""

@@ -12,7 +12,7 @@ import threading
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -38,10 +38,10 @@ from roxxel_format._read.spans import (
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import as_table, tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
-from roxxel_format.errors import ChangedShardError, ChecksumError, ShardError
+from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
-_Arguments = TypeVarTuple("_Arguments")
-_R = TypeVar("_R")
 
 _NAMES = ("id", "path", "url")
 _GAP_BYTES = 32 << 10
@@ -164,6 +162,7 @@ class CorpusReader:
             contents.open_shard,
             lambda shard: shard.piece(checked=checked),
             lambda shard: shard.is_mapped,
+            contents.files.copies,
         )
         self._checked = checked
         self._columns: dict[str, Column] = {}
@@ -238,15 +237,6 @@ class CorpusReader:
         check = None
         if limits is not None:
             check = partial(self._check_values, starts=starts, limits=limits)
-        self._without_damaged_copies(self._fill_once, starts, out, rows, check)
-
-    def _fill_once(
-        self,
-        starts: list[int],
-        out: Tokens,
-        rows: Sequence[int] | None,
-        check: Callable[[Tokens], None] | None,
-    ) -> None:
         length = out.shape[1]
         if self.contents.files.is_remote:
             self._request(starts, length, is_urgent=True)
@@ -259,7 +249,7 @@ class CorpusReader:
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
         check_range(start, stop, len(self._line))
-        return self._without_damaged_copies(lambda: self._line.range(start, stop))
+        return self._line.range(start, stop)
 
     def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
         """Return the tokens of a damaged block; see `Roxxel.damaged_tokens`."""
@@ -278,9 +268,6 @@ class CorpusReader:
         if document < 0:
             raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")
-        return self._without_damaged_copies(lambda: self._document_range(document))
-
-    def _document_range(self, document: int) -> tuple[int, int, int]:
         contents = self.contents
         number = bisect_right(contents.first_own, document) - 1
         local = document - contents.first_own[number] + contents.joined[number]
@@ -342,11 +329,9 @@ class CorpusReader:
         bounds = self.contents.bounds
         number = self.contents.shard_of(min(begins))
         if max(begins) + length > bounds[number + 1]:
-            return self._without_damaged_copies(self._spans_across, first, length)
+            return self._spans_across(first, length)
         first -= bounds[number]
-        return self._without_damaged_copies(
-            self._spans_in, number, first, first + length
-        )
+        return self._spans_in(number, first, first + length)
 
     def _spans_across(self, first: npt.NDArray[np.int64], length: int) -> Spans:
         """Return the documents of windows in several shards."""
@@ -442,22 +427,6 @@ class CorpusReader:
                 return True
         return False
 
-    def _without_damaged_copies(
-        self, read: Callable[[*_Arguments], _R], *arguments: *_Arguments
-    ) -> _R:
-        """Return what `read` returns; if a copy is damaged, read in the bucket."""
-        files = self.contents.files
-        while files.has_copies:
-            # Open shards again whose copies were added or removed since the last read.
-            for number in files.take_moved():
-                self._line.evict(number)
-            try:
-                return read(*arguments)
-            except (ChangedShardError, ChecksumError) as error:
-                if not files.discard(error.path):
-                    raise
-        return read(*arguments)
-
     def _request(
         self,
         starts: list[int],
@@ -490,7 +459,7 @@ class CorpusReader:
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
-        return self._without_damaged_copies(lambda: self._line.file(number).metadata())
+        return self._line.file(number).metadata()
 
     @cached_property
     def tokenizer(self) -> str | None:

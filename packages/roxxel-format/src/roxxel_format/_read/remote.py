@@ -34,7 +34,7 @@ from roxxel_format._read.files import missing_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable
 
     import numpy.typing as npt
     from roxxel_store.client import Answer
@@ -148,7 +148,7 @@ class RemoteFiles:
     reader could get old bytes of an object that was replaced before it was opened.
     """
 
-    has_copies = False
+    copies: Container[int] = ()
     is_remote = True
 
     def __init__(self, timeout_s: float) -> None:
@@ -175,15 +175,6 @@ class RemoteFiles:
         """
         span = (0, num_bytes)
         return _fetcher.take(self._owner, url, span, self.timeout_s).size
-
-    def take_moved(self) -> Sequence[int]:
-        """Return no shards: there are no copies."""
-        return ()
-
-    def discard(self, path: str) -> bool:
-        """Remove nothing: there are no copies."""
-        del path
-        return False
 
     def release(self) -> None:
         """Drop the ranges that were requested ahead."""

@@ -22,7 +22,7 @@ from roxxel_format._spec.layout import (
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.spans import Spans
     from roxxel_format._spec.dtypes import Tokens
 
+FETCH_AGAIN = "the bytes are damaged, so fetch or write this shard again"
 _DOCUMENTS_AT_ONCE = 1 << 16
 _MOST_TAIL_BYTES = 1 << 16
 
@@ -40,11 +41,17 @@ class ShardMap:
     Only this class reads shards. A file on a disk is mapped at the first use of a
     section. In a bucket, each read of tokens fetches a range; the document index and
     the checksums stay in memory from their first use on. With an `opening`, fetching
-    one range opens the shard.
+    one range opens the shard. `remedy` says what to do about damaged bytes.
     """
 
-    def __init__(self, file: OpenFile, opening: Opening | None = None) -> None:
+    def __init__(
+        self,
+        file: OpenFile,
+        opening: Opening | None = None,
+        remedy: str = FETCH_AGAIN,
+    ) -> None:
         self._file = file
+        self._remedy = remedy
         self.layout = _layout_of(self._file, opening)
         self._tokens: Tokens | None = None
         self._ends: npt.NDArray[np.int64] | None = None
@@ -86,7 +93,7 @@ class ShardMap:
             raise ChecksumError(
                 f"{self.path}: the metadata (byte {at.metadata} on) does not match its "
                 "checksum",
-                "fetch or write this shard again",
+                self._remedy,
                 path=self.path,
                 section="metadata",
                 block=None,
@@ -310,7 +317,7 @@ class ShardMap:
         return ChecksumError(
             f"{self.path}: {which} (byte {offset} on{documents}) does not match its "
             "checksum",
-            "the bytes are damaged, so fetch or write this shard again",
+            self._remedy,
             path=self.path,
             section=section,
             block=block,
@@ -386,7 +393,7 @@ End = tuple[Layout, dict[str, Any]]
 class LocalFiles:
     """Opens files on a disk."""
 
-    has_copies = False
+    copies: Container[int] = ()
     is_remote = False
 
     def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
@@ -396,15 +403,6 @@ class LocalFiles:
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Do nothing: opening a local file is quick."""
-
-    def take_moved(self) -> Sequence[int]:
-        """Return no shards: there are no copies."""
-        return ()
-
-    def discard(self, path: str) -> bool:
-        """Remove nothing: there are no copies."""
-        del path
-        return False
 
     def release(self) -> None:
         """Do nothing: the system keeps what was prefetched."""
