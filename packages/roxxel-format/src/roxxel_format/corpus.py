@@ -21,13 +21,13 @@ from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.tables import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute, name_to_write
-from roxxel_format._write.adopt import adopt
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.compact import FULL_SHARD_BYTES, compact
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.fields import named_fields
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import place_of
+from roxxel_format._write.rescue import adopt
 from roxxel_format._write.transfer import copy_corpus
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.layout import HEAD_SIZE, digests
 from roxxel_format.errors import ShardError
 
@@ -61,6 +62,15 @@ def damage_of_shard(
     if not errors:
         _check_against_foot(shard, seen)
     return errors
+
+
+def is_undamaged(path: str, digest: bytes) -> bool:
+    """Return whether a file on a disk is the shard of a digest, with no bit flipped."""
+    try:
+        shard = open_shard(path)
+        return shard.layout.digest == digest and not damage_of_shard(shard, map)
+    except ShardError:
+        return False
 
 
 def _verify_run(

@@ -21,9 +21,9 @@ from roxxel_store.errors import BucketError
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 
-from roxxel_format._read.blocks import damage_of_shard
+from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.remote import RemoteFiles
-from roxxel_format._read.shard import LOCAL, open_shard
+from roxxel_format._read.shard import LOCAL
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -236,17 +236,9 @@ class CachedFiles:
                     file.will_need(ahead, min(ahead + _CHUNK_BYTES, size))
                 output.write(file.read(start, min(start + _CHUNK_BYTES, size)))
             output.finish()
-            if not _is_whole(str(output.draft), digest):
+            if not is_undamaged(str(output.draft), bytes.fromhex(digest)):
                 raise ShardError(f"{path}: arrived damaged; verify the corpus")
             output.publish()
-
-
-def _is_whole(path: str, digest: str) -> bool:
-    try:
-        shard = open_shard(path)
-        return shard.layout.digest.hex() == digest and not damage_of_shard(shard, map)
-    except ShardError:
-        return False
 
 
 _copying: weakref.WeakSet[CachedFiles] = weakref.WeakSet()

@@ -215,13 +215,13 @@ def _add_missing(
     for file in missing:
         opened = contents.files.open(file.path, file.num_bytes)
         source = Path(opened.path) if opened.is_mapped else None
-        place.files.add(file.name, partial(_copy, opened), file.check, source)
+        place.files.add(file.name, partial(copy_bytes, opened), file.check, source)
         done += file.num_bytes
         if progress is not None:
             progress(done, total)
 
 
-def _copy(file: OpenFile, output: Output) -> None:
+def copy_bytes(file: OpenFile, output: Output) -> None:
     """Append all bytes of a file; requests the next part while one is written."""
     size = file.num_bytes
     for start in range(0, size, _COPIED_BYTES):

@@ -246,11 +246,10 @@ def _add_compact(commands: Any) -> None:
 def _add_repair(commands: Any) -> None:
     repair = commands.add_parser(
         "repair",
-        help="replace the damaged blocks of a shard by those of a copy",
-        description="Replace the damaged blocks of a shard by those of a copy of the "
-        "shard, which must match the checksums that the shard records. Writes a new "
-        "file, verifies its digest, and renames it to the shard. Changes nothing if "
-        "no block is damaged, or if the copy of a damaged block is damaged too. "
+        help="replace a damaged shard by a copy of it",
+        description="Replace a damaged shard by a copy of it. Fetches the copy, "
+        "verifies it against the digest that the shard records, and renames it to the "
+        "shard. Changes nothing if no block is damaged, or if the copy is damaged too. "
         "Restart programs that have the shard open, because they read the old file.",
     )
     repair.add_argument("shard", metavar="SHARD", help="the damaged file")

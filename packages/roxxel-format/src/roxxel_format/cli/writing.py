@@ -10,7 +10,7 @@ from roxxel_store.screen import note, say
 
 from roxxel_format._write.driver import CorpusWrite
 from roxxel_format._write.options import Separator, WriteOptions
-from roxxel_format._write.repair import repair_shard
+from roxxel_format._write.rescue import repair_shard
 from roxxel_format._write.tokenizers import load
 from roxxel_format.corpus import Roxxel
 from roxxel_format.foreign import foreign_format, open_foreign
@@ -136,12 +136,10 @@ def adopt(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """Replace the damaged blocks of a shard by those of a copy."""
-    done = repair_shard(options.shard, options.copy)
-    for name in done.replaced:
-        say(f"replaced {name}")
-    if not done.replaced:
+    """Replace a damaged shard by a copy of it."""
+    num_bytes = repair_shard(options.shard, options.copy)
+    if num_bytes is None:
         say(f"{options.shard}: all checksums match, so nothing was changed")
-        return 0
-    say(f"{options.shard}: {short_size(done.num_bytes)}, all checksums match")
+    else:
+        say(f"{options.shard}: replaced, {short_size(num_bytes)}, all checksums match")
     return 0

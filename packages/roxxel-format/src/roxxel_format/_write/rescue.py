@@ -1,25 +1,36 @@
-"""Make shards without a manifest a corpus.
+"""Make files a corpus again: adopt shards without a manifest, repair a damaged shard.
 
 A manifest can be lost in a copy, and a user's `ShardWriter` makes none. Without it,
 nothing says whether the shards are whole, all there, and in order. So `adopt` reads
 every byte before it commits one.
+
+A repair fetches the whole shard from a copy, and renames it to the damaged one. A file
+that is written in place could be half written when a process is killed, and a process
+that maps the shard could read such a part.
 """
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 from roxxel_store.files import matches_in, names_in, read_file
+from roxxel_store.output import Output
 from roxxel_store.patterns import visible
 from roxxel_store.screen import note
+from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_on_disk
 
+from roxxel_format._read.blocks import is_undamaged
 from roxxel_format._read.contents import contents_of
 from roxxel_format._read.finding import is_whole
-from roxxel_format._read.shard import End, ends_of
+from roxxel_format._read.opening import open_shard_file
+from roxxel_format._read.shard import LOCAL, End, ends_of
 from roxxel_format._read.verify import verify_corpus
+from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._store.corpus_name import (
@@ -36,11 +47,11 @@ from roxxel_format._write.commit import (
     remove_idle_locks,
     writing,
 )
+from roxxel_format._write.transfer import copy_bytes
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._store.corpus_name import CorpusName
@@ -88,6 +99,48 @@ def adopt(
             )
     _say_columns(name, {path.name for path in paths})
     return report
+
+
+def repair_shard(
+    filepath: str, copy: str, timeout_s: float = DEFAULT_TIMEOUT_S
+) -> int | None:
+    """Replace a damaged shard on a disk by a copy of it, a path or a URL.
+
+    Returns the size of the shard; None if the shard is not damaged, so that nothing was
+    changed.
+
+    Raises:
+        ShardError: The head or the foot of the shard is damaged, or the copy is not an
+            undamaged copy of this shard.
+        OSError: A file cannot be read or written.
+    """
+    check_on_disk(
+        filepath,
+        "a repair writes to a local disk, and this is a URL; copy the corpus with "
+        f"`{roxxel_command('format copy')}`",
+        ShardError,
+    )
+    path = Path(filepath).resolve()  # A rename would replace a link.
+    file = LOCAL.open(str(path))
+    size = file.num_bytes
+    head, foot = (
+        file.read(0, min(size, HEAD_SIZE)),
+        file.read(max(0, size - FOOT_SIZE), size),
+    )
+    digest = parse_layout(head, foot, size, str(path)).digest
+    if is_undamaged(str(path), digest):
+        return None
+    with Output(path) as output:
+        copy_bytes(open_shard_file(copy, timeout_s), output)
+        output.finish()
+        if not is_undamaged(str(output.draft), digest):
+            raise ShardError(
+                f"{copy}: is not an undamaged copy of {path}, so nothing was changed; "
+                "give another copy of the same shard"
+            )
+        shutil.copymode(path, output.draft)
+        output.publish()
+    return size
 
 
 def _with_tokenizer(manifest: Manifest, name: CorpusName) -> Manifest:
