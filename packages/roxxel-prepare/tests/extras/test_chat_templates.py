@@ -93,6 +93,20 @@ MARKED = """{% for message in messages %}{{ '<|' ~ message.role ~ '|>' }}
 PLAIN = """{% for message in messages %}
 [{{ message['role'] }}] {{ message['content'] }}
 {% endfor %}"""
+QWEN_3 = """{% set ns = namespace(asked=messages | length) %}
+{% for message in messages %}{% if message.role == 'user' %}
+{% set ns.asked = loop.index0 %}{% endif %}{% endfor %}
+{% for message in messages %}{% if message.role != 'assistant' %}
+{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+{%- else %}{% set reasoning = '' %}{% set content = message.content %}
+{% if message.reasoning_content is string %}
+{% set reasoning = message.reasoning_content %}{% elif '</think>' in content %}
+{% set reasoning = content.split('</think>')[0].split('<think>')[-1] %}
+{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}
+{{ '<|im_start|>' + message.role + '\n' }}{% if loop.index0 > ns.asked %}
+{{ '<think>\n' + reasoning.strip('\n') + '\n</think>\n\n' }}{% endif %}
+{{ content.lstrip('\n') + '<|im_end|>\n' }}{% endif %}{% endfor %}
+{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 QWEN_TOOLS = """{% for message in messages %}{% if message.tool_calls %}
 {{ '<|im_start|>' + message.role }}{% if message.content %}
 {{ '\n' + message.content }}{% endif %}{% for tool_call in message.tool_calls %}
@@ -225,7 +239,7 @@ def test_a_call_that_a_template_leaves_out_is_refused(render: Render) -> None:
 
     assert "add" in render(first, CALLING)[0]
     for calls in ([CALL, other], [other, CALL]):
-        with pytest.raises(ValueError, match=r"message 1 .* a call"):
+        with pytest.raises(ValueError, match=r"message 1 .*'tool_calls'"):
             render(first, [CALLING[0], said("assistant", "", tool_calls=calls)])
         both = render(QWEN_TOOLS, [CALLING[0], said("assistant", "", tool_calls=calls)])
         assert all(f'"name": "{name}"' in both[0] for name in ("add", "subtract"))
@@ -314,9 +328,12 @@ REFUSED: list[tuple[Any, list[str]]] = [
     (said("user", "a", at=b"x"), ["b'x'"]),
     (said("user", "a", at={1: "x"}), ["names"]),
     ({"content": "a"}, ["no role"]),
-    (said("user", "a", refusal="no"), ["refusal"]),
-    (said("user", "a", function_call={"name": "f"}), ["function_call"]),
-    (said("user", "a", audio={"id": "f"}), ["audio"]),
+    (said("user", [{"type": "text", "text": "a", "by": "x"}]), ["part 0", "by"]),
+    (said("user", "a", weight=0.5), ["weight", "the number 0.5", "0 or 1"]),
+    (said("user", "a", weight=2), ["weight", "the number 2"]),
+    (said("user", "a", weight=True), ["weight", "true"]),
+    (said("user", "a", weight="0"), ["weight", "a text"]),
+    (said("user", "a", weight=1), ["weight 1", "'user'"]),
 ]
 
 
@@ -356,12 +373,154 @@ def test_the_end_is_learned_if_what_is_marked_is_said_last(render: Render) -> No
         assert learned == ["two<eos>"] * sum(trains) + ["[end]"] * trains[1]
 
 
-def test_names_and_further_fields_change_nothing(render: Render) -> None:
-    more = {"name": "Ann", "id": 5, "at": None, "tags": ["a"], "ok": True}
+MORE: dict[str, Any] = {
+    "reasoning_content": "because",
+    "thinking": "because",
+    "reasoning": [{"type": "text", "text": "because"}],
+    "name": "because",
+    "refusal": "because",
+    "function_call": {"name": "because", "arguments": "{}"},
+    "audio": {"id": "because"},
+    "tool_calls": [{"function": {"name": "add", "arguments": {"a": "because"}}}],
+    "documents": {"first": ["because"]},
+    "train": False,
+    "score": 5,
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_what_a_message_says_is_written_or_refused(render: Render, name: str) -> None:
+    num_written = 0
+    templates = {**FAMILIES, "qwen 3": (QWEN_3, "")}
+    written = f"{{{{ message.{name} | tojson if message.{name} is defined }}}}"
+    templates["its own"] = (
+        PLAIN.replace("{{ message['content'] }}", written + "{{ message.content }}"),
+        "",
+    )
+
+    for template, _ in templates.values():
+        for number in (0, 1):
+            chat = [*PAIR]
+            chat[number] = chat[number] | {name: MORE[name]}
+            try:
+                text, _ = render(template, chat)
+            except ValueError as error:
+                problem, text = str(error), ""
+            else:
+                num_written += 1
+                problem = ""
+            named = f"message {number} ", repr(name), "--chat-template"
+            told = json.dumps(MORE[name]) in text or "because" in text
+            assert told or all(each in problem for each in named)
+
+    assert num_written >= 2
+
+
+def test_ids_and_other_fields_that_are_no_text_change_nothing(render: Render) -> None:
+    more = {"id": "5", "at": None, "tags": ["a"], "metadata": {"from": "web"}}
+    answer = said("tool", "4", name="add", tool_call_id="abcdefghi")
 
     for template, _ in FAMILIES.values():
         extended = [message | more for message in PAIR]
         assert render(template, extended) == render(template, PAIR)
+    assert render(CHATML, [answer, *PAIR]) == render(CHATML, [said("tool", "4"), *PAIR])
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "qwen 3"])
+@settings(max_examples=40)
+@given(data=st.data())
+def test_each_text_stands_in_the_chat_or_is_refused(
+    render: Render, family: str, data: st.DataObject
+) -> None:
+    template = FAMILIES.get(family, (QWEN_3, ""))[0]
+    words = ["<think>", "</think>", "\n", "\n\n", " ", "xy", "x", "'", "{{", "\\n"]
+    texts = st.lists(st.sampled_from(words), min_size=1, max_size=6).map("".join)
+    texts = texts.filter(lambda text: text.strip() != "")
+    turns = data.draw(st.lists(st.tuples(texts, texts), min_size=1, max_size=2))
+    chat: list[Any] = []
+    for user, assistant in turns:
+        chat += [said("user", user), said("assistant", assistant)]
+        if data.draw(st.booleans()):
+            chat[-1]["reasoning_content"] = data.draw(texts)
+
+    problem, text, learned = "", "", list[str]()
+    try:
+        text, learned = render(template, chat)
+    except ValueError as error:
+        problem = str(error)
+    if problem:
+        assert problem.startswith("message ")
+        assert "--chat-template" in problem
+        return
+
+    at = 0
+    for message in chat:
+        if message["role"] == "user":
+            at = text.index(message["content"].strip(), at) + 1
+    said_last = [each for each in learned if each != "[end]"]
+    for answer, part in zip(chat[1::2], said_last, strict=True):
+        assert answer["content"].strip() in part
+        assert answer.get("reasoning_content", "").strip() in part
+
+
+def test_an_answer_that_a_template_cuts_is_refused(render: Render) -> None:
+    thought = said("assistant", "<think>\nso\n</think>\n\nfour")
+    chat = [said("user", "2+2?"), thought]
+
+    for template in (DEEPSEEK, QWEN_3.replace("reasoning.strip", "''.strip")):
+        with pytest.raises(ValueError, match=r"message 1 .* cuts.*--chat-template"):
+            render(template, chat)
+        # The same text said again, and whole, does not hide the one that is cut.
+        with pytest.raises(ValueError, match=r"message \d .* (cuts|otherwise)"):
+            render(template, [*chat, *chat])
+    assert render(QWEN_3, chat)[1][0] == thought["content"] + "<|im_end|>\n"
+
+
+def test_what_has_weight_0_is_read_and_not_learned(render: Render) -> None:
+    silent = said("assistant", "<think>\nso\n</think>\n\nfour", weight=0)
+    last = said("assistant", "six", weight=1, reasoning_content="thus")
+    chat = [said("user", "2+2?"), silent, said("user", "3+3?"), last]
+
+    text, learned = render(QWEN_3, chat)
+
+    assert "<|im_start|>assistant\nfour<|im_end|>" in text
+    assert learned == ["<think>\nthus\n</think>\n\nsix<|im_end|>\n", "[end]"]
+    silent = silent | {"content": "four", "reasoning_content": "so"}
+    assert render(QWEN_3, [chat[0], silent, *chat[2:]]) == (text, learned)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_say_what_is_learned(render: Render, family: str) -> None:
+    template, ending = FAMILIES[family]
+    turns = [said("user", "xx"), said("assistant", "yy"), said("user", "xy")]
+
+    for weights in ((0, 1), (1, 0), (1, 1), (1.0, 0.0), (None, 0), (0, None)):
+        chat = [*turns, said("assistant", "yx")]
+        for number, weight in zip((1, 3), weights, strict=True):
+            chat[number] = chat[number] | {"weight": weight}
+        text, learned = render(template, chat)
+
+        right = [
+            ending.format(answer)
+            for answer, weight in zip(("yy", "yx"), weights, strict=True)
+            if weight != 0
+        ]
+        assert learned == right + ["[end]"] * (weights[1] != 0)
+        bare = [{**each, "weight": None} for each in chat]
+        assert text == render(template, bare)[0]
+    with pytest.raises(ValueError, match="nothing that the assistant says"):
+        render(template, [said("user", "xx"), said("assistant", "yy", weight=0)])
+
+
+def test_a_mark_around_several_messages_has_no_single_weight(render: Render) -> None:
+    marked = (
+        "{% generation %}{% for message in messages %}{{ message.role }}: "
+        "{{ message.content }}\n{% endfor %}{% endgeneration %}"
+    )
+
+    assert render(marked, PAIR)[1] == ["user: one\nassistant: two\n", "[end]"]
+    with pytest.raises(ValueError, match=r"weight 0.*generation"):
+        render(marked, [PAIR[0], PAIR[1] | {"weight": 0}, *PAIR])
 
 
 def test_json_is_written_as_transformers_does(render: Render) -> None:

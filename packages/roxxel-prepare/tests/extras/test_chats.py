@@ -183,7 +183,7 @@ BAD: list[tuple[Any, list[str]]] = [
     ([{"role": "user"}], ["message 0 has no content"]),
     (
         [{"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]}],
-        ["message 0 has tool_calls", "tokenizer_config.json", "--chat-template"],
+        ["message 0", "'tool_calls'", "tokenizer_config.json", "--chat-template"],
     ),
     ([{"role": "user", "content": "a"}], ["nothing that the assistant says"]),
     (
@@ -192,6 +192,12 @@ BAD: list[tuple[Any, list[str]]] = [
     ),
     ([{"role": "user", "content": "a \ufdd0"}], ["message 0", "U+FDD0"]),
     ([{"role": "user", "content": 5}], ["message 0", "the number 5"]),
+    (
+        [{"role": "assistant", "content": "a", "reasoning_content": "b"}],
+        ["message 0", "'reasoning_content'", "--chat-template"],
+    ),
+    ([{"role": "assistant", "content": "a", "weight": 0}], ["nothing that the ass"]),
+    ([{"role": "assistant", "content": "a", "weight": 3}], ["weight", "number 3"]),
 ]
 
 

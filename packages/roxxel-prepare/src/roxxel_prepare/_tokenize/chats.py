@@ -12,9 +12,11 @@ not have a token that ends a turn, and the model must learn to stop.
 
 A content is a text, or a list of parts, and a template may take one of the two or both.
 Nothing in a template says so. So each chat is also rendered with a text of ours in
-place of each content: a template takes what it writes. What it leaves out would be lost
-in silence, so that is an error. What it cuts out of a text, such as the reasoning in an
-answer, is not found: a template may do so to earlier answers for good reason.
+place of each text: a template takes what it writes. What it leaves out would be lost
+in silence, so that is an error, and so is a text that does not stand in the chat as it
+is, because the template cuts it: many drop the reasoning in an answer. They may strip
+its ends, as models have seen it. Only in an answer of weight 0, which is not learned,
+may reasoning be missing: a model that is asked does not see that of earlier answers.
 
 A chat is encoded as one text, in which the template has written the special tokens, as
 `transformers` does for inference. So a token may span the border of what the assistant
@@ -25,6 +27,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -54,15 +57,35 @@ if TYPE_CHECKING:
     _Encode = Callable[[str, _Spans], tuple[npt.NDArray[np.uint32], _Spans]]
     _Messages = list[dict[str, Any]]
 
-_ASSISTANT = "assistant"
+_ASSISTANT, _CONTENT = "assistant", "content"
 # Around what a template marks. Unicode reserves them for use inside a program.
 _START, _STOP = "\ufdd0", "\ufdd1"
 _OTHER = "pass the path of another one as chat (--chat-template)"
 # What stands for a part of a message, by their numbers; no template changes letters.
 _NEEDLE = "roxxel{0}part{1}end"
-# What the assistant may say besides its content.
-_ALSO_SAID = ("tool_calls", "function_call", "refusal", "audio")
+_NEEDLES = re.compile(_NEEDLE.format(r"(\d+)", r"\d+"))
+# Fields of messages, parts and calls that say nothing, so a template may leave them
+# out. The documentation repeats this list.
+_SAYS_NOTHING = frozenset(
+    [
+        *("id", "message_id", "parent_id", "tool_call_id", "uuid", "index", "type"),
+        *("created_at", "date", "timestamp", "lang", "language", "model", "source"),
+        *("metadata", "tags", "cache_control", "weight"),
+    ]
+)
+# The name of a tool stands in its call.
+_ANSWERS = ("tool", "function")
 _TOKENS = {f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls")}
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A text in a field of a message, and the text of ours that stands for it."""
+
+    message: int
+    field: str
+    text: str
+    needle: str
 
 
 @dataclass(frozen=True)
@@ -141,21 +164,23 @@ class ChatTemplate:
             ValueError: The messages cannot be rendered, or hold a text that is refused,
                 or what the assistant says is unknown or nothing.
         """
-        parsed, trial = self._as_taken(self._parsed(messages))
-        last = len(parsed) - 1
-        if _compiled(self.text).marks:
-            text, spans = _without_marks(self._rendered(parsed))
-            whole, marked = _without_marks(trial)
-            needle = _NEEDLE.format(last, 0)
-            is_last = any(needle in whole[start:stop] for start, stop in marked)
-        else:
-            text, spans = self._by_prefixes(parsed)
-            is_last = parsed[last]["role"] == _ASSISTANT
+        taken, said, trial = self._as_taken(self._parsed(messages))
+        unlearned = {at for at, each in enumerate(taken) if each.get("weight") == 0}
+        find = self._by_marks if _compiled(self.text).marks else self._by_prefixes
+        text, spans, learned = find(taken, unlearned, trial)
+        self._check_whole(taken, unlearned, text, said, trial)
+        for at, each in enumerate(taken):
+            if each.get("weight") == 1 and at not in learned:
+                raise ValueError(
+                    f"message {at} has weight 1, but nothing that the role "
+                    f"{each['role']!r} says there is learned; leave the weight out"
+                )
         if not any(stop > start for start, stop in spans):
             raise ValueError(
                 "messages hold nothing that the assistant says, so nothing would be "
                 "learned; leave the chat out"
             )
+        is_last = len(taken) - 1 in learned
         return text, (*spans, (len(text), len(text) + 1)) if is_last else spans
 
     def _parsed(self, messages: object) -> _Messages:
@@ -183,27 +208,22 @@ class ChatTemplate:
                     f"{what} has no content, only {', '.join(table)}; a message is an "
                     "object with role and content"
                 )
-            for name in _ALSO_SAID:
-                if name in table and name not in self.text:
-                    raise ValueError(
-                        f"{what} has {name}, which the chat template {self.name} does "
-                        f"not write; leave the chat out, or {_OTHER}"
-                    )
             problem = _problem_of_content(table.get("content", ""))
+            problem = problem or _problem_of_weight(table.get("weight", 1))
             if problem:
                 raise ValueError(f"{what} {problem}")
             self._check_texts(number, table)
             found.append(table)
         return found
 
-    def _as_taken(self, messages: _Messages) -> tuple[_Messages, str]:
+    def _as_taken(self, messages: _Messages) -> tuple[_Messages, list[_Said], str]:
         """Return the messages with contents as the template takes them.
 
         The contents as they are come first, then texts, then lists of parts. Also
-        returns the rendering with a text of ours for each part.
+        returns what the messages say, and the rendering with texts of ours for it.
 
         Raises:
-            ValueError: The template refuses them all, or leaves one out.
+            ValueError: The template refuses them all, or leaves something out.
         """
         problems: list[ValueError] = []
         for change in (None, _joined, _as_parts):
@@ -211,30 +231,85 @@ class ChatTemplate:
             if change is not None:
                 taken = [_with_content(each, change) for each in messages]
             try:
-                return taken, self._trial(taken)
+                said, trial = self._trial(taken)
             except ValueError as error:
                 problems.append(error)
+                continue
+            self._check_fields(taken, said, trial)
+            return taken, said, trial
         # A template may refuse every list of parts, so what it says of texts counts.
         raise problems[1]
 
-    def _trial(self, messages: _Messages) -> str:
-        """Return a chat with a text of ours for each part, as it is rendered.
+    def _trial(self, messages: _Messages) -> tuple[list[_Said], str]:
+        """Return what messages say, and their rendering with texts of ours for it.
 
         Raises:
-            ValueError: The template refuses it, or leaves a part out.
+            ValueError: The template refuses them, or leaves a content out.
         """
-        needles: list[tuple[int, str, str]] = []
+        said: list[_Said] = []
         trial = self._rendered(
-            [_with_needles(at, each, needles) for at, each in enumerate(messages)]
+            [_with_needles(at, each, said) for at, each in enumerate(messages)]
         )
-        for at, what, needle in needles:
-            if needle not in trial:
+        for each in said:
+            if each.field == _CONTENT and each.needle not in trial:
+                raise self._left_out(messages, each.message, _CONTENT)
+        return said, trial
+
+    def _check_fields(self, messages: _Messages, said: list[_Said], trial: str) -> None:
+        """Check that the template writes what is said besides contents."""
+        written = {each: each.needle in trial for each in said}
+        for at, message in enumerate(messages):
+            for field, value in message.items():
+                texts = [
+                    written[each]
+                    for each in said
+                    if (each.message, each.field) == (at, field)
+                ]
+                # What has no text, such as true, is taken by a template that names it.
+                is_written = all(texts) if texts else field in self.text
+                is_needed = message.get("weight") != 0 or field == "tool_calls"
+                if is_needed and _says(message, field, value) and not is_written:
+                    raise self._left_out(messages, at, field)
+
+    def _left_out(self, messages: _Messages, at: int, field: str) -> ValueError:
+        return ValueError(
+            f"message {at} of the role {messages[at]['role']!r} has {field!r}, which "
+            f"the chat template {self.name} leaves out; leave it or the chat out, or "
+            f"{_OTHER}"
+        )
+
+    def _check_whole(
+        self,
+        messages: _Messages,
+        unlearned: set[int],
+        text: str,
+        said: list[_Said],
+        trial: str,
+    ) -> None:
+        """Check that what is said stands in the chat, in the order of the trial."""
+        at = 0
+        for each in sorted(said, key=lambda each: trial.find(each.needle)):
+            if each.message in unlearned:
+                continue
+            own = each.text.strip()
+            # Arguments may be written as JSON.
+            in_json = [
+                json.dumps(own, ensure_ascii=each)[1:-1] for each in (True, False)
+            ]
+            found = [
+                (start, start + len(form))
+                for form in (own, *in_json)
+                if (start := text.find(form, at)) >= 0
+            ]
+            if not found:
                 raise ValueError(
-                    f"message {at} of the role {messages[at]['role']!r} has {what} "
-                    f"that the chat template {self.name} leaves out; leave the chat "
-                    f"out, or {_OTHER}"
+                    f"message {each.message} of the role "
+                    f"{messages[each.message]['role']!r} has {each.field!r}, which the "
+                    f"chat template {self.name} cuts or changes ({own!r:.40} does not "
+                    "stand in the chat as it is); leave out what it cuts, give the "
+                    f"message weight 0, or {_OTHER}"
                 )
-        return trial
+            at = min(found)[1]
 
     def _check_texts(self, number: int, message: object) -> None:
         for text in _texts_in(message):
@@ -251,23 +326,54 @@ class ChatTemplate:
                         "special_tokens=True (--special-tokens) if that is right"
                     )
 
-    def _by_prefixes(self, messages: list[dict[str, Any]]) -> tuple[str, _Spans]:
+    def _by_marks(
+        self, messages: _Messages, unlearned: set[int], trial: str
+    ) -> tuple[str, _Spans, set[int]]:
+        """Return the text of a chat, its learned spans, and the messages in them."""
+        text, spans = _without_marks(self._rendered(messages))
+        whole, marked = _without_marks(trial)
+        inside = [
+            {int(number) for number in _NEEDLES.findall(whole[start:stop])}
+            for start, stop in marked
+        ]
+        if unlearned:
+            if len(inside) != len(spans) or not all(
+                each and (each <= unlearned or each.isdisjoint(unlearned))
+                for each in inside
+            ):
+                raise ValueError(
+                    "messages have weight 0, but what is said by them alone is unknown "
+                    f"in {self.name}; put one {{% generation %}} there around each "
+                    f"message, or {_OTHER}"
+                )
+            spans = tuple(
+                span
+                for span, each in zip(spans, inside, strict=True)
+                if each.isdisjoint(unlearned)
+            )
+        return text, spans, set[int]().union(*inside) - unlearned
+
+    def _by_prefixes(
+        self, messages: _Messages, unlearned: set[int], _: str
+    ) -> tuple[str, _Spans, set[int]]:
+        """Return the text of a chat, its learned spans, and the messages in them."""
         text = self._rendered(messages)
         spans: list[tuple[int, int]] = []
-        for number, message in enumerate(messages):
-            if message["role"] != _ASSISTANT:
-                continue
+        learned = {at for at, each in enumerate(messages) if each["role"] == _ASSISTANT}
+        learned -= unlearned
+        for number in sorted(learned):
             before = self._rendered(messages[:number], is_asked=True)
             after = self._rendered(messages[: number + 1])
             if not (text.startswith(after) and after.startswith(before)):
                 raise ValueError(
                     f"message {number} is rendered otherwise when others follow or "
                     f"when it is asked for, so its tokens are unknown in {self.name}; "
-                    "mark them there with {% generation %} and {% endgeneration %}, "
-                    f"or {_OTHER}"
+                    "give it weight 0 if it need not be learned, mark what is said "
+                    "there with {% generation %} and {% endgeneration %}, or "
+                    f"{_OTHER}"
                 )
             spans.append((len(before), len(after)))
-        return text, tuple(spans)
+        return text, tuple(spans), learned
 
     def _rendered(
         self, messages: list[dict[str, Any]], *, is_asked: bool = False
@@ -470,6 +576,16 @@ def _problem_of_content(content: object) -> str:
     return ""
 
 
+def _problem_of_weight(weight: object) -> str:
+    """Return why a weight is neither 0 nor 1; empty if it is one of them."""
+    if type(weight) in (int, float) and weight in (0, 1):
+        return ""
+    return (
+        f"has as weight {name_of(weight)}; a weight is 0 or 1, so correct it or leave "
+        "the chat out"
+    )
+
+
 def _problem_of(part: object) -> str:
     """Return why a part of a content is no text; empty if it is one."""
     if not isinstance(part, dict):
@@ -477,6 +593,9 @@ def _problem_of(part: object) -> str:
     table = cast("dict[str, object]", part)
     kind = table.get("type")
     if kind == "text":
+        more = table.keys() - _SAYS_NOTHING - {"text"}
+        if more:
+            return f"has {min(more)!r} besides its text"
         return "" if isinstance(table.get("text"), str) else "has no text"
     return f"is of type {kind!r}" if isinstance(kind, str) else "has no type"
 
@@ -505,48 +624,52 @@ def _as_parts(content: Any) -> Any:
     return content
 
 
+def _says(message: dict[str, Any], field: str, value: object) -> bool:
+    """Return whether a field of a message says something that has to be written."""
+    is_name = field == "name" and message["role"] in _ANSWERS
+    is_blank = value == {} or (isinstance(value, str) and not value.strip())
+    return not (field == "role" or field in _SAYS_NOTHING or is_name or is_blank)
+
+
 def _with_needles(
-    number: int, message: dict[str, Any], needles: list[tuple[int, str, str]]
+    number: int, message: dict[str, Any], said: list[_Said]
 ) -> dict[str, Any]:
     """Return a message with texts of ours for what it says; blank texts stay.
 
-    Notes for each text the message, what it stands for, and the text.
+    Adds what it says to `said`. The values of a call's arguments are written as JSON,
+    so numbers there are texts too.
     """
-    num_parts = 0
+    first = len(said)
 
-    def needle(text: str, what: str) -> str:
-        nonlocal num_parts
-        if not text.strip():
-            return text
-        found = _NEEDLE.format(number, num_parts)
-        needles.append((number, what, found))
-        num_parts += 1
-        return found
+    def changed(field: str, value: Any, *, is_argument: bool = False) -> Any:
+        if isinstance(value, list):
+            return [
+                changed(field, each, is_argument=is_argument)
+                for each in cast("list[Any]", value)
+            ]
+        if isinstance(value, dict):
+            return {
+                name: each
+                if name in _SAYS_NOTHING and not is_argument
+                else changed(
+                    field, each, is_argument=is_argument or name == "arguments"
+                )
+                for name, each in cast("dict[str, Any]", value).items()
+            }
+        if is_argument and not isinstance(value, str) and value != NOTHING:
+            value = json.dumps(value, default=json_default)
+        if not isinstance(value, str) or not value.strip():
+            return value
+        needle = _NEEDLE.format(number, len(said) - first)
+        said.append(_Said(number, field, value, needle))
+        return needle
 
-    def content_of(content: Any) -> Any:
-        if isinstance(content, str):
-            return needle(content, "a content")
-        return [
-            dict(part) | {"text": needle(part["text"], "a part of a content")}
-            for part in content
-        ]
-
-    def call_of(call: Any) -> Any:
-        if not isinstance(call, dict):
-            return call
-        table = cast("dict[str, Any]", call)
-        if isinstance(table.get("function"), dict):
-            return table | {"function": call_of(table["function"])}
-        if isinstance(table.get("name"), str):
-            return table | {"name": needle(table["name"], "a call")}
-        return table
-
-    changed = _with_content(message, content_of)
-    calls = changed.get("tool_calls")
-    if isinstance(calls, list):
-        changed = copy(changed)
-        changed["tool_calls"] = as_value([*map(call_of, cast("list[Any]", calls))])
-    return changed
+    return {
+        field: as_value(changed(field, value))
+        if _says(message, field, value)
+        else value
+        for field, value in message.items()
+    }
 
 
 def _texts_in(value: object) -> Iterator[str]:
