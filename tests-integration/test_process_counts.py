@@ -182,6 +182,15 @@ def test_some_updates_are_left_out_as_spikes(alone: Run) -> None:
     assert any("loss/self" in row for row in alone.rows)
 
 
+def test_all_processes_collect_garbage_after_the_same_steps_and_at_no_other_time(
+    runs: Mapping[int, Run],
+) -> None:
+    for run in runs.values():
+        for process in run.seen:
+            # Before its first and after its last step, a process is like any other.
+            assert [x for x in process["collected"] if 0 < x < 15] == [4, 8, 12]
+
+
 @SPREAD
 def test_only_the_first_process_writes_and_speaks(
     runs: Mapping[int, Run], count: int

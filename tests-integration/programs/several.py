@@ -2,11 +2,12 @@
 
     several.py DATA RUN SEEN
 
-What each process read, which files of the run it opened to write, and how many numbers
-of each array JAX gathered from all processes to compare them, it leaves in
-`SEEN/<process>.json`.
+What each process read, which files of the run it opened to write, how many numbers of
+each array JAX gathered from all processes to compare them, and after which steps Python
+collected garbage, it leaves in `SEEN/<process>.json`.
 """
 
+import gc
 import json
 import os
 import sys
@@ -27,6 +28,7 @@ PHASES = [Phase(3, 8, 17, {"self": 0.75, "code": 0.25}), Phase(12, 4, 33)]
 data, run, seen = map(Path, sys.argv[1:])
 written = set()
 gathered = [0]
+collected = []
 assert_equal = multihost_utils.assert_equal
 
 
@@ -40,6 +42,11 @@ def watch(event, arguments):
         path, _, flags = arguments
         if flags & (os.O_WRONLY | os.O_RDWR) and Path(path).is_relative_to(run):
             written.add(str(Path(path).relative_to(run)))
+
+
+def watch_collections(phase, _):
+    if phase == "start":
+        collected.append(int(trainer.state.step[...]))
 
 
 class Watched(Roxxel):
@@ -64,7 +71,7 @@ if __name__ == "__main__":
     assert jax.device_count() == 4
     corpora = {name: Watched(data / f"{name}_*.rox") for name in ("web", "code")}
     model = Model(0.1, nnx.Rngs(0))
-    Trainer(
+    trainer = Trainer(
         model,
         nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
         Curriculum(corpora["web"], PHASES, {"code": corpora["code"]}),
@@ -72,11 +79,20 @@ if __name__ == "__main__":
         run,
         eval_fn=lambda state: float(optax.tree.norm(nnx.state(state.model, nnx.Param))),
         checkpoint_every=3,
+        gc_every=4,
         # The losses of four rows differ by more than this from step to step.
         skip_spikes={"deviations": 0.1, "window": 8, "what": "loss"},
         log_every=1,
         seed=SEED,
-    ).run()
+    )
+    gc.callbacks.append(watch_collections)
+    trainer.run()
+    gc.callbacks.clear()
     windows = {name: corpus.windows for name, corpus in corpora.items()}
-    report = {"windows": windows, "written": sorted(written), "gathered": gathered}
+    report = {
+        "windows": windows,
+        "written": sorted(written),
+        "gathered": gathered,
+        "collected": collected,
+    }
     (seen / f"{jax.process_index()}.json").write_text(json.dumps(report))

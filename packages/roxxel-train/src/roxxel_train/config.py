@@ -232,6 +232,12 @@ class TrainConfig:
             applied, and so is the update after 8 spikes in a row. A NaN or infinite
             loss ends the run as ever. `{}` takes all defaults; None applies every
             update.
+        gc_every: Updates between collections of Python's garbage, which all processes
+            make after the same updates (`gc_s` in the log). Until `run()` returns,
+            Python collects nothing by itself in this program: a process that collects
+            when it likes keeps the others waiting. If your `eval_fn` leaves large
+            arrays in reference cycles, they stay in memory for so many updates; give a
+            smaller number, or None, which leaves collecting to Python.
 
     Raises:
         ValueError: An argument is out of range.
@@ -309,6 +315,7 @@ class TrainConfig:
     )
     log_to: LogTo = field(default=(), metadata=_OBJECT)
     skip_spikes: SkipSpikes | None = field(default=None, metadata=_ALIKE)
+    gc_every: int | None = field(default=100, metadata=_COUNT | _ALIKE)
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -398,6 +398,7 @@ class Trainer:
                 state.arrays, scalars, tally = update(state.arrays, batch)
                 state.step = step
                 session.recorder.push(step, scalars, tally)
+                session.garbage.collect_at(step, session.recorder.collected)
                 if session.is_due(session.config.eval_every):
                     session.evaluate()
                 if session.act():

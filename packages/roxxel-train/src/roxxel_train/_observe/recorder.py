@@ -147,6 +147,7 @@ class Recorder:
         self._in_a_row = 0
         self._start = self._step = start
         self._excluded: defaultdict[str, float] = defaultdict(float)
+        self._collected_s = 0.0
         self._row_at = _Moment(start, time.perf_counter(), (0, 0, 0, 0))
         self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}
@@ -176,6 +177,10 @@ class Recorder:
             yield
         finally:
             self._excluded[name] += time.perf_counter() - start_s
+
+    def collected(self, seconds: float) -> None:
+        """Count a garbage collection. It stays training time: the device works on."""
+        self._collected_s += seconds
 
     def push(
         self, step: int, scalars: Mapping[str, jax.Array], tally: jax.Array
@@ -294,6 +299,7 @@ class Recorder:
         before = self._row_at
         now = self._row_at = _Moment(step, time.perf_counter(), times)
         excluded, self._excluded = self._excluded, defaultdict(float)
+        collected_s, self._collected_s = self._collected_s, 0.0
         loss_mean = self._losses.metrics_row.close()
         ledger = self._ledger.close()
         step_s = now.training_s(before, excluded) / max(now.step - before.step, 1)
@@ -305,6 +311,7 @@ class Recorder:
             tokens = sum(by_source.values())
             new_tokens = tokens - self._tokens(before.step)
             rates = _rates(before, now, excluded, new_tokens)
+            timed = {**excluded, "gc_s": collected_s}
             mean = {
                 "loss_mean": loss_mean,
                 **perplexity("perplexity", loss_mean, scalars),
@@ -321,6 +328,7 @@ class Recorder:
                 **ledger.fields(self._names),
                 "step_s": step_s,
                 **rates,
+                **{name: s for name, s in timed.items() if s >= _LEAST_SHOWN_S},
                 **self._machine.fields(rates["tokens_per_s"]),
                 **lag,
             }
@@ -377,7 +385,6 @@ def _rates(
         "read_s": share * work[0],
         "assemble_s": share * work[1],
         "transfer_s": share * work[2],
-        **{name: s for name, s in excluded.items() if s >= _LEAST_SHOWN_S},
     }
 
 

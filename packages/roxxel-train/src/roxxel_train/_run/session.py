@@ -22,6 +22,7 @@ from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
 from roxxel_train._run.events import RunSummary
+from roxxel_train._run.garbage import Garbage
 from roxxel_train._run.profile import Trace
 from roxxel_train._run.trial import with_times
 from roxxel_train._step.compiled import compiling_thread, is_debugging
@@ -84,6 +85,7 @@ class Session:
     declaration: Declaration | None = None
     is_open: bool = False
     processes: Processes = field(init=False)
+    garbage: Garbage = field(init=False)
     trace: Trace = field(init=False)
     batches: DeviceStream = field(init=False)
     recorder: Recorder = field(init=False)
@@ -114,7 +116,8 @@ class Session:
             hang_after_s=self.config.hang_after_s,
             timeout_s=self.config.timeout,
         )
-        with ExitStack() as stack:
+        self.garbage = Garbage(self.config.gc_every)
+        with self.garbage.kept(), ExitStack() as stack:
             stack.enter_context(instead_of_set_mesh(self.mesh))
             stack.enter_context(self.processes)
             self.is_open = True

@@ -39,6 +39,7 @@ TIMING_FIELDS = frozenset(
         "compile_s",
         "eval_s",
         "save_s",
+        "gc_s",
         "device_bytes",
         "device_peak_bytes",
         "slowest_process",

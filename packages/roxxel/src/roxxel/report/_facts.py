@@ -35,7 +35,7 @@ _LOSS_OF = "loss/"
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
     *("tokens_by_source", "tokens_per_s", "wait_share", "wait_s", "text"),
-    *("step_s", "compile_s", "eval_s", "save_s"),
+    *("step_s", "compile_s", "eval_s", "save_s", "gc_s"),
 }
 
 

@@ -44,6 +44,7 @@ _NO_RESULT = (
     "max_to_keep",
     "timeout",
     "hang_after_s",
+    "gc_every",
 )
 """Settings of the trainer that change no loss."""
 
