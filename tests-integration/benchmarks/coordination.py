@@ -2,9 +2,11 @@
 
 One real coordination service of JAX runs in a process with the watcher and the
 agreement of a run. Other programs act as the N - 1 other processes, eighty each: every
-process has its own request for news, its signs of life and its votes. "cores" is the
-CPU time of the service's process over the wall time, "s to act" the time from a request
-to save until every process knows the step. A model for more processes stands below.
+process has its own request for news, its signs of life, JAX's heartbeats and its votes.
+"cores" is the CPU time of the service's process over the wall time, "s to act" the time
+from a request to save until every process knows the step. An agreement is three
+requests a process: its vote, and a new wait for news after the call and after the
+decision. A model for more processes stands below.
 
     python tests-integration/benchmarks/coordination.py
     python tests-integration/benchmarks/coordination.py --processes 16 256
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import platform
 import signal
@@ -41,6 +44,8 @@ if TYPE_CHECKING:
 KEYS = "roxxel_train/watch"
 STEP_S = 0.01
 NUM_AGREEMENTS = 3
+HEARTBEAT_S = 50.0
+"""Time between two heartbeats of JAX: half of the silence that it allows by default."""
 GUARD_S = 600.0
 
 
@@ -93,7 +98,8 @@ def serve(port: int, count: int, idle_s: float) -> None:
     for share in shares(count):
         service.get(f"ready/{share.start}", GUARD_S)
     began_s, cpu_s = time.perf_counter(), time.process_time()
-    time.sleep(idle_s)
+    every_s = watcher.sign_every_s
+    time.sleep(every_s * math.ceil(idle_s / every_s))
     idle_cores = (time.process_time() - cpu_s) / (time.perf_counter() - began_s)
     ended = processes.Processes(report=unreported, hang_after_s=None, timeout_s=GUARD_S)
     ended.__enter__()
@@ -113,8 +119,8 @@ def serve(port: int, count: int, idle_s: float) -> None:
             service.get(f"acted/{number}/{share.start}", GUARD_S)
         acted = max(acted, time.perf_counter() - began_s)
         cpu = max(cpu, time.process_time() - cpu_s)
-    signs = count / watcher.sign_every_s
-    cost = Cost(count, idle_cores, signs, cpu, agreed, acted)
+    requests = count / every_s + count / HEARTBEAT_S
+    cost = Cost(count, idle_cores, requests, cpu, agreed, acted)
     sys.stdout.write(json.dumps(asdict(cost)) + "\n")
     sys.stdout.flush()
     service.set("over", None)
@@ -155,14 +161,18 @@ class Others:
                     service.set(f"acted/{values[1]}/{self.start}", None)
 
     def sign(self, every_s: float) -> None:
-        """Publish the signs of life of all processes, evenly in time."""
-        due_s = time.monotonic()
+        """Publish the signs of life of all processes, at the times of the clock."""
         for number in itertools.count():
+            time.sleep(every_s - time.time() % every_s)
             for service in self.services:
                 key = f"{KEYS}/alive/{service.process_index}"
                 service.set(key, [number, 1, None, 0.0], overwrite=True)
-                due_s += every_s / len(self.services)
-                time.sleep(max(0.0, due_s - time.monotonic()))
+
+    def beat(self) -> None:
+        """Send a request in the place of each heartbeat of JAX, evenly in time."""
+        for service in itertools.cycle(self.services):
+            time.sleep(HEARTBEAT_S / len(self.services))
+            service.set(f"beat/{service.process_index}", None, overwrite=True)
 
 
 def act(port: int, count: int) -> None:
@@ -177,6 +187,7 @@ def act(port: int, count: int) -> None:
     first = others.services[0]
     every_s = Watcher(first).sign_every_s
     threading.Thread(target=others.sign, args=(every_s,), daemon=True).start()
+    threading.Thread(target=others.beat, daemon=True).start()
     first.set(f"ready/{share.start}", None)
     first.get("over", GUARD_S)
     os._exit(0)
@@ -210,8 +221,8 @@ def modelled(count: int, costs: Sequence[Cost]) -> str:
     last = costs[-1]
     factor = count / last.processes
     return (
-        f"in proportion, {count} processes: idle {last.idle_cores:.4f} cores, an "
-        f"agreement {factor * last.agreement_cpu_s:.1f} s of CPU and "
+        f"in proportion, {count} processes: idle {factor * last.idle_cores:.3f} cores, "
+        f"an agreement {factor * last.agreement_cpu_s:.1f} s of CPU and "
         f"{factor * last.all_act_s:.1f} s"
     )
 

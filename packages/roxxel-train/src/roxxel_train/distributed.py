@@ -29,10 +29,6 @@ from roxxel_train.errors import ClusterError
 
 __all__ = ["barrier", "initialize"]
 
-_HEARTBEAT_TIMEOUT_S = 30
-"""Silence after which JAX treats a process as dead and ends the others, in place of
-JAX's default of 100 s. The watcher usually detects a dead process earlier."""
-
 _BACKSTOP_S = 60
 """Time after `timeout_s` until JAX aborts a program that does not end by itself."""
 
@@ -116,7 +112,6 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
                 cluster.local_device,
                 cluster_detection_method=cluster.detection,
                 initialization_timeout=max(1, round(timeout_s + _BACKSTOP_S)),
-                heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
             )
         except Exception as error:  # noqa: BLE001 - raised below
             ended.put(error)
