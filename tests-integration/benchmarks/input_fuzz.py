@@ -1,7 +1,7 @@
 """Writes corpora from damaged input files: the right documents, or one sentence.
 
-Files of every format (text, lines, jsonl, npy, parquet, roxxel02), plain and compressed
-(gz, zst; several members of each), are truncated, extended or overwritten, or bits are
+Files of many formats (text, lines, jsonl, npy, parquet), plain and compressed (gz,
+zst; several members of each), are truncated, extended or overwritten, or bits are
 flipped. Then `roxxel-prepare write` replaces a corpus by their documents. The command
 passes with one of these results:
 
@@ -10,8 +10,8 @@ passes with one of these results:
   unchanged old corpus. The sentence about a compressed file names the bytes, and the
   sentence about a text names the line or byte.
 - `undetectable`: exit code 0, and other documents. Only files without a checksum may
-  give this result: plain texts, lines and JSON lines, the items of a plain `.npy` or
-  `roxxel02`, the metadata of Parquet, and a compressed file without some whole members.
+  give this result: plain texts, lines and JSON lines, the items of a plain `.npy`,
+  the metadata of Parquet, and a compressed file without some whole members.
   If such a text was only truncated, its documents are a part of the right text, and all
   lines and JSON lines except the last are right. A truncated plain file of any other
   format must be detected.
@@ -32,7 +32,6 @@ import io
 import itertools
 import random
 import re
-import struct
 import sys
 import time
 from dataclasses import dataclass
@@ -129,7 +128,6 @@ def samples() -> list[Sample]:
         ("jsonl", "text", as_json_lines(texts), words),
         ("npy", "text", as_npy(table), [row.tobytes() for row in table]),
         ("parquet", "text", as_parquet({"text": texts}), words),
-        ("roxxel02", "text", as_roxxel02(table), [table.tobytes()]),
         (
             "parquet",
             "ids",
@@ -152,13 +150,6 @@ def as_npy(table: np.ndarray[Any, Any]) -> bytes:
     file = io.BytesIO()
     np.save(file, table)
     return file.getvalue()
-
-
-def as_roxxel02(table: np.ndarray[Any, Any]) -> bytes:
-    """Return a shard of the first Roxxel whose blocks are the rows of a table."""
-    ends = np.arange(1, len(table) + 1, dtype="<i8") * table[0].nbytes
-    counts = struct.pack("<qq8s", len(table), table.nbytes, table.dtype.name.encode())
-    return table.tobytes() + ends.tobytes() + counts + b"ROXXEL02"
 
 
 def as_parquet(columns: dict[str, Any]) -> bytes:
@@ -222,10 +213,6 @@ def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
     path = folder / sample.name
     path.write_bytes(content)
     code, error = written(corpus, path, sample)
-    if sample.form == "roxxel02":
-        notice = f"{path}: a shard of the first Roxxel does not record its documents"
-        lines = error.splitlines(keepends=True)
-        error = "".join(line for line in lines if not line.startswith(notice))
     with Roxxel(corpus) as written_corpus:
         given = [each.tobytes() for each in written_corpus.documents]
     if code == 1:

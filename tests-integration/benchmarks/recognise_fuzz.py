@@ -1,4 +1,4 @@
-"""Writes corpora from inputs of 23 kinds by name alone: right, or one sentence.
+"""Writes corpora from inputs of 22 kinds by name alone: right, or one sentence.
 
 Each kind has files with their right ending, with the ending of another kind or none,
 damaged or empty, plain or compressed, alone or beside others in a folder with a README,
@@ -44,7 +44,7 @@ import numpy as np
 import pyarrow as pa
 import zstandard
 from input_fuzz import KINDS as MUTATIONS
-from input_fuzz import as_npy, as_parquet, as_roxxel02
+from input_fuzz import as_npy, as_parquet
 from manifest_fuzz import SECONDS, at_most
 from roxxel_format import Roxxel
 from roxxel_prepare.cli import main as command
@@ -145,7 +145,6 @@ def kinds() -> list[Kind]:
         Kind("arrow", (".arrow", ".feather"), as_arrow(pa.ipc.new_file), WORDS),
         Kind("stream", (".arrow",), as_arrow(pa.ipc.new_stream), WORDS),
         Kind("npy", (".npy",), as_npy(TABLE), ROWS),
-        Kind("roxxel02", (".rox",), as_roxxel02(TABLE), [ids]),
         Kind("object", (), pretty, []),
         Kind("html", (), markup, []),
         Kind("xml", (), xml, []),
@@ -184,7 +183,7 @@ def as_arrow(new: Callable[..., Any]) -> bytes:
 
 FOREIGN_ENDINGS = (
     *("", ".bin", ".html", ".dat", ".npz", ".mds", ".idx", ".xml", ".pt"),
-    *(".zip", ".0001", ".tar", ".log", ".sqlite", ".pdf", ".tfrecord"),
+    *(".zip", ".rox", ".0001", ".tar", ".log", ".sqlite", ".pdf", ".tfrecord"),
 )
 WAYS = ("right", "right", "ending", "damaged", "empty", "folder", "folder")
 
@@ -258,7 +257,7 @@ def kind_of(kind: Kind) -> str:
         return "rows"
     if not kind.endings:
         return "none"
-    return "tokens" if kind.name in ("npy", "roxxel02") else "text"
+    return "tokens" if kind.name == "npy" else "text"
 
 
 def text_endings(known: list[Kind]) -> set[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import struct
 import sys
 import traceback
 import warnings
@@ -79,14 +78,6 @@ def child_of(action: Callable[[], object]) -> int:
 def ending_of(child: int) -> int:
     """Wait for a child, and return its exit code, or the signal's negative number."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def shard_of(blocks: list[bytes]) -> bytes:
-    """Return the bytes of a shard of the first Roxxel, of bytes in blocks."""
-    ends = np.cumsum([len(block) for block in blocks], dtype="<i8")
-    data = b"".join(blocks)
-    counts = struct.pack("<qq", len(blocks), len(data))
-    return data + ends.tobytes() + counts + b"uint8\0\0\0ROXXEL02"
 
 
 def corpus_of(folder: Path, documents: Iterable[Any], **options: Any) -> Roxxel:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 
-from .helpers import corpus_of, documents_of, listed, names_in, shard_of
+from .helpers import corpus_of, documents_of, listed, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -202,12 +202,11 @@ def test_a_write_refuses_shards_that_nobody_adopted(exist: Any, tmp_path: Path) 
     assert names_in(tmp_path) == ["c_00000.rox"]
 
 
-def test_shards_of_the_first_roxxel_are_to_be_converted(tmp_path: Path) -> None:
-    (tmp_path / "c_00000.rox").write_bytes(shard_of([b"AAAA"]))
+def test_files_that_are_no_shards_are_not_adopted(tmp_path: Path) -> None:
+    (tmp_path / "c_00000.rox").write_bytes(b"AAAA" * 100)
 
     for use in (
         lambda: Roxxel(tmp_path / "c_*.rox").num_tokens,
-        lambda: Roxxel(tmp_path / "c_*.rox").write([[7]]),
         lambda: Roxxel(tmp_path / "c_*.rox").adopt(),
     ):
         with pytest.raises(ShardError, match=r"first Roxxel.*convert"):

@@ -429,7 +429,7 @@ POINTER = (
     b"version https://git-lfs.github.com/spec/v1\n"
     b"oid sha256:" + b"4d7a2146" * 8 + b"\nsize 12345678\n"
 )
-FORMS = [name for name in FORMATS if name != "roxxel02"]
+FORMS = [*FORMATS]
 NAMES = [
     *(f"a{ending}" for name in FORMS for ending in FORMATS[name].endings[:3]),
     *("a.jsonl.gz", "a.txt.zst", "a.parquet.xz", "a.csv.bz2", "a.safetensors", "a.bin"),
@@ -466,16 +466,6 @@ def test_every_pointer_of_git_lfs_is_known(
     name = "a.txt.gz" if content[:1] == b"\x1f" else "a.txt"
 
     assert "git lfs pull" in refused(name, content)
-
-
-def test_an_old_shard_that_is_a_pointer_of_git_lfs_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.rox").write_bytes(POINTER)
-
-    for options in ([], ["--separator", "0"]):
-        assert write(tmp_path / "c_*.rox", tmp_path / "a.rox", *options) == 1
-        assert "a.rox: is a pointer of Git LFS" in capsys.readouterr().err
 
 
 def test_an_index_that_is_a_pointer_of_git_lfs_is_named(

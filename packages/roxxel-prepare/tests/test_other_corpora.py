@@ -10,7 +10,7 @@ import pytest
 from roxxel_format import Roxxel, ShardError, ShardWriter
 
 from .helpers import corpus_of, documents_of, main, names_in
-from .test_roxxel02 import shard_of
+from .test_first_roxxel import shard_of
 
 DAYS = ["c_20240101.rox", "c_20240102.rox"]
 

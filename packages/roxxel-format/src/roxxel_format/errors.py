@@ -28,10 +28,6 @@ class NotAShardError(ShardError):
     """A file is not a shard."""
 
 
-class OldShardError(NotAShardError):
-    """A file is a shard of the first Roxxel."""
-
-
 class ManifestError(ShardError):
     """A manifest is damaged or has an unknown version, or a file is not a manifest."""
 

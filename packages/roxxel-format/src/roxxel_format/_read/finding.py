@@ -52,7 +52,7 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
     """Return an error about files without a manifest; raise one if they are no shards.
 
     Raises:
-        ShardError: The first file is damaged, or a shard of the first Roxxel.
+        ShardError: The first file is damaged.
     """
     open_shard(found[0])
     whole = [path for path in found if is_whole(path)]

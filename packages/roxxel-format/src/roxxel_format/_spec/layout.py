@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roxxel_store import roxxel_command
-
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
@@ -26,7 +24,7 @@ from roxxel_format._spec.tables import (
     LAST_CONTINUES,
     ShardTable,
 )
-from roxxel_format.errors import NotAShardError, OldShardError, ShardError
+from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 _FORMAT_VERSION = 1
 _HEAD_MAGIC = b"\x89ROX\r\n\x1a\n"
 _FOOT_MAGIC = b"ROXfoot\n"
-ROXXEL02_MAGICS = b"ROXXEL02", b"ROXXEL01"
-"""The last 8 bytes of shards of the first Roxxel, an older library of this name."""
 
 HEAD_SIZE = 4096
 FOOT_SIZE = 256
@@ -298,16 +294,11 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     `head` is the first 4096 bytes of the file and `foot` the last 256; for a smaller
     file, each is the whole file.
     """
-    if foot[-8:] in ROXXEL02_MAGICS:
-        command = roxxel_command('prepare write "new_*.rox" FILES --separator SEP')
-        raise OldShardError(
-            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); convert "
-            f"it with `{command}`"
-        )
     if not _HEAD_MAGIC.startswith(head[: len(_HEAD_MAGIC)]) or not head:
         raise NotAShardError(
             f"{path}: not a Roxxel shard, it begins with {head[:8]!r}; "
-            "check the path, or write the shard again"
+            "check the path, or write the shard again (shards of the first Roxxel: "
+            "roxxel_prepare.first_roxxel converts them)"
         )
     if file_size < HEAD_SIZE + FOOT_SIZE:
         raise ShardError(

@@ -45,7 +45,6 @@ from roxxel_format._store.corpus_name import SUFFIX, own_names, shards_of
 from roxxel_format.errors import (
     ManifestError,
     NotAShardError,
-    OldShardError,
     ShardError,
 )
 
@@ -166,8 +165,6 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
         return None
     try:
         arguments = open_shard(str(name.single)).metadata().get("arguments")
-    except OldShardError:
-        raise  # The message says how to convert it into a corpus of another name.
     except NotAShardError as error:
         raise NotAShardError(
             f"{name.single}: not a Roxxel shard, so it is not written over; pass "
@@ -345,12 +342,6 @@ def _check_no_shards(name: CorpusName) -> None:
         if drafted_name(each) is not None or not each.endswith(SUFFIX):
             continue
         path = name.folder / each
-        try:
-            open_shard(str(path))
-        except OldShardError:
-            raise  # Convert it: `adopt` cannot help.
-        except ShardError:
-            pass  # `adopt` says what is wrong with it.
         command = roxxel_command(f'format adopt "{name.pattern}"')
         raise ShardError(
             f"{path}: has the name of a shard of {name.pattern}, but no manifest lists "

@@ -1,9 +1,5 @@
 """The documents of some input files, in order, each with its origin.
 
-The first Roxxel, an older library of this name, did not record where documents end, and
-a document may be in several shards. So if a separator divides such shards into
-documents, consecutive shards are read together.
-
 Several units of a write may share a large input, so an origin has the number of its
 input among all inputs of the write: by it, a shard's metadata count the documents.
 """
@@ -13,8 +9,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from roxxel_prepare._inputs.formats import (
     HEAD_BYTES,
@@ -26,8 +21,6 @@ from roxxel_prepare._inputs.input_record import check_unchanged, file_name
 from roxxel_prepare._inputs.inputs import (
     READ_BY_PARTS,
     documents_of,
-    is_old_shard,
-    old_items,
 )
 from roxxel_prepare._inputs.opening import (
     index_beside,
@@ -38,17 +31,12 @@ from roxxel_prepare._inputs.opening import (
 from roxxel_prepare._inputs.tables import token_documents
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from roxxel_format.writing import Fields
 
     from roxxel_prepare._inputs.input_record import Part
 
-LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
-"""Returns the documents of consecutive shards of the first Roxxel, from their paths."""
-
-_HEADLESS = ("ds", "roxxel02")
-"""Formats whose files begin with tokens, so their first bytes say nothing."""
 _MAX_BAD = 100
 
 
@@ -56,19 +44,14 @@ _MAX_BAD = 100
 class Documents:
     """The documents of some files, in order, each with its origin.
 
-    With `line_of`, consecutive shards of the first Roxxel are read together, and
-    `line_of(paths)` returns their documents. `old_dtype` is the item type of those
-    shards that do not record one. If a document keeps the path of its file, the path is
-    relative to `folder`. With `skips_bad`, damaged documents are left out,
-    and so is the rest of a file that damage makes unreadable. `num_bad` counts both,
-    and `bad` has the first 100 errors.
+    If a document keeps the path of its file, the path is relative to `folder`. With
+    `skips_bad`, damaged documents are left out, and so is the rest of a file that
+    damage makes unreadable. `num_bad` counts both, and `bad` has the first 100 errors.
     """
 
     parts: Sequence[Part]
     form: str | None
     fields: Fields
-    line_of: LineOf | None = None
-    old_dtype: str | None = None
     skips_bad: bool = False
     folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
@@ -84,52 +67,39 @@ class Documents:
         return {"skipped": {"number": self.num_bad, "errors": self.bad}}
 
     def _in_order(self) -> Iterator[object]:
-        for parts in self._groups():
-            where, span = parts[0].path, parts[0].span
+        for part in self.parts:
+            where, span = part.path, part.span
             path = where.removeprefix(self.folder)
-            name = file_name(parts[0].path)
-            if len(parts) > 1:
-                where += " and the shards after it"
-                name += " and the shards after it"
-            elif span is not None:
+            file = part.number, file_name(part.path)
+            if span is not None:
                 where += f", part [{span[0]}:{span[1]}]"
-            file = parts[0].number, name
-            for number, document in enumerate(self._checked(parts)):
+            for number, document in enumerate(self._checked(part)):
                 if isinstance(document, InputError):
                     self._note(document)
                     continue
                 yield self.fields.row(document, where, number, file=file, path=path)
 
-    def _checked(self, parts: list[Part]) -> Iterator[object]:
-        """Yield documents; raise OSError if their files changed since they were listed.
+    def _checked(self, part: Part) -> Iterator[object]:
+        """Yield documents; raise OSError if the file changed since it was listed.
 
         A file that changes while it is read may look damaged, or give a document twice.
         """
         try:
-            yield from self._tried(parts)
+            yield from self._tried(part)
         except ValueError:
-            self._check_unchanged(parts)
+            self._check_unchanged(part)
             raise
-        self._check_unchanged(parts)
+        self._check_unchanged(part)
 
-    def _check_unchanged(self, parts: list[Part]) -> None:
-        for part in parts:
-            if part.recorded is not None:
-                check_unchanged(part.path, self.form, part.recorded)
+    def _check_unchanged(self, part: Part) -> None:
+        if part.recorded is not None:
+            check_unchanged(part.path, self.form, part.recorded)
 
-    def _tried(self, parts: list[Part]) -> Iterator[object]:
+    def _tried(self, part: Part) -> Iterator[object]:
         """Yield documents; with `skips_bad`, yield the errors of damaged documents."""
-        if self.line_of is not None and self._is_cut(parts[0]):
-            yield from self.line_of([part.path for part in parts])
-            return
-        (part,) = parts
         try:
             yield from documents_in(
-                part,
-                self.form,
-                self.fields,
-                self.old_dtype,
-                yields_errors=self.skips_bad,
+                part, self.form, self.fields, yields_errors=self.skips_bad
             )
         except InputError as error:
             if not self.skips_bad:
@@ -141,23 +111,11 @@ class Documents:
         if len(self.bad) < _MAX_BAD:
             self.bad.append(str(error))
 
-    def _groups(self) -> Iterator[list[Part]]:
-        """Yield lists of files: shards that `line_of` joins, or a single other file."""
-        for is_line, parts in groupby(self.parts, self._is_cut):
-            if is_line:
-                yield list(parts)
-            else:
-                yield from ([part] for part in parts)
-
-    def _is_cut(self, part: Part) -> bool:
-        return self.line_of is not None and is_old_shard(part.path, self.form)
-
 
 def documents_in(
     part: Part,
     form: str | None,
     fields: Fields,
-    old_dtype: str | None = None,
     *,
     yields_errors: bool = False,
 ) -> Iterator[object]:
@@ -181,10 +139,9 @@ def documents_in(
             `npy`: a flat array is one document; each row of a 2-D array is a document.
             `parquet` and `arrow`: each row is a document, with a text or a list of
             tokens in each of the columns `fields`. `ds`: tokens of datatrove, with
-            `.index` beside the file. `roxxel02`: a shard of the first Roxxel is one
-            document. None: the format of the name, which the first bytes must confirm.
+            `.index` beside the file. None: the format of the name, which the first
+            bytes must confirm.
         fields: The keys of a document in JSON objects, or the names of its columns.
-        old_dtype: Item type of shards of the first Roxxel that do not record one.
         yields_errors: Yield the InputError of a single line or row in its place,
             instead of raising it.
 
@@ -202,12 +159,11 @@ def documents_in(
         # In a bucket, the head of a file that is read by parts is one more request. If
         # its reader fails, `telling_content` makes that request.
         has_head = name not in READ_BY_PARTS or part.version is None
-        if has_head and name not in _HEADLESS and not (span and span[0]):
+        # A file of `ds` begins with tokens, so its first bytes say nothing.
+        if has_head and name != "ds" and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
             name = format_of_head(path, name, head, is_given=form is not None)
-        if name == "roxxel02":
-            yield old_items(path, file.read(), old_dtype)
-        elif name == "ds":
+        if name == "ds":
             yield from token_documents(path, file, index_beside(path), span)
         else:
             # Only JSON lines are divided, not an array.

@@ -79,7 +79,6 @@ FORMATS = {
     "parquet": Format("Parquet", "rows", (".parquet", ".pq")),
     "arrow": Format("Arrow", "rows", (".arrow", ".feather", ".ipc")),
     "ds": Format("tokens of datatrove", "tokens", (".ds",)),
-    "roxxel02": Format("a shard of the first Roxxel", "tokens", (".rox",)),
 }
 """The formats by the names that `--format` takes."""
 
@@ -96,11 +95,20 @@ _IN_PLACE = (
     "copy them by Roxxel.write(tokens.documents) (a .bin of litData: iterate over "
     "litdata.StreamingDataset)"
 )
+_SHARD = (
+    "quote the corpus's pattern, so that the shell does not expand it, or read the "
+    "shard with roxxel_format.Roxxel (one of the first Roxxel: with "
+    "roxxel_prepare.first_roxxel)"
+)
 _KEEP_AS_TEXT = "pass --format text if each file is a document"
 _WAYS = {
     (".bin", ".idx", ".tok", ".u16", ".u32"): (
         "holds ready-made tokens, if nanoGPT, llm.c or Megatron wrote it",
         _IN_PLACE,
+    ),
+    (".rox",): (
+        "is a shard of a corpus already",
+        _SHARD,
     ),
     (".mds",): ("is a shard of MosaicML's streaming", _ITERATE),
     (".tfrecord", ".tfrecords", ".array_record", ".arrayrecord", ".riegeli"): (

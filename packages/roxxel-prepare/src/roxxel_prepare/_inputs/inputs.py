@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-from roxxel_format import ShardError
-from roxxel_format.writing import is_shard_head
 
-from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK, format_of
+from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK
 from roxxel_prepare._inputs.input_file import (
     InputError,
     as_seekable,
     library,
     naming_damage,
-)
-from roxxel_prepare._inputs.old_files import (
-    check_not_negative,
-    is_roxxel02,
-    parse_roxxel02,
 )
 from roxxel_prepare._inputs.row_documents import (
     batch_documents,
@@ -41,29 +32,9 @@ from roxxel_prepare._inputs.tables import record_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
     from roxxel_format.writing import Fields
 
-    from roxxel_prepare._inputs.input_record import Inputs, Span
-
-
-def is_old_shard(path: str, form: str | None) -> bool:
-    """Return whether a file is read as a shard of the first Roxxel."""
-    return format_of(path, form) == "roxxel02"
-
-
-def first_old_shard(inputs: Inputs) -> str | None:
-    """Return the first input that is a shard of the first Roxxel; None without one."""
-    shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
-    return next(shards, None)
-
-
-def is_present_shard(path: str) -> bool:
-    """Return whether a plain file is a shard of this Roxxel, not of the first."""
-    if not Path(path).is_file():  # `-`, a pipe, or no file.
-        return False
-    with Path(path).open("rb") as file:
-        return is_shard_head(file.read(8))
+    from roxxel_prepare._inputs.input_record import Span
 
 
 def documents_of(
@@ -77,7 +48,7 @@ def documents_of(
 ) -> Iterator[object]:
     """Yield the documents of an opened file; a bad one may yield an InputError.
 
-    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`, and
+    The arguments are those of `documents_in`; `form` is not `ds`, and
     `is_given` says whether the user named it.
     """
     if form == "tsv":
@@ -89,21 +60,12 @@ def documents_of(
 def _whole_text(
     path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
-    data = file.read()
-    _check_no_shard(path, data, data[-_END_SIZE:], len(data))
-    yield text_of(path, data.removeprefix(BYTE_ORDER_MARK))
+    yield text_of(path, file.read().removeprefix(BYTE_ORDER_MARK))
 
 
 def _lines(
     path: str, file: BinaryIO, _fields: Fields, span: Span | None
 ) -> Iterator[object]:
-    if span is None and file.seekable():
-        start = file.tell()  # Not 0 if the caller read a part of the standard input.
-        head = file.read(_END_SIZE)
-        num_bytes = file.seek(0, os.SEEK_END)
-        file.seek(max(0, num_bytes - _END_SIZE))
-        _check_no_shard(path, head, file.read(), num_bytes)
-        file.seek(start)
     for where, line in _located_lines(path, file, span):
         yield tried(text_of, where, line.rstrip(b"\r\n"))
 
@@ -225,20 +187,6 @@ def _batches(
         )
 
 
-def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
-    """Raise InputError if the file is a shard, whose bytes may be valid text."""
-    if is_roxxel02(foot, num_bytes):
-        raise InputError(
-            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}), not text; "
-            "add --format roxxel02"
-        )
-    if is_shard_head(head):
-        raise InputError(
-            f"{path}: is a shard of Roxxel, not text; rename it to a name that ends "
-            "with .rox, and read it with roxxel_format.Roxxel"
-        )
-
-
 def _array_rows(
     path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
@@ -260,17 +208,6 @@ def _array_rows(
     data = _npy_data(path, file, shape, dtype)
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
     yield from (array,) if array.ndim == 1 else array
-
-
-def old_items(path: str, data: bytes, dtype: str | None) -> npt.NDArray[Any]:
-    """Return the items of an old shard, as `dtype` if the shard records no type."""
-    is_typed = data[-8:] != b"ROXXEL01"
-    try:
-        items, _ = parse_roxxel02(path, data, None if is_typed else dtype)
-        check_not_negative(path, items)
-    except ShardError as error:
-        raise InputError(str(error)) from error
-    return items
 
 
 def _npy_header(
@@ -315,7 +252,6 @@ def _npy_data(
 
 _PIECE = 1 << 24
 _SKIPPED = 1 << 20
-_END_SIZE = 32
 _HEADERS: dict[
     tuple[int, int],
     Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],

@@ -15,9 +15,7 @@ from roxxel_format.writing import Fields, Recipe, WriteOptions
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
-from roxxel_prepare._inputs.inputs import first_old_shard
 from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
-from roxxel_prepare._inputs.old_shards import with_old_separator
 from roxxel_prepare._plan.side import checked_buckets, checked_split, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.committing import PartSummary, commit_units
@@ -69,8 +67,8 @@ def write_files(
         inputs: Files, folders, patterns, or URLs of these. Files in a folder that are
             no data, such as `README.md`, are left out.
         format: `"text"`, `"lines"`, `"jsonl"`, `"json"`, `"csv"`, `"tsv"`, `"npy"`,
-            `"parquet"`, `"arrow"`, `"ds"` or `"roxxel02"`. Default: that of each file's
-            name, which its first bytes must confirm.
+            `"parquet"`, `"arrow"` or `"ds"`. Default: that of each file's name, which
+            its first bytes must confirm.
         field: Field of JSON objects, or column of tables, that holds the document.
             Default: `text`, or `messages` with `chat`, or the fields `prompt` and
             `completion`.
@@ -159,9 +157,6 @@ def write_files(
         fields=fields,
         **arguments,
     )
-    old, line_of = first_old_shard(files), None
-    if old is not None:
-        options, line_of = with_old_separator(paths[-1], options, exist, old)
     if len(outputs) > 1:
         what = "a split" if split is not None else "bucket_by_length"
         if files.stream is not None:
@@ -184,7 +179,6 @@ def write_files(
             runner=runner,
             part=part,
             unit_bytes=unit_bytes,
-            line_of=line_of,
             progress=progress,
         )
         for each in outputs

@@ -7,9 +7,7 @@ manifest, records what all processes of a preparation must agree on. A single un
 no plan, unless the preparation is written in parts (`part`). After an interruption, the
 same command writes only the units without a record.
 
-In three cases, a single process writes everything: for a corpus of one file, for inputs
-from pipes, and for shards of the first Roxxel that are cut at separators. A document
-may be in several of these shards.
+A single process writes everything for a corpus of one file, and for inputs from pipes.
 """
 
 from __future__ import annotations
@@ -25,9 +23,8 @@ from roxxel_format.writing import CorpusWrite, NoDocumentsError
 from roxxel_store.output import is_full
 from roxxel_store.screen import note
 
-from roxxel_prepare._inputs.documents import Documents, LineOf
+from roxxel_prepare._inputs.documents import Documents
 from roxxel_prepare._inputs.input_file import InputError
-from roxxel_prepare._inputs.inputs import first_old_shard
 from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
 from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
@@ -99,7 +96,6 @@ def prepare(
     runner: Runner | None = None,
     part: tuple[int, int] | None = None,
     unit_bytes: int = UNIT_BYTES,
-    line_of: LineOf | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> WriteSummary | PartSummary:
     """Write the documents of files into a corpus.
@@ -117,7 +113,6 @@ def prepare(
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
             `commit_units` commits when all parts are done.
         unit_bytes: Minimum size of the inputs of a unit.
-        line_of: Cuts shards of the first Roxxel into documents; see `Documents`.
         progress: Called before the first unit, and when a unit ends.
 
     Returns:
@@ -157,14 +152,10 @@ def prepare(
         parts_of(inputs),
         inputs.form,
         write.options.fields,  # with what renders chats
-        line_of,
-        options.dtype_name if first_old_shard(inputs) else None,
         skips_bad=choice.skip_bad,
         folder=inputs.folder,
     )
-    is_one_stream = (
-        line_of is not None or inputs.stream is not None or write.is_one_file
-    )
+    is_one_stream = inputs.stream is not None or write.is_one_file
     if part and is_one_stream:
         raise ValueError(
             f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
@@ -378,7 +369,6 @@ class _Preparation:
             self._write.job(plan.job, plan.recipe),
             units,
             documents.form,
-            documents.old_dtype,
             documents.folder,
             self._choice.shuffle,
             self._choice.skip_bad,

@@ -35,7 +35,6 @@ class UnitWriter:
         job: What writes the shards.
         units: All units, in the order of the corpus.
         form: Format of the inputs; see `documents_in`.
-        old_dtype: Item type of shards of the first Roxxel that do not record one.
         folder: Folder of the inputs; see `Documents`.
         shuffle: Seed of the order of the documents in each unit.
         skips_bad: Whether damaged documents are left out.
@@ -44,7 +43,6 @@ class UnitWriter:
     job: WriteJob
     units: Sequence[Unit]
     form: str | None
-    old_dtype: str | None
     folder: str
     shuffle: int | None
     skips_bad: bool
@@ -68,7 +66,6 @@ class UnitWriter:
             unit.parts,
             self.form,
             self.job.options.fields,
-            old_dtype=self.old_dtype,
             skips_bad=self.skips_bad,
             folder=self.folder,
         )

@@ -6,9 +6,7 @@ blocks, their bytes, the item type in eight bytes (`ROXXEL02` alone), and the ma
 
 from __future__ import annotations
 
-import gzip
 import struct
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
-from roxxel_prepare import write_files
-from roxxel_store import roxxel_command
+from roxxel_prepare.first_roxxel import read_documents
 
-from .helpers import main, names_in
+from .helpers import main
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,10 +60,8 @@ def write_old(
 def converted(
     filepath: Any, dtype: str | None = None, separator: Any = None
 ) -> list[np.ndarray[Any, Any]]:
-    """Convert old shards, and return the documents of the new corpus."""
-    corpus = f"{mkdtemp()}/new_*.rox"
-    write_files(corpus, filepath, separator=separator, dtype=dtype, format="roxxel02")
-    return list(Roxxel(corpus).documents)
+    """Return the documents of old shards."""
+    return list(read_documents(filepath, separator=separator, dtype=dtype))
 
 
 def tokens_of(*lengths: int) -> list[np.ndarray[Any, Any]]:
@@ -116,7 +111,8 @@ def test_documents_end_behind_each_row_of_separators(
     # In one block: documents that hold separators look like padding in others.
     line = write_old(folder, documents, separator, block_size=4096)
 
-    found = [bytes(each) for each in converted(folder, separator=separator)]
+    found = converted(folder / "old_*.rox", separator=separator)
+    found = [bytes(each) for each in found]
 
     assert not any(separator in each for each in found)
     assert all(found[1:])
@@ -209,7 +205,6 @@ def test_shards_are_read_in_natural_order(tmp_path: Path) -> None:
         path.write_bytes(shard_of([str(number).encode()]))
 
     for filepath in (
-        tmp_path,
         tmp_path / "old_*.rox",
         [tmp_path / f"old_{n}.rox" for n in (9999, 10000, 10001)],
     ):
@@ -222,13 +217,8 @@ def test_a_shard_of_roxxel01_needs_its_item_type(tmp_path: Path) -> None:
     write_old(tmp_path, [tokens.tobytes()], dtype="", magic=b"ROXXEL01")
     path = tmp_path / "old_0000.rox"
 
-    with pytest.raises(ValueError, match="records no item type") as caught:
+    with pytest.raises(ShardError, match=f"{path}: records no item type; pass dtype"):
         converted(path)
-
-    assert str(caught.value) == (
-        f"{path}: records no item type; pass the type as dtype (--dtype on the command "
-        'line), "uint8" for text'
-    )
     assert [each.tolist() for each in converted(path, "int32")] == [tokens.tolist()]
 
 
@@ -236,16 +226,9 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
     tokens = np.arange(60, dtype=np.int32)
     tokens[37] = -5
     write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
-    sentence = (
-        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on), and tokens "
-        "cannot be negative; check the dtype, or copy the file again; if the old "
-        "separator was not whole tokens (such as one byte after tokens of int32), it "
-        "shifted all later tokens, so write this corpus again from its texts"
-    )
 
-    with pytest.raises(ValueError, match="cannot be negative") as caught:
-        converted(tmp_path)
-    assert str(caught.value) == sentence
+    with pytest.raises(ShardError, match=r"old_0001\.rox: .*-5 \(byte 20 on\)"):
+        converted(tmp_path / "old_*.rox")
 
 
 def test_the_error_of_a_shifted_corpus_names_its_cause(tmp_path: Path) -> None:
@@ -289,12 +272,12 @@ DAMAGES: dict[str, tuple[bytes, str]] = {
     ),
     "unknown type": (
         shard_of([bytes(16)], "complex6"),
-        "its items have the unknown type 'complex6'; pass --dtype",
+        "its items have the unknown type 'complex6'; copy it again",
     ),
     "no such size": (shard_of([bytes(16)], "<i3"), "unknown type '<i3'"),
     "half an item": (
         shard_of([b"abc", b"def"], "int32"),
-        "its blocks hold 6 bytes, which is not a whole number of int32 items; check",
+        "its blocks hold 6 bytes, which is not a whole number of int32 items",
     ),
 }
 
@@ -327,7 +310,7 @@ def test_shards_of_different_types_are_two_corpora(tmp_path: Path) -> None:
     (tmp_path / "b.rox").write_bytes(shard_of([bytes(8)], "uint8"))
 
     with pytest.raises(ValueError, match="holds uint8") as caught:
-        converted(tmp_path, separator=0)
+        converted(tmp_path / "?.rox", separator=0)
 
     assert str(tmp_path / "a.rox") in str(caught.value)
     assert "holds int32; convert them into two corpora" in str(caught.value)
@@ -346,238 +329,46 @@ def test_a_separator_that_is_not_whole_items_is_refused(
     write_old(tmp_path, [bytes(64)], dtype="int32")
 
     with pytest.raises(ValueError, match=sentence):
-        converted(tmp_path, separator=separator)
+        converted(tmp_path / "old_*.rox", separator=separator)
 
 
-def test_a_corpus_says_of_old_shards_what_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_old(tmp_path, [b"text"] * 99, b"\n")
-    path = tmp_path / "old_0000.rox"
-    sentence = (
-        f"{path}: is a shard of the first Roxxel (ROXXEL02); convert it with "
-        f"`{roxxel_command('prepare write')} "
-        '"new_*.rox" FILES --separator SEP`'
-    )
-
-    for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):
-        with pytest.raises(ShardError) as caught:
-            Roxxel(filepath).num_tokens  # noqa: B018 - opens the corpus
-        assert str(caught.value) == sentence
-    assert main(["info", str(path)]) == 1
-    assert sentence in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("ending", [".rox", ".rox.gz", ".bin"])
-def test_the_command_converts_old_shards(ending: str, tmp_path: Path) -> None:
-    line = write_old(
-        tmp_path,
-        [each.tobytes() for each in tokens_of(30, 50, 70)],
-        np.int32(0).tobytes(),
-        dtype="int32",
-    )
-    inputs = sorted(tmp_path.glob("old_*.rox"))
-    for number, path in enumerate(inputs):
-        data = path.read_bytes()
-        inputs[number] = path.with_suffix(ending)
-        path.unlink()
-        inputs[number].write_bytes(gzip.compress(data) if "gz" in ending else data)
-    options = ["--format", "roxxel02"] if ending == ".bin" else []
-    new = tmp_path / "new_*.rox"
-
-    assert main(["write", str(new), *map(str, inputs), *options]) == 0
-
-    corpus = Roxxel(new)
-    assert corpus.dtype == np.int32
-    assert corpus.tokens[:].tobytes() == line
-    assert corpus.num_documents == len(inputs)  # one for each file
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--separator", "0"],
-        ["--separator", "0", "--dtype", "uint16", "--workers", "2"],
-        ["--separator-bytes", r"\x00\x00\x00\x00", "--dtype", "uint16"],
-    ],
-)
-def test_the_command_cuts_documents_at_the_separator(
-    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_old_shards_become_a_corpus(tmp_path: Path) -> None:
     documents = tokens_of(30, 50, 70, 3)
     data = [each.tobytes() for each in documents]
     write_old(tmp_path, data, np.int32(0).tobytes(), dtype="int32")
-    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
-    assert len(inputs) == 4
-
-    assert main(["write", str(tmp_path / "new_*.rox"), *inputs, *options]) == 0
-
-    dtype = "uint16" if "uint16" in options else "int32"
-    guide = Roxxel(tmp_path / "guide_*.rox")
-    old = converted(tmp_path / "old_*.rox", separator=0)
-    guide.write(old, separator=0, dtype=dtype)
     new = Roxxel(tmp_path / "new_*.rox")
-    assert new.fingerprint == guide.fingerprint
+
+    old = read_documents(tmp_path / "old_*.rox", separator=0)
+    new.write(old, separator=0, dtype="uint16")
+
     assert [each.tolist() for each in new.documents] == [x.tolist() for x in documents]
-    assert not capsys.readouterr().err
 
 
-def test_the_command_says_that_old_shards_become_documents(
+def test_who_opens_or_prepares_old_shards_is_told_of_the_converter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_old(tmp_path, [b"text"] * 99, b"\n")
-    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
-
-    assert main(["write", str(tmp_path / "new_*.rox"), *inputs]) == 0
-
-    assert Roxxel(tmp_path / "new_*.rox").num_documents == len(inputs)
-    assert capsys.readouterr().err.startswith(
-        f"{inputs[0]}: a shard of the first Roxxel does not record its documents, so "
-        "each shard becomes one document; to cut documents at a separator, pass "
-        "--separator or --separator-bytes\n"
-    )
-    more = ["--separator", "none"]
-    assert main(["write", str(tmp_path / "more_*.rox"), *inputs, *more]) == 0
-    assert not capsys.readouterr().err
-
-
-def test_the_command_cuts_only_old_shards_among_other_inputs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_old(tmp_path, [b"one", b"three"], b"<e>", block_size=8)
-    np.save("a.npy", np.arange(60, 66, dtype=np.uint8))
-    write = ["write", "new_*.rox", "old_0000.rox", "a.npy", "old_0000.rox"]
-
-    assert main([*write, "--separator-bytes", "<e>"]) == 0
-    assert [bytes(each) for each in Roxxel("new_*.rox").documents] == [
-        b"one",
-        b"three",
-        b"<=>?@A",
-        b"one",
-        b"three",
-    ]
-    assert main([*write, "--separator", "101", "--vocab-size", "110"]) == 1
-    assert main([*write, "--separator", "300", "--exist", "replace"]) == 1
-    errors = capsys.readouterr().err
-    assert "new_*.rox: made with other arguments (" in errors
-    assert "separator=300 is not a value of uint8" in errors
-    other = ["write", "b_*.rox", "old_0000.rox", "old_0000.rox", "--vocab-size", "110"]
-    assert main([*other, "--separator", "62"]) == 1
-    assert (
-        "old_0000.rox and the shards after it: document 0: value 111 is outside"
-        in capsys.readouterr().err
-    )
-
-
-def test_the_command_cuts_no_compressed_old_shard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_old(tmp_path, [b"text"] * 9, b"\n")
-    path = tmp_path / "old_0000.rox.gz"
-    path.write_bytes(gzip.compress((tmp_path / "old_0000.rox").read_bytes()))
-
-    assert main(["write", str(tmp_path / "n.rox"), str(path), "--separator", "10"]) == 1
-
-    assert capsys.readouterr().err == (
-        f"roxxel-prepare: {path}: is compressed, but only shards in uncompressed files "
-        "on a disk can be cut into documents; pass such files, or --separator none\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("form", "ending"),
-    [("text", ".bin"), ("text", ".bin.gz"), ("text", ".rox"), ("lines", ".bin")],
-)
-def test_the_command_takes_no_shard_for_text(
-    form: str,
-    ending: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    write_old(tmp_path, [b"some\ntext"] * 99, b"\n", block_size=1024)
-    Roxxel(tmp_path / "new.rox").write([b"some text"])
-    options = ["--format", form]
-    cases = {
-        "old_0000.rox": "is a shard of the first Roxxel (ROXXEL02), not text; add "
-        "--format roxxel02",
-        "new.rox": "is a shard of Roxxel, not text; rename it to a name that ends with "
-        ".rox, and read it with roxxel_format.Roxxel",
-    }
-    for name, sentence in cases.items():
-        data = (tmp_path / name).read_bytes()
-        path = tmp_path / f"{name}{ending}"
-        path.write_bytes(gzip.compress(data) if ending == ".bin.gz" else data)
-
-        assert main(["write", str(tmp_path / "c.rox"), str(path), *options]) == 1
-
-        assert capsys.readouterr().err == f"roxxel-prepare: {path}: {sentence}\n"
-    assert not list(tmp_path.glob("c*"))
-
-
-def test_a_text_that_ends_like_an_old_shard_is_text(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    for text in ("ROXXEL02", "The shards of the first Roxxel end with ROXXEL02"):
-        path.write_text(text, encoding="utf-8")
-        options = ["--exist", "replace", "--separator", "none"]
-        for form in ("text", "lines"):
-            write = ["write", str(tmp_path / "c.rox"), str(path), "--format", form]
-
-            assert main([*write, *options]) == 0
-
-            assert bytes(Roxxel(tmp_path / "c.rox").documents[0]).decode() == text
-
-
-def test_the_command_names_a_damaged_old_shard(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     path = tmp_path / "old_0000.rox"
-    path.write_bytes(shard_of([bytes(64)])[:-1])
 
+    for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):
+        with pytest.raises(ShardError, match=f"{path}: .*roxxel_prepare.first_roxxel"):
+            Roxxel(filepath).num_tokens  # noqa: B018 - opens the corpus
     assert main(["write", str(tmp_path / "new_*.rox"), str(path)]) == 1
-
-    assert f"{path}: not a shard of ROXXEL02 or" in capsys.readouterr().err
-    assert not list(tmp_path.glob("new_*"))
-
-
-@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
-def test_the_command_refuses_negative_tokens(
-    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "old_0000.rox"
-    tokens = np.array([5, 6, -7, 0], np.int32)
-    path.write_bytes(shard_of([tokens.tobytes()], "int32"))
-
-    assert main(["write", str(tmp_path / "n_*.rox"), str(path), *separator]) == 1
-
     error = capsys.readouterr().err
-    assert f"{path}: holds the token -7 (byte 8 on), and tokens cannot be" in error
-    assert names_in(tmp_path) == ["old_0000.rox"]
+    assert f"{path}: is a shard" in error
+    assert "roxxel_prepare.first_roxxel" in error
 
 
-@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
-def test_the_command_takes_the_item_type_of_shards_that_record_none(
-    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("form", ["text", "lines"])
+def test_the_command_takes_no_shard_for_text(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, target = tmp_path / "old_0000.rox", tmp_path / "n_*.rox"
-    path.write_bytes(shard_of([b"abc\0"], magic=b"ROXXEL01"))
-    write = ["write", str(target), str(path), *separator]
+    path = tmp_path / "new.rox"
+    Roxxel(path).write([b"some text"])
+    write = ["write", str(tmp_path / "c.rox"), str(path)]
 
+    assert main([*write, "--format", form]) == 1
+    assert str(path) in capsys.readouterr().err
     assert main(write) == 1
-    assert "pass the type as dtype (--dtype on the command" in capsys.readouterr().err
-    assert main([*write, "--dtype", "uint8"]) == 0
-
-    assert bytes(Roxxel(target).tokens[:]) == b"abc\0"
-
-
-def test_a_shard_of_the_present_format_is_not_converted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "a.rox"
-    Roxxel(path).write([[1]])
-
-    assert main(["write", str(tmp_path / "n_*.rox"), str(path)]) == 1
-
-    error = capsys.readouterr().err
-    assert error.startswith(f"roxxel-prepare: {path}: is already a shard of a corpus")
-    assert "quote the corpus's pattern" in error
+    assert "quote the corpus's pattern" in capsys.readouterr().err
+    assert not list(tmp_path.glob("c*"))

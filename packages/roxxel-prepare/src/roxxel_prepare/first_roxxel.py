@@ -1,14 +1,14 @@
-"""The shards of the first Roxxel, an older library of this name.
+"""Read the shards of the first Roxxel, an older library of this name, to convert them.
 
 They end with `ROXXEL02` or `ROXXEL01`, and hold items in blocks of any sizes. They do
 not record where documents end, and a document may be in several shards. So consecutive
-shards are read as one line of items, and a separator cuts it into documents. Only a
-preparation reads them: the result is a corpus of the present format.
+shards are read as one line of items, and a separator cuts it into documents.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import struct
 from bisect import bisect_right
@@ -18,32 +18,72 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import ShardError
-from roxxel_format.writing import is_shard_head
-from roxxel_store.files import check_no_pointer
+from roxxel_store.patterns import matches_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-_MAGICS = b"ROXXEL02", b"ROXXEL01"
-_ROXXEL02_FOOT = struct.Struct("<qq8s8s")
-_ROXXEL01_FOOT = struct.Struct("<qq8s")
+__all__ = ["read_documents"]
+
+# The number of blocks, their bytes, and the name of the item type (`ROXXEL02` only).
+_FEET = {b"ROXXEL02": struct.Struct("<qq8s8s"), b"ROXXEL01": struct.Struct("<qq8s")}
 _DTYPE = re.compile("bool|u?int(8|16|32|64)|float(16|32|64)|[<>=|]?[biuf][1248]")
 _SEARCHED_ITEMS = 1 << 22
 
 
-class OldLine:
-    """The items of consecutive shards, in order.
+def read_documents(
+    filepath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    separator: int | bytes | None = None,
+    dtype: str | None = None,
+) -> Iterator[npt.NDArray[Any]]:
+    r"""Yield the documents of shards of the first Roxxel, to pass to `Roxxel.write`.
+
+    The old writer padded blocks with separators, and may have cut off the last one. So
+    a document ends after one or more separators in a row.
 
     Args:
-        paths: The shards.
-        dtype: Item type. Default: the type that the shards record.
+        filepath: A shard, a pattern such as `old_*.rox`, or a list of shards.
+        separator: What ended each document in the old write, a token or its bytes.
+            Default: each shard is one document, with its padding.
+        dtype: Item type of shards that record none, those of `ROXXEL01`.
 
     Raises:
-        ShardError: A file is damaged or has another format, or the shards hold items of
-            different types.
+        FileNotFoundError: There is no such file.
+        ShardError: A file is damaged or has another format, the shards hold items of
+            different types, or an item is negative.
+        ValueError: The separator is no value of the items, or not whole items.
+
+    Example:
+        >>> blocks = np.array([5, 6, 0, 7, 8, 9, 0, 0], np.uint16).tobytes()
+        >>> counts = np.array([len(blocks), 1, len(blocks)]).tobytes()
+        >>> data = blocks + counts + b"uint16\0\0ROXXEL02"
+        >>> np.frombuffer(data, np.uint8).tofile("old_0.rox")
+        >>> [each.tolist() for each in read_documents("old_*.rox", separator=0)]
+        [[5, 6], [7, 8, 9]]
     """
+    if isinstance(filepath, (str, os.PathLike)):
+        name = os.fspath(filepath)
+        paths = [name] if Path(name).exists() else matches_of(name)[1]
+        if not paths:
+            raise FileNotFoundError(f"{name}: no such file; check the path")
+    else:
+        paths = [os.fspath(each) for each in filepath]
+    line = _Line(paths, dtype)
+    if separator is None:
+        yield from (line.range(*bounds) for bounds in pairwise(line.bounds))
+        return
+    begins, stops = _separated(line, _items_of(separator, line.dtype))
+    start = 0
+    for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
+        yield line.range(start, begin)
+        start = stop
+
+
+class _Line:
+    """The items of consecutive shards, in order."""
 
     def __init__(self, paths: Sequence[str], dtype: str | None) -> None:
         self._paths = paths
@@ -51,15 +91,15 @@ class OldLine:
         self.dtype: np.dtype[Any] = np.dtype("u1")
         sizes: list[int] = []
         for number, path in enumerate(paths):
-            items, ends = parse_roxxel02(path, Path(path).read_bytes(), dtype)
-            if number and items.dtype != self.dtype:
+            items, ends = _parsed(path, dtype)
+            if number and items != self.dtype:
                 raise ShardError(
-                    f"{path}: holds {items.dtype}, but {paths[0]} holds {self.dtype}; "
-                    "convert them into two corpora, or pass --dtype"
+                    f"{path}: holds {items}, but {paths[0]} holds {self.dtype}; "
+                    "convert them into two corpora"
                 )
-            self.dtype = items.dtype
-            sizes.append(items.size)
-            whole, rest = np.divmod(ends, items.dtype.itemsize)
+            self.dtype = items
+            whole, rest = np.divmod(ends, items.itemsize)
+            sizes.append(int(whole[-1]) if whole.size else 0)
             self._ends.append(whole[rest == 0])
         self.bounds = list(accumulate(sizes, initial=0))
 
@@ -83,28 +123,21 @@ class OldLine:
                 raise ShardError(
                     f"{path}: was truncated while it was read; copy it again"
                 )
-            check_not_negative(path, part, start - first)
+            if part.dtype.kind == "i" and (part < 0).any():
+                at = int(np.argmax(part < 0))
+                raise ShardError(
+                    f"{path}: holds the token {part[at]} (byte {offset + at * size} "
+                    "on), and tokens cannot be negative; if the old separator was not "
+                    f"whole tokens (such as one byte after tokens of {part.dtype}), "
+                    "it shifted all later tokens, so write this corpus again from "
+                    "its texts"
+                )
             parts.append(part)
             start = last
         return np.concatenate(parts) if parts else np.empty(0, self.dtype)
 
-    def documents(self, separator: int | bytes) -> Iterator[npt.NDArray[Any]]:
-        """Yield the documents, without the separators at their ends.
 
-        The writer padded blocks with separators, and may have cut off the last one. So
-        a document ends after one or more separators in a row.
-
-        Raises:
-            ValueError: The separator is no value of the items, or not whole items.
-        """
-        begins, stops = _separated(self, items_of(separator, self.dtype))
-        start = 0
-        for begin, stop in zip(begins.tolist(), stops.tolist(), strict=True):
-            yield self.range(start, begin)
-            start = stop
-
-
-def items_of(separator: int | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def _items_of(separator: int | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return a separator as items; raise ValueError if it is no value or no items."""
     if isinstance(separator, bytes):
         if not separator or len(separator) % dtype.itemsize:
@@ -123,57 +156,35 @@ def items_of(separator: int | bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     )
 
 
-def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
-    """Return whether a file ends with the foot of a `ROXXEL02` or `ROXXEL01` shard.
+def _parsed(
+    path: str, dtype: str | None
+) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
+    """Return the item type of a shard, and the end of each block in bytes.
 
-    `foot` is at least the last 32 bytes of the file, or the whole file. The size of the
-    file must be the size that the foot implies, because a text may end with the magic
-    by chance.
+    The shard holds its blocks, then their ends (int64), and then a foot. All numbers
+    are little-endian.
     """
-    layout = _layout(foot[-8:])
-    if layout is None or len(foot) < layout.size:
-        return False
-    num_blocks, size, *_ = layout.unpack(foot[-layout.size :])
-    return _size(num_blocks, size, layout) == num_bytes
-
-
-def parse_roxxel02(
-    path: str, data: bytes, dtype: str | None = None
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Parse a shard of `ROXXEL02` or `ROXXEL01`; return its items and its block ends.
-
-    The items are a view of `data`. The shard holds blocks of any sizes, then the end of
-    each block in bytes (int64), and then a foot. The foot holds the number of blocks,
-    their bytes, the name of the item type (`ROXXEL02` only), and the magic. All numbers
-    are little-endian. `data` is the whole file; `dtype` replaces the item type in the
-    foot.
-
-    Raises:
-        ShardError: The file has another format, is damaged, or names no item type.
-    """
-    size, magic = len(data), data[-8:]
-    check_no_pointer(path, data, ShardError)
-    layout = _layout(magic)
-    if layout is None and is_shard_head(data[:8]):
-        raise ShardError(
-            f"{path}: is already a shard of a corpus; quote the corpus's pattern, so "
-            "that the shell does not expand it, or read the shard with "
-            "roxxel_format.Roxxel"
-        )
-    if layout is None or size < layout.size:
-        raise ShardError(
-            f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
-            f"{magic!r}; the file was truncated or has another format, so copy it "
-            "again or check the path"
-        )
-    num_blocks, num_bytes, *names, _ = layout.unpack(data[size - layout.size :])
-    if _size(num_blocks, num_bytes, layout) != size:
-        raise ShardError(
-            f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks of "
-            f"{num_bytes} bytes together; the file is truncated or damaged, so copy it "
-            "again"
-        )
-    ends = np.frombuffer(data, "<i8", num_blocks, num_bytes)
+    with Path(path).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 32))
+        foot = file.read()
+        layout = _FEET.get(foot[-8:])
+        if layout is None or size < layout.size:
+            raise ShardError(
+                f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end "
+                f"with {foot[-8:]!r}; copy it again or check the path"
+            )
+        num_blocks, num_bytes, *names, _ = layout.unpack(foot[-layout.size :])
+        if (
+            min(num_blocks, num_bytes) < 0
+            or num_bytes + 8 * num_blocks + layout.size != size
+        ):
+            raise ShardError(
+                f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks "
+                f"of {num_bytes} bytes together; the file is damaged, so copy it again"
+            )
+        file.seek(num_bytes)
+        ends = np.frombuffer(file.read(8 * num_blocks), "<i8")
     last = int(ends[-1]) if num_blocks else 0
     is_ascending = bool((ends[:1] > 0).all() and (ends[1:] > ends[:-1]).all())
     if last != num_bytes or not is_ascending:
@@ -181,70 +192,29 @@ def parse_roxxel02(
             f"{path}: the ends of its {num_blocks} blocks do not ascend to {num_bytes}"
             "; the file is damaged, so copy it again"
         )
-    if dtype is None:
-        dtype = _recorded_dtype(path, *names)
-    items = np.dtype(dtype)
-    items = items if dtype.startswith(">") else items.newbyteorder("<")
-    count, rest = divmod(num_bytes, items.itemsize)
-    if rest:
+    items = _recorded_dtype(path, names[0]) if names else dtype
+    if items is None:
+        raise ShardError(f'{path}: records no item type; pass dtype, "uint8" for text')
+    found = np.dtype(items)
+    found = found if items.startswith(">") else found.newbyteorder("<")
+    if num_bytes % found.itemsize:
         raise ShardError(
             f"{path}: its blocks hold {num_bytes} bytes, which is not a whole number "
-            f"of {items} items; check the dtype"
+            f"of {found} items; copy it again"
         )
-    return np.frombuffer(data, items, count), ends
+    return found, ends
 
 
-def is_untyped(path: str) -> bool:
-    """Return whether a file is a shard of `ROXXEL01`, which records no item type."""
-    with Path(path).open("rb") as file:
-        file.seek(max(0, file.seek(0, 2) - 8))
-        return file.read() == b"ROXXEL01"
-
-
-def _layout(magic: bytes) -> struct.Struct | None:
-    if magic not in _MAGICS:
-        return None
-    return _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
-
-
-def _size(num_blocks: int, num_bytes: int, layout: struct.Struct) -> int:
-    """Return the size of a shard with these counts; -1 if a count is negative."""
-    if min(num_blocks, num_bytes) < 0:
-        return -1
-    return num_bytes + 8 * num_blocks + layout.size
-
-
-def _recorded_dtype(path: str, name: bytes = b"") -> str:
+def _recorded_dtype(path: str, name: bytes) -> str:
     text = name.rstrip(b"\0").decode("latin-1")
-    if not text:
-        raise ShardError(
-            f"{path}: records no item type; pass the type as dtype (--dtype on the "
-            'command line), "uint8" for text'
-        )
     if _DTYPE.fullmatch(text):
         with contextlib.suppress(TypeError):
             return np.dtype(text).str
-    raise ShardError(
-        f"{path}: its items have the unknown type {text!r}; pass --dtype to "
-        "read them as another type"
-    )
-
-
-def check_not_negative(path: str, items: npt.NDArray[Any], start: int = 0) -> None:
-    """Raise ShardError if an item is negative; `start` is the index of the first."""
-    if items.dtype.kind == "i" and items.size and int(items.min()) < 0:
-        at = int(np.argmax(items < 0))
-        raise ShardError(
-            f"{path}: holds the token {items[at]} (byte "
-            f"{(start + at) * items.itemsize} on), and tokens cannot be negative; "
-            "check the dtype, or copy the file again; if the old separator was not "
-            f"whole tokens (such as one byte after tokens of {items.dtype}), it "
-            "shifted all later tokens, so write this corpus again from its texts"
-        )
+    raise ShardError(f"{path}: its items have the unknown type {text!r}; copy it again")
 
 
 def _separated(
-    line: OldLine, end: npt.NDArray[Any]
+    line: _Line, end: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return where the separators after each document begin and stop."""
     size, stop = end.size, len(line)
@@ -271,7 +241,7 @@ def _separated(
 
 
 def _with_padding(
-    line: OldLine,
+    line: _Line,
     end: npt.NDArray[Any],
     begins: npt.NDArray[np.int64],
     stops: npt.NDArray[np.int64],
