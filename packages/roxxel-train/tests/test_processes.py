@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -594,6 +595,33 @@ def test_an_error_in_a_worker_of_ray_train_is_published_and_goes_on_to_ray(
     reason = "process 1 failed: OSError: the disk is gone"
     assert f"the run ends: {reason}" in capsys.readouterr().err
     assert any(reason in str(value) for value in store.values.values())
+
+
+def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def leave(code: int) -> None:
+        raise SystemExit(code)
+
+    now_s = 0.0
+    monkeypatch.setattr(watcher, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(Watcher, "_has_service", lambda _: True)
+    store = Store()
+    own: Any = Watcher(cast("Any", Service(1, store)))
+    Watcher(cast("Any", Service(2, store))).news.post("left", 2, True)
+    own.news.post("bye")
+
+    with own.needing_all():  # in the last barrier, which all have passed
+        own.read_news()
+        own._exchange(None, 0.0)
+    now_s = 60.0
+    own._exchange(None, 0.0)
+    with own.needing_all(), pytest.raises(SystemExit):
+        own._exchange(None, 0.0)
+
+    assert "process 2 failed: its program ended while" in capsys.readouterr().err
 
 
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:

@@ -38,7 +38,15 @@ import traceback
 from collections import defaultdict
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+)
 
 import jax
 from roxxel_ckpt.coordination import (
@@ -93,7 +101,9 @@ counts as stopped."""
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
 another process may have caused. If another process gives no sign of life in this time,
-the message names this other process as the cause."""
+the message names this other process as the cause. A process that needs another one
+gives up as long after that one's program has ended: the last thing that both have met
+for may just not have returned here."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
@@ -157,6 +167,13 @@ class _Sign:
     still_s: float = 0.0
 
 
+class _Leave(NamedTuple):
+    """The end of the program of another process, as this process heard of it."""
+
+    had_devices: bool
+    at_s: float
+
+
 class Watcher:
     """Watches the other processes, and ends this process when another process fails.
 
@@ -188,7 +205,7 @@ class Watcher:
         self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
         self._dead: dict[int, str] = {}
         self._stopped: dict[int, str] = {}
-        self._left: dict[int, bool] = {}
+        self._left: dict[int, _Leave] = {}
         self.own_times: dict[int, tuple[int, float]] = {}
 
     def start(self) -> None:
@@ -373,8 +390,7 @@ class Watcher:
                 if kind == "failed":
                     self.end("")
                 elif kind == "left":
-                    self._left[values[0]] = values[1]
-                    self._end_without_needed()
+                    self._left[values[0]] = _Leave(values[1], time.monotonic())
                 elif kind == "sign":
                     self._publish_sign()
                 elif self._listen is not None:
@@ -423,9 +439,11 @@ class Watcher:
                 why = "" if process in self._dead else f"; {_STOPPED}"
                 during = self._during(process)
                 self.end(f"process {process} failed: {how}{during}{why}")
-        for process, had_devices in sorted(self._left.items()):
+        for process, left in sorted(self._left.items()):
+            if time.monotonic() - left.at_s < _CAUSE_S:
+                continue
             # JAX initializes the devices of all processes together.
-            if self._num_needs or (not had_devices and is_finding_devices()):
+            if self._num_needs or (not left.had_devices and is_finding_devices()):
                 self.end(
                     f"process {process} failed: its program ended while other "
                     f"processes wait for it; read the output of process {process}"
