@@ -37,11 +37,12 @@ for step in range(100, 1000, 100):
 
 IMPORT_ALONE = """
 import logging, sys, threading
-import jax, flax.nnx, orbax.checkpoint
+import jax, flax.nnx
 before = threading.active_count(), list(logging.getLogger().handlers)
 import roxxel_ckpt
 roxxel_ckpt.Checkpointer
 assert (threading.active_count(), list(logging.getLogger().handlers)) == before
+assert "orbax.checkpoint" not in sys.modules
 assert not sys.modules["jax._src.xla_bridge"]._backends, "a device was touched"
 """
 

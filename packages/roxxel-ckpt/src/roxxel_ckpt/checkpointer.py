@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
-from roxxel_ckpt._arrays.orbax import versions
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
@@ -238,6 +237,8 @@ class Checkpointer:
             )
         self._check_form("save", state=state)
         started_at = time.perf_counter()
+        from roxxel_ckpt._arrays.orbax import versions  # Orbax loads at the first save
+
         number = checked_step(step)
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
         with self._lock, contextlib.ExitStack() as held:

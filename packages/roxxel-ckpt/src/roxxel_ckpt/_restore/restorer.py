@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
 from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
 from roxxel_ckpt._integrity import find_undigested, problem_of
@@ -151,6 +150,7 @@ class Restorer:
         files.forget()  # The next restore verifies every file again.
         location = candidate.step.location
         live, values = candidate.live, dict[str, Any]()
+        from roxxel_ckpt._arrays import orbax
 
         def read() -> None:
             if release:

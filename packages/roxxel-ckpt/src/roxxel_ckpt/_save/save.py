@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
-from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._integrity import (
     crc_of,
     digest_files,
@@ -298,6 +297,8 @@ class Save:
             )
             state = self._staging / STATE
             state.mkdir(parents=True)
+            from roxxel_ckpt._arrays import orbax
+
             wait_for_files = orbax.start_writing(state, box.pop())
         except BaseException as error:
             self._copied.set_exception(error)
