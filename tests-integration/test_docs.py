@@ -265,8 +265,8 @@ def test_reference_names_the_variables_that_the_code_reads() -> None:
         name for path in SOURCES.values() for name in read.findall(path.read_text())
     }
 
-    # Who activates an environment, uv and Google's machines set them.
-    of_others = {"HOME", "VIRTUAL_ENV", "UV_RUN_RECURSION_DEPTH", "GCE_METADATA_HOST"}
+    # The system, uv and Google's machines set them.
+    of_others = {"HOME", "UV_RUN_RECURSION_DEPTH", "GCE_METADATA_HOST"}
     assert [name for name in sorted(found - of_others) if name not in page] == []
     assert len(found) > 8
 

@@ -1,8 +1,8 @@
 """What every package of Roxxel shares, without a dependency.
 
-`missing_extra` names the command that installs a library which an extra needs, and
-`roxxel_command` spells a command of Roxxel as the user types it. `published` writes a
-file that is complete or absent, and `check_output` refuses what is no file.
+`missing_extra` names the extra that installs a missing library, and `roxxel_command`
+spells a command of Roxxel as the user types it. `published` writes a file that is
+complete or absent, and `check_output` refuses what is no file.
 
 Buckets are in modules of their own: `client` (objects), `swap` (compare and swap).
 """
