@@ -62,7 +62,7 @@ EXAMPLES = sorted(
     if ">>> " in path.read_text() and not is_of_extra(path)
 )
 
-ELSEWHERE = "<!-- runs in the session bridges"
+ELSEWHERE = "<!-- runs in "
 RUN = [
     page
     for page in pages()

@@ -110,6 +110,11 @@ _LEAVE_S = 2.0
 
 _LEAVING_TICK_S = 0.02
 
+_RAY_ASKS_S = 8.0
+"""Time in which a worker of Ray Train waits for Ray to end it after another worker has
+failed. Ray asks its workers every 2 s, and would not learn the error of the one that
+failed if its end came first: JAX aborts that worker as soon as process 0 exits."""
+
 _EXIT_S = 300.0
 """Longest wait for the other processes at the end of the program, as in JAX."""
 
@@ -296,6 +301,8 @@ class Watcher:
         processes print their stacks.
         """
         self._announce(reason, error, is_hang=is_hang)
+        if is_ray_worker():
+            time.sleep(_RAY_ASKS_S)
         os._exit(1)
 
     def _announce(
