@@ -301,7 +301,7 @@ def reads_facts(corpus: Roxxel, _sample: Sample) -> bool:
         corpus.document_lengths(),
         corpus.leftovers(),
     )
-    corpus.verify(threads=1)
+    corpus.verify()
     return all(str(fact) for fact in facts)
 
 

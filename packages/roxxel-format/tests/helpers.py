@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_format import Roxxel, Shard
+from roxxel_format import Roxxel
+from roxxel_format._read.shard import open_shard
 
 from .conformance.reader import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from roxxel_format._read.shard import ShardMap
 
 
 def documents_of(*lengths: int, seed: int = 0) -> list[np.ndarray[Any, Any]]:
@@ -33,6 +36,11 @@ def line_of(documents: list[Any], separator: list[int] | None = None) -> Any:
     if not documents:
         return end[:0]
     return np.concatenate([part for each in documents for part in (each, end)])
+
+
+def shard_at(path: str | Path) -> ShardMap:
+    """Open one shard, without a corpus around it."""
+    return open_shard(str(path))
 
 
 def names_in(folder: Path) -> list[str]:
@@ -146,7 +154,7 @@ def manifest_of(
     columns: dict[str, dict[str, Any]] | None = None,
 ) -> bytes:
     """Return the manifest of some shards, with a version for each count of shards."""
-    layouts = [Shard(path).layout for path in paths]
+    layouts = [shard_at(path).layout for path in paths]
     rows = [
         (
             Path(path).name,

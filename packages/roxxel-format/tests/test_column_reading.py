@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, Shard, ShardError
+from roxxel_format import Roxxel, ShardError
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED
 
-from .helpers import column_of, corpus_of, documents_of, with_manifest
+from .helpers import column_of, corpus_of, documents_of, shard_at, with_manifest
 
 DOCUMENTS = documents_of(900, 0, 7000, 900)
 MASK = (np.arange(8800) % 7 < 3).astype(np.uint8)
@@ -24,7 +24,7 @@ def corpus(tmp_path: Path) -> Roxxel:
     counts = [Roxxel(path).num_tokens for path in written.paths]
     mask = np.split(MASK, np.cumsum(counts)[:-1])
     # A document belongs to the shard that it begins in.
-    layouts = [Shard(path).layout for path in written.paths]
+    layouts = [shard_at(path).layout for path in written.paths]
     begin = [each.num_documents - (each.flags & FIRST_IS_CONTINUED) for each in layouts]
     ids = np.split(IDS, np.cumsum(begin)[:-1])
     columns = {

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, Shard, ShardError, ShardWriter
+from roxxel_format import Roxxel, ShardError, ShardWriter
 
 from .helpers import (
     child_of,
@@ -29,6 +29,7 @@ from .helpers import (
     line_of,
     listed,
     names_in,
+    shard_at,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def test_manifest_lists_what_the_feet_of_the_shards_say(tmp_path: Path) -> None:
 
     manifest = listed(tmp_path)
 
-    shards = [Shard(path) for path in corpus.paths]
+    shards = [shard_at(path) for path in corpus.paths]
     layouts = [shard.layout for shard in shards]
     assert len(shards) > 4
     table = manifest["shards"]

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import ChecksumError, Roxxel, Shard, ShardError
+from roxxel_format import ChecksumError, Roxxel, ShardError
 
-from .helpers import corpus_of, documents_of, line_of
+from .helpers import corpus_of, documents_of, line_of, shard_at
 
 DOCUMENTS = documents_of(900, 0, 333)
 LINE = line_of(DOCUMENTS, [5])
@@ -129,7 +129,7 @@ def test_the_tokens_of_a_damaged_block_are_known(tmp_path: Path) -> None:
 
     damaged = corpus.damaged_tokens(caught.value)
     assert damaged is not None
-    first = Shard(corpus.paths[0]).num_tokens
+    first = shard_at(corpus.paths[0]).layout.num_tokens
     assert damaged == (first + 512, first + 768)
     line = line_of(documents, [5])
     assert np.array_equal(corpus.tokens[: damaged[0]], line[: damaged[0]])
@@ -162,7 +162,7 @@ def test_other_files_are_no_shards(tmp_path: Path) -> None:
     for content, message in cases.items():
         path.write_bytes(content)
         with pytest.raises(ShardError, match=message):
-            Shard(path)
+            shard_at(path)
 
 
 def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_document_index_damaged_after_its_first_use_is_found(tmp_path: Path) -
     corpus = Roxxel(path, check="blocks")
     assert np.array_equal(corpus.documents[499], documents[499])
     assert len(corpus.document_spans(41 * 3, 41 * 7)) == 4
-    at = Shard(path).layout.sections.documents
+    at = shard_at(path).layout.sections.documents
 
     for document, end in ((1, 83), (100, 0), (250, 41 * 500), (480, 2**63)):
         with path.open("r+b") as file:
@@ -386,7 +386,7 @@ def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:
     def note(done: int, total: int) -> None:
         seen.append((done, total))
 
-    report = corpus.verify(threads=2, progress=note)
+    report = corpus.verify(progress=note)
 
     assert ["block 1 of the tokens" in str(each) for each in report.errors] == [
         True
@@ -400,7 +400,7 @@ def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
 ) -> None:
     path = tmp_path / "a.rox"
     Roxxel(path).write(documents_of(1000), block_size=512)
-    layout = Shard(path).layout
+    layout = shard_at(path).layout
     at = layout.sections
     data = bytearray(path.read_bytes())
     data[at.documents - 48] = 1

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, Shard, ShardWriter
+from roxxel_format import Roxxel, ShardWriter
 from roxxel_format.cli import main
 
-from .helpers import corpus_of, documents_of, names_in
+from .helpers import corpus_of, documents_of, names_in, shard_at
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -108,9 +108,9 @@ def test_writers_of_one_shard_at_once_do_not_share_a_draft(tmp_path: Path) -> No
         second.append(np.arange(4, dtype=np.uint16))
 
         second.close()
-        assert Shard(path).tokens[:].tolist() == [0, 1, 2, 3]
+        assert shard_at(path).tokens[:].tolist() == [0, 1, 2, 3]
 
-    assert Shard(path).tokens[:].tolist() == list(range(9))
+    assert shard_at(path).tokens[:].tolist() == list(range(9))
     assert names_in(tmp_path) == ["a.rox"]
 
 

@@ -29,7 +29,7 @@ FILES = {
         "Roxxel('c_*.rox').write([[1]], exist='append')",
         "Roxxel('c.rox').num_tokens",
     ],
-    "c_00000.rox": ["Roxxel('c_*.rox').tokens[0]", "Shard('c_00000.rox')"],
+    "c_00000.rox": ["Roxxel('c_*.rox').tokens[0]"],
     "a.npy": ["FlatTokens('a.npy')"],
     "a.bin": ["FlatTokens('a.bin', 'uint16')"],
     "m.idx": ["MegatronTokens('m')"],
@@ -43,7 +43,7 @@ FILES = {
 CHILD = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-from roxxel_format import Roxxel, Shard
+from roxxel_format import Roxxel
 from roxxel_format.foreign import FlatTokens, MegatronTokens
 for code in sys.argv[1:]:
     try:

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import Shard, ShardWriter
+from roxxel_format import ShardWriter
+
+from .helpers import shard_at
 
 
 def append_and_close(writer: ShardWriter, num_documents: int) -> None:
@@ -100,7 +102,7 @@ def test_metadata_that_is_not_json_leaves_a_shard_that_can_be_finished(
     writer.metadata["when"] = "now"
     writer.close()
 
-    assert Shard(tmp_path / "a.rox").tokens[:].tolist() == [0, 1, 2, 3, 4]
+    assert shard_at(tmp_path / "a.rox").tokens[:].tolist() == [0, 1, 2, 3, 4]
 
 
 @given(
@@ -123,7 +125,7 @@ def test_documents_of_every_length_and_dtype_round_trip(
             for array in arrays:
                 writer.append(array)
 
-        shard = Shard(path)
+        shard = shard_at(path)
         assert np.array_equal(shard.tokens[:], np.concatenate(arrays))
         lengths = np.diff(shard.document_ends, prepend=0)
         assert lengths.tolist() == [array.size for array in arrays]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, Shard, ShardError, ShardWriter, TokenReader
+from roxxel_format import Roxxel, ShardError, ShardWriter, TokenReader
 from roxxel_format.foreign import FlatTokens
 
 from .helpers import corpus_of, documents_of, line_of, window_rows
@@ -565,15 +565,3 @@ def test_list_of_shards_with_two_dtypes_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(ShardError, match=r"b\.rox: holds uint32, but .*a\.rox holds"):
         _ = Roxxel([first, second]).num_tokens
-
-
-def test_shard_that_is_replaced_after_it_was_opened_is_an_error(
-    tmp_path: Path,
-) -> None:
-    shard = Shard(write_shard(tmp_path / "a.rox", [1]))
-    write_shard(tmp_path / "a.rox", [2])
-
-    with pytest.raises(ShardError, match="the file was replaced after it was opened"):
-        _ = shard.tokens
-    with pytest.raises(ShardError, match="the file was replaced after it was opened"):
-        shard.read_metadata()

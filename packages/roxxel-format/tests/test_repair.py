@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, Shard
+from roxxel_format import Roxxel
 from roxxel_format.cli import main
 
-from .helpers import documents_of, in_child, names_in
+from .helpers import documents_of, in_child, names_in, shard_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,7 @@ def repair(shard: Path, copy: object) -> int:
 def test_any_damage_between_head_and_foot_is_repaired(
     data: st.DataObject, whole: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    at = Shard(whole).layout.sections
+    at = shard_at(whole).layout.sections
     path = tmp_path_factory.getbasetemp() / "any.rox"
     copy = tmp_path_factory.getbasetemp() / "copy.rox"
     blocks = data.draw(st.sets(st.integers(at.tokens, at.foot - 1), min_size=1))

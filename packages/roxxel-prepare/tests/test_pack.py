@@ -107,7 +107,7 @@ def test_a_packed_corpus_is_not_split_into_parts_of_documents(
 ) -> None:
     assert command(tmp_path / "c_*.rox", inputs) == 0
     paths = [str(tmp_path / each) for each in ("c_*.rox", "a_*.rox", "b_*.rox")]
-    assert main(["split", *paths, "--drop-columns"]) == 1
+    assert main(["split", *paths]) == 1
     assert "bins of 33 tokens" in capsys.readouterr().err
 
 

@@ -258,7 +258,7 @@ def held_out_of(folder: Path, source: Path, *options: object) -> list[bytes]:
     assert run("write", folder / "a_*.rox", source, *options, *share) == 0
     assert run("write", folder / "whole_*.rox", source, *options) == 0
     whole, outputs = folder / "whole_*.rox", [folder / "b.rox", folder / "b_held.rox"]
-    split = "split", whole, *outputs, "--share", 0.3, "--drop-columns"
+    split = "split", whole, *outputs, "--share", 0.3
     assert run(*split) == 0
 
     found = sorted(read_all(folder / "a_held_*.rox"))

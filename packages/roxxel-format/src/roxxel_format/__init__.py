@@ -9,7 +9,6 @@ only on numpy.
 from roxxel_store.errors import BucketError
 
 from roxxel_format._read.cached import CacheStatus
-from roxxel_format._read.shard_file import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
 from roxxel_format._write.compact import Compaction
@@ -29,7 +28,6 @@ __all__ = [
     "ChecksumError",
     "Compaction",
     "Roxxel",
-    "Shard",
     "ShardError",
     "ShardWriter",
     "TokenReader",

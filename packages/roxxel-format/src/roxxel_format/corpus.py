@@ -515,7 +515,6 @@ class Roxxel:
     def verify(
         self,
         *,
-        threads: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> VerifyReport:
         """Compare every block of every shard with its checksum.
@@ -525,13 +524,12 @@ class Roxxel:
         with the digest in its name.
 
         Args:
-            threads: Number of threads. Default: one per processor, at most 16.
             progress: Called with the number of bytes checked so far, and of all shards.
 
         Returns:
             A report of the shards, with an error for each damaged part.
         """
-        return verify_corpus(self._open().contents, threads=threads, progress=progress)
+        return verify_corpus(self._open().contents, progress=progress)
 
     def write(
         self,

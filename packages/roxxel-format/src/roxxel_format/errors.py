@@ -19,8 +19,8 @@ class ShardError(ValueError):
         >>> try:
         ...     Roxxel("text.rox").num_tokens
         ... except ShardError as error:
-        ...     print(str(error).split("; ")[1])
-        check the path, or write the shard again
+        ...     print(str(error).rpartition("/")[2].split(", ")[0])
+        text.rox: not a Roxxel shard
     """
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import BucketError, ChecksumError, Roxxel, Shard, ShardError
+from roxxel_format import BucketError, ChecksumError, Roxxel, ShardError
 from roxxel_format._read.remote import _Fetcher  # pyright: ignore[reportPrivateUsage] - no other way to see memory
 from roxxel_format.cli import main
 
@@ -127,7 +127,7 @@ def test_windows_of_a_column_are_requested_ahead(bucket: Bucket, local: Roxxel) 
     """The read takes what arrived, also of a window across two shards."""
     remote = Roxxel("s3://data/wiki_*.rox")
     mask = remote.column("loss_mask")
-    border = Shard(local.paths[0]).num_tokens
+    border = Roxxel(local.paths[0]).num_tokens
     starts = [5, border - 60, 60_000]
     bucket.set_faults()
 

@@ -438,10 +438,7 @@ def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(
         assert capsys.readouterr().err.endswith(message)
 
 
-@pytest.mark.parametrize("is_pair", [False, True])
-def test_texts_are_held_out_by_their_tokens(
-    tmp_path: Path, tokenizer: Path, is_pair: bool
-) -> None:
+def test_texts_are_held_out_by_their_tokens(tmp_path: Path, tokenizer: Path) -> None:
     """A split of the shards finds the documents that a split of the texts held out."""
     names: Any = import_module("tokenizers")
     built = names.Tokenizer.from_file(str(tokenizer))
@@ -452,9 +449,6 @@ def test_texts_are_held_out_by_their_tokens(
     rows = [" ".join("ab"[n >> at & 1] for at in range(7)) for n in range(90)]
     options: list[object] = ["--tokenizer", tokenizer, "--separator", "<end>"]
     lines = [json.dumps(row) for row in rows]
-    if is_pair:
-        lines = [json.dumps({"q": row, "a": "b"}) for row in rows]
-        options += ["--prompt", "q", "--completion", "a"]
     source = tmp_path / "a.jsonl"
     source.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -462,7 +456,7 @@ def test_texts_are_held_out_by_their_tokens(
     assert run("write", tmp_path / "x_*.rox", source, *options, *share) == 0
     assert run("write", whole, source, *options) == 0
     outputs = tmp_path / "y.rox", tmp_path / "y_held.rox"
-    assert run("split", whole, *outputs, "--share", 0.3, "--drop-columns") == 0
+    assert run("split", whole, *outputs, "--share", 0.3) == 0
 
     found = [
         [each.tolist() for each in Roxxel(tmp_path / name).documents]

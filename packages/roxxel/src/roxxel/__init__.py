@@ -144,7 +144,6 @@ __all__ = [
     "SaveRecord",
     "Schedule",
     "SettingsDifferError",
-    "Shard",
     "ShardError",
     "ShardWriter",
     "ShardingConfig",

@@ -52,7 +52,6 @@ class VerifyReport:
 def verify_corpus(
     contents: Contents,
     *,
-    threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check all files of a corpus; see `Roxxel.verify`."""
@@ -71,7 +70,7 @@ def verify_corpus(
                 progress(done, total)
 
     errors: list[ShardError] = []
-    workers = threads or min(16, os.cpu_count() or 1)
+    workers = min(16, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers, "roxxel-verify") as pool:
         for number in range(len(contents.paths)):
             try:

@@ -7,7 +7,6 @@ preparation. On a disk and in a bucket, a commit compares and replaces the manif
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 SPLIT = "split"
-"""The argument of a write that holds documents out: name, share, side, and any salt."""
+"""The argument of a write that holds documents out: name, share and side."""
 
 _MADE_BY = {
     "id": "document_id (--id)",
@@ -150,11 +149,10 @@ class Recipe:
         return self.decided(stored, kind)
 
     @staticmethod
-    def how_to_append(share: float, salt: str = "") -> str:
+    def how_to_append(share: float) -> str:
         """Tell how to add documents to both sides of a split."""
-        salted = f" --salt {shlex.quote(salt)}" if salt else ""
         command = roxxel_command(
-            f"prepare split NEW KEPT HELD_OUT --share {share}{salted} --exist append"
+            f"prepare split NEW KEPT HELD_OUT --share {share} --exist append"
         )
         return (
             "write the new documents into a corpus NEW of their own, and divide it by "
@@ -292,10 +290,10 @@ def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) ->
             f"{what}: was not divided by a split, so a side of one cannot be appended; "
             "write another corpus"
         )
-    share, _, *salt = old
+    share, _ = old
     raise ValueError(
         f"{what}: is one side of a split, and other documents could be those of the "
-        f"other side; {Recipe.how_to_append(share, *salt)}"
+        f"other side; {Recipe.how_to_append(share)}"
     )
 
 

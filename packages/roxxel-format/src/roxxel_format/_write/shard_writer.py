@@ -71,7 +71,7 @@ class ShardWriter:
     Example:
         >>> with ShardWriter("written.rox", "uint16", separator=(0,)) as writer:
         ...     writer.extend([np.array([5, 6]), np.array([7])])
-        >>> Shard("written.rox").tokens.tolist()
+        >>> Roxxel("written.rox").tokens[:].tolist()
         [5, 6, 0, 7, 0]
     """
 

@@ -23,27 +23,24 @@ class Side:
     Only the tokens of a document decide its side, without its separator and whatever
     their dtype. So a write (`--split`) and a division of the written shards (`split`)
     hold out the same documents; the order and the number of inputs do not matter.
-    `share` is the share of documents that are held out. Another `salt`, of at most 64
-    bytes, holds out other documents.
+    `share` is the share of documents that are held out.
     """
 
     name: str
     share: float
     is_held_out: bool
-    salt: bytes = b""
 
     def has(self, tokens: npt.NDArray[Any]) -> bool:
         """Return whether a document is on this side."""
         # Tokens of any width, or of a list, are the same document.
         content = tokens.astype("<i8" if tokens.dtype.kind in "biu" else "<f8")
-        digest = blake2b(content.data, digest_size=8, key=self.salt).digest()
+        digest = blake2b(content.data, digest_size=8).digest()
         held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
         return held_out == self.is_held_out
 
     def recorded(self) -> list[Any]:
         """Return the side for JSON."""
-        salt = [self.salt.decode()] if self.salt else []
-        return [self.name, self.share, self.is_held_out, *salt]
+        return [self.name, self.share, self.is_held_out]
 
 
 @dataclass(frozen=True, slots=True)

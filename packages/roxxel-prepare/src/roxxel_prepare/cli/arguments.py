@@ -66,18 +66,6 @@ def _add_split(commands: Any) -> None:
         default=0.02,
         help="share of the documents to hold out, between 0 and 1 (default: 0.02)",
     )
-    split.add_argument(
-        "--salt",
-        metavar="TEXT",
-        default="",
-        help="hold out other documents for each text (default: no text)",
-    )
-    split.add_argument(
-        "--drop-columns",
-        action="store_true",
-        help="write both corpora without the columns of the source (default: an error "
-        "if it has columns)",
-    )
     _add_max_shard_bytes(split)
     _add_exist(split)
 

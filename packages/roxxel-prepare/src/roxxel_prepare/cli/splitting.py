@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-_MAX_SALT = 64
-
 
 def split(options: argparse.Namespace) -> int:
     """Write a share of the documents into one corpus and the rest into another.
@@ -30,21 +28,17 @@ def split(options: argparse.Namespace) -> int:
     equal documents are in the same corpus, and adding documents to the source does not
     move other documents.
     """
-    share, salt = options.share, options.salt.encode()
+    share = options.share
     outputs: tuple[str, str] = options.kept, options.held_out
     # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
     files = [CorpusFiles(each, sharded=sharded) for each in outputs]
     with Roxxel(options.corpus) as corpus:
         _check_apart(corpus, outputs, files)
-        _check_columns(corpus, options)
         _check_dense(corpus, options)
-        if len(salt) > _MAX_SALT:
-            raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
-
+        _check_columns(corpus, options)
         sides = [
-            Side("", share, is_held_out=is_held_out, salt=salt)
-            for is_held_out in (False, True)
+            Side("", share, is_held_out=is_held_out) for is_held_out in (False, True)
         ]
 
         def chosen(side: Side) -> Iterator[npt.NDArray[Any]]:
@@ -55,7 +49,7 @@ def split(options: argparse.Namespace) -> int:
             if next(chosen(side), None) is None:
                 raise ValueError(
                     f"{output}: none of {corpus.num_documents} documents would be in "
-                    f"this corpus with share={share}; choose another share or salt"
+                    f"this corpus with share={share}; choose another share"
                 )
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"arguments", "created_by", "separator"}
@@ -106,13 +100,13 @@ def _check_appends(writes: Sequence[CorpusWrite]) -> None:
 
 
 def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
-    """Raise if a split would lose columns without `--drop-columns`."""
+    """Raise if a split would lose columns."""
     columns = sorted({*corpus.columns, *corpus.partial_columns})
-    if columns and not options.drop_columns:
+    if columns:
         raise ValueError(
             f"{options.corpus}: has columns ({', '.join(columns)}), which a split "
             "does not copy; hold documents out with "
-            f"`{roxxel_command('prepare write --split')}`, or add --drop-columns"
+            f"`{roxxel_command('prepare write --split')}`"
         )
 
 
