@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_train.digest import add_step, batch_digest, digest_text
+from roxxel_curriculum.digest import add_step, batch_digest, digest_text
 
 from .conftest import PROGRAMS, REAL_DEVICES, STRICT_AT_A_TIME, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover

@@ -16,14 +16,14 @@ from hypothesis.extra import numpy as arrays
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import read_description
 from roxxel_curriculum import Curriculum, Phase
-from roxxel_curriculum.testing import PositionReader
-from roxxel_train.digest import (
+from roxxel_curriculum.digest import (
     add_step,
     batch_digest,
     device_digest,
     digest_text,
     sum_digests,
 )
+from roxxel_curriculum.testing import PositionReader
 
 from .helpers import mesh_of, rows, trainer
 
@@ -76,7 +76,7 @@ def test_rows_that_are_none_are_refused(
 def test_a_program_without_jax_computes_digests() -> None:
     program = (
         "import sys; sys.modules['jax'] = None\n"
-        "from roxxel_train.digest import batch_digest\n"
+        "from roxxel_curriculum.digest import batch_digest\n"
         "print(batch_digest([[1, 2, 3]]))"
     )
     done = subprocess.run(

@@ -13,9 +13,8 @@ from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_curriculum.digest import add_step, batch_digest
 from roxxel_format import ChecksumError, ShardError
-
-from roxxel_train.digest import add_step, batch_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

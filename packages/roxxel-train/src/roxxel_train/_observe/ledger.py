@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from roxxel_train.digest import add_step, digest_text
+from roxxel_curriculum.digest import add_step, digest_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

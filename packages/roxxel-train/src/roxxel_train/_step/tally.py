@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from roxxel_curriculum.digest import device_digest
 
 from roxxel_train._step.loss import ROW_LOSS, ROW_WEIGHT
-from roxxel_train.digest import device_digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
