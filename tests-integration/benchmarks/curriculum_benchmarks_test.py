@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import (
     curriculum_batch,
     curriculum_index,
+    curriculum_scale,
     curriculum_seek,
     curriculum_where,
     curriculum_withdrawn,
@@ -50,6 +51,16 @@ def test_index_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert "declared in" in lines[3]
     assert all("KiB held" in line for line in lines[4:])
+
+
+def test_a_run_of_many_sources_phases_and_hosts(tmp_path: Path) -> None:
+    size = curriculum_scale.Size(5, 3, 10**9, 64, 129, 16)
+
+    lines = curriculum_scale.table(size, rounds=2, folder=tmp_path).splitlines()
+
+    assert lines[0] == "| 5 sources, 3 phases, 1 x 10^9 tokens, 16 hosts | |"
+    assert lines[4].startswith("| a host's 4 x 129 tokens of the next step | ")
+    assert lines[-1].endswith("opened before the first step | 1 |")
 
 
 def test_seeking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
