@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.util import spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel import open_run, replay
 from roxxel.cli import main
-from roxxel.config import check_trusted, parse_config
+from roxxel.config import ConfigError, check_trusted, parse_config
 from roxxel_train import RunFolderError
 
 from .runs import CONFIG, MODEL, write_project
@@ -42,6 +44,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "run/roxxel/__init__.py",
         "run/roxxel/models.py",
         "run/configs/beside.py",
+        "run/inside/entry.py",
+        "run/inside/spread/inner.py",
     ):
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text("raise SystemExit('this code runs')\n")
@@ -51,8 +55,30 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "another").symlink_to(run)
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "ours.py").write_text("")
+    (tmp_path / "lib" / "spread").mkdir()
+    (tmp_path / "lib" / "spread" / "part.py").write_text("")
+    (folder / "names.py").write_text(
+        "from own import *\nfrom kit.own import make as made\nfrom os import *\n"
+        "from subprocess import run\nfrom roxxel.models import llama\n"
+        "from out_of import make as taken\ndef make(): ...\n"
+    )
+    (folder / "kit" / "names.py").write_text("from .own import make\n")
+    (folder / "out_of.py").write_text("from run.code import make\n")
+    monkeypatch.syspath_prepend(str(run / "inside"))
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Editable(tmp_path)])
     return folder
+
+
+class Editable:
+    """What an editable installation may put into `sys.meta_path`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "elsewhere" / "edited.py"
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
+        del path, target
+        return spec_from_file_location(name, self.file) if name == "edited" else None
 
 
 MINE = [
@@ -61,6 +87,12 @@ MINE = [
     ("kit", "own:make"),
     (".", "ours:make"),
     ("run", "ours:make"),
+    (".", "edited:make"),
+    (".", "spread.part:make"),
+    (".", "names:made"),
+    (".", "names:make"),
+    (".", "names:llama"),
+    (".", "kit.names:make"),
     (".", "roxxel.models:llama"),
     ("run/configs", "roxxel.models:llama"),
     (".", "not_there:make"),
@@ -71,6 +103,11 @@ STRANGE = [
     ("run", "pack.inner:make"),
     ("run", "pack.not_there:make"),
     ("run/configs", "beside:make"),
+    (".", "entry:make"),
+    (".", "spread.inner:make"),
+    (".", "names:taken"),
+    (".", "names:run"),
+    (".", "names:system"),
     (".", "run.code:make"),
     ("kit", "run.code:make"),
     (".", "linked:make"),
@@ -120,6 +157,33 @@ def test_every_function_of_a_config_is_checked(project: Path, key: str) -> None:
         check_trusted(
             config_of(project / "a.toml", "own:make", **functions), project / "run"
         )
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'mesh = "os:system"',
+        'mesh = { devices = "os:system" }',
+        'sources = "os:system"',
+        'phases = "os:system"',
+        '[optimizer]\nname = "os:system"',
+        '[trainer]\noptimizer = "os:system"',
+        '[trainer]\nloss_fn = "os:system"',
+        '[trainer]\nsinks = ["os:system"]',
+        '[eval]\nfunction = "os:system"',
+    ],
+)
+def test_no_other_setting_names_a_function(project: Path, lines: str) -> None:
+    text = f'model = "own:make"\nsources = {{ self = "none.rox" }}\n{lines}\n'
+
+    with pytest.raises(ConfigError):
+        parse_config(text, project / "a.toml")
+
+
+def test_weights_to_begin_with_are_data(project: Path) -> None:
+    config = config_of(project / "a.toml", "own:make", init_from="run.code:make")
+
+    check_trusted(config, project / "run")
 
 
 def test_commands_run_no_code_of_a_run_without_trust(

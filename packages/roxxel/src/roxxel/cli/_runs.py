@@ -75,8 +75,8 @@ def add_trust_argument(parser: argparse.ArgumentParser) -> None:
         "--trust",
         action="store_true",
         help=(
-            "run the model's code even if it lies in RUN or in an installed package: "
-            "whoever made the folder can then do whatever you can"
+            "run the model's code even if it lies in RUN, in an installed package or "
+            "in Python itself: whoever made the folder can then do whatever you can"
         ),
     )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from roxxel.config._declaration import FUNCTIONS
 from roxxel.config._modules import module_file
+from roxxel.learning_rate import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +33,32 @@ def functions_of(config: RunConfig) -> list[str]:
     """Return each `"module:function"` that a config names."""
     named = [config.model, *(config.trainer.get(each) for each in FUNCTIONS)]
     return [*filter(None, named)]
+
+
+def definitions_of(folder: Path, text: str) -> list[tuple[str, str]]:
+    """Return the modules that may define a `"module:function"`, and its names there.
+
+    A module may take the function from another one, which may take it from a third.
+    The list ends at our own recipe.
+    """
+    module, _, function = text.partition(":")
+    found = [(module, function)]
+    for name, wanted in found:
+        file = module_file(folder, name)
+        tree = parsed(file) if file else None
+        if file is None or tree is None or f"{name}:{wanted}" == RECIPE:
+            continue
+        named = {bound for node in tree.body for bound in _bound(node)}
+        package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                for each in node.names:
+                    is_all = each.name == "*" and wanted not in named
+                    if is_all or wanted == (each.asname or each.name):
+                        taken = wanted if is_all else each.name
+                        origin = (_base(node, package), taken)
+                        found += [] if origin in found else [origin]
+    return found
 
 
 def code_digest(config: RunConfig) -> str:
@@ -80,11 +107,26 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
                 parts = each.name.split(".")
                 yield from (".".join(parts[:n]) for n in range(1, len(parts) + 1))
         elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")
-            kept = parents[: len(parents) + 1 - node.level] if node.level else []
-            base = ".".join(filter(None, [*kept, node.module]))
+            base = _base(node, package)
             yield base
             yield from (f"{base}.{each.name}" for each in node.names)
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds; of an assignment, plain ones."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (each.asname or each.name for each in node.names)
+    elif isinstance(node, ast.Assign):
+        yield from (each.id for each in node.targets if isinstance(each, ast.Name))
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    """Return the module from which a module of a package imports."""
+    parents = package.split(".")
+    kept = parents[: len(parents) + 1 - node.level] if node.level else []
+    return ".".join(filter(None, [*kept, node.module]))
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:

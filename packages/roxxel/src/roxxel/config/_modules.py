@@ -76,7 +76,7 @@ def module_files(folder: Path, name: str) -> list[Path | None]:
     """
     own = str(folder.resolve())
     is_own = _is_beside(own, name.partition(".")[0])
-    find, path = (_found, [own]) if is_own else (PathFinder.find_spec, None)
+    find, path = (_found, [own]) if is_own else (_installed, None)
     files: list[Path | None] = []
     whole = ""
     for part in name.split("."):
@@ -247,6 +247,15 @@ def _found(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     spec = ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = parts
     return spec
+
+
+def _installed(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
+    """Find a module on `sys.path`, or one that is installed to be edited."""
+    spec = PathFinder.find_spec(name, path)
+    if spec is not None:
+        return spec
+    found = (finder.find_spec(name, path) for finder in sys.meta_path)
+    return next((each for each in found if each and each.has_location), None)
 
 
 def _digest(file: str) -> bytes | None:

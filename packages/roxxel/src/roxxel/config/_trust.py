@@ -3,7 +3,8 @@
 A run's folder may come from anybody, and its config names functions and their
 arguments. Without trust, only code of the user's own projects runs: neither a module in
 the run's folder, nor a function of an installed package or of Python itself, which can
-do anything with the arguments of a stranger, such as `subprocess.run`.
+do anything with the arguments of a stranger, such as `subprocess.run`. That it is taken
+from there by a module of the user makes it no code of the user.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_train import RunFolderError
 
-from roxxel.config._model_code import functions_of
+from roxxel.config._model_code import definitions_of, functions_of
 from roxxel.config._modules import module_files
 from roxxel.learning_rate import RECIPE
 
@@ -40,10 +41,15 @@ def check_trusted(config: RunConfig, run: Path) -> None:
         RunFolderError: A function lies in the run's folder or in an installed package;
             the message names its file.
     """
-    for text in functions_of(config):
-        module = text.partition(":")[0]
+    definitions = [
+        (text, *each)
+        for text in functions_of(config)
+        for each in definitions_of(config.folder, text)
+    ]
+    for text, module, function in definitions:
         files = module_files(config.folder, module)
-        if text == RECIPE and files[-1:] == [_recipe_file()]:
+        is_recipe = f"{module}:{function}" == RECIPE
+        if is_recipe and files[-1:] == [_recipe_file()]:
             continue
         doubts = {str(file): _doubt(file, run) for file in files if file is not None}
         if not files and not _is_absent(module):  # Else the import says so.
