@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from roxxel.config._declaration import FUNCTIONS
 from roxxel.config._modules import module_file
-from roxxel.learning_rate import RECIPE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,18 +34,18 @@ def functions_of(config: RunConfig) -> list[str]:
     return [*filter(None, named)]
 
 
-def definitions_of(folder: Path, text: str) -> list[tuple[str, str]]:
+def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
     """Return the modules that may define a `"module:function"`, and its names there.
 
     A module may take the function from another one, which may take it from a third.
-    The list ends at our own recipe.
+    From where `last` takes it is not asked.
     """
     module, _, function = text.partition(":")
     found = [(module, function)]
     for name, wanted in found:
         file = module_file(folder, name)
         tree = parsed(file) if file else None
-        if file is None or tree is None or f"{name}:{wanted}" == RECIPE:
+        if file is None or tree is None or f"{name}:{wanted}" == last:
             continue
         named = {bound for node in tree.body for bound in _bound(node)}
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]

@@ -44,7 +44,7 @@ def check_trusted(config: RunConfig, run: Path) -> None:
     definitions = [
         (text, *each)
         for text in functions_of(config)
-        for each in definitions_of(config.folder, text)
+        for each in definitions_of(config.folder, text, RECIPE)
     ]
     for text, module, function in definitions:
         files = module_files(config.folder, module)
