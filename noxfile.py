@@ -67,8 +67,11 @@ DIST = Path("dist")
 # Exit code of tools/devices.py if no device was found.
 NONE_FOUND = 3
 
-# The session `docs` runs what the pages show.
-NO_PAGES = "--ignore=tests-integration/test_docs.py"
+# The sessions `docs` and `benchmarks` run these.
+OTHERS = (
+    "--ignore=tests-integration/test_docs.py",
+    "--ignore=tests-integration/benchmarks",
+)
 
 # Tests run at the same time, one for each core, but at most four. The tests of a file
 # run in one process, because they share fixtures and compiled programs.
@@ -85,7 +88,6 @@ EACH = ("--dist=loadgroup",)
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.
 ONCE = (
-    "benchmarks",
     "bridges",
     "test_boundaries.py",
     "test_command_train.py",
@@ -265,7 +267,7 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
         session.install(*wanted, *sources(*PACKAGES), "--group", "integration")
     else:
         sync(session, "--all-packages", "--group", "integration")
-    options = (NO_PAGES, *selected, *PARALLEL, *FOUR, *session.posargs)
+    options = (*OTHERS, *selected, *PARALLEL, *FOUR, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
 
 
@@ -273,7 +275,7 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
 def long(session: nox.Session) -> None:
     """Run the integration tests that kill programs or start many of them."""
     sync(session, "--all-packages", "--group", "integration")
-    options = (NO_PAGES, "-m", "long", *FOUR, *EACH, *session.posargs)
+    options = (*OTHERS, "-m", "long", *FOUR, *EACH, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
 
 
@@ -327,7 +329,7 @@ def on_devices(session: nox.Session, platform: str, extra: str) -> None:
         leave(f"{jax} finds no {platform} device here: {answer}; nothing was tested")
     session.log(f"{number} {platform} devices: {answer}")
     session.run(
-        *(python_of(session), "-m", "pytest", "-rs", INTEGRATION, NO_PAGES, *words),
+        *(python_of(session), "-m", "pytest", "-rs", INTEGRATION, *OTHERS, *words),
         env={"ROXXEL_TEST_DEVICES": f"{platform}:{number}"},
     )
 
@@ -407,7 +409,7 @@ def resolve(session: nox.Session) -> None:
         session.error(f"two resolutions differ; compare {session.create_tmp()}/*")
 
 
-@nox.session(requires=["boundaries"])
+@nox.session(requires=["boundaries", "benchmarks"])
 def release(session: nox.Session) -> None:
     """Build the packages whose version has no tag, or report why this is refused."""
     found = session.run("python", TOOLS / "release.py", silent=True)
@@ -451,6 +453,16 @@ def run_programs(
     for name, options in programs:
         session.log(" ".join([name, *options]))
         session.run("python", f"{BENCHMARKS}/{name}.py", *options, *session.posargs)
+
+
+@nox.session(requires=["boundaries"])
+def benchmarks(session: nox.Session) -> None:
+    """Run every benchmark once, small: none is noticed otherwise when it breaks.
+
+    A change of the packages needs no benchmark, so only a release runs this session.
+    """
+    sync(session, "--all-packages", "--group", "integration")
+    session.run("pytest", BENCHMARKS, *PARALLEL, *FOUR, *session.posargs)
 
 
 @nox.session

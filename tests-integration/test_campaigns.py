@@ -16,7 +16,7 @@ SEED = ("--seed", "7")
 
 def run(program: str, *options: str) -> str:
     """Run a campaign and return what it printed."""
-    path = Path(__file__).with_name(program)
+    path = Path(__file__).parent / "benchmarks" / program
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path), *options, *SEED],
         capture_output=True,
