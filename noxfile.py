@@ -96,7 +96,6 @@ ONCE = (
     "test_hostile_runs.py",
     "test_house.py",
     "test_primary.py",
-    "test_quickstart.py",
     "test_readme.py",
     "test_registry_pages.py",
     "test_release.py",

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,22 +25,26 @@ TESTS = "tests-integration/**/*.py"
 SOURCES = sorted(ROOT.glob("packages/*/src/**/*.py"))
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
 def _calls(path: Path) -> Iterator[ast.Call]:
-    tree = ast.parse(path.read_text("utf-8"))
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return (node for node in ast.walk(_tree(path)) if isinstance(node, ast.Call))
 
 
+@cache
 def _named(call: ast.Call) -> str:
     return ast.unparse(call.func)
 
 
 def imports_obstore(path: Path) -> int:
     """Return how often a module imports the client of buckets at run time."""
-    tree = ast.parse(path.read_text("utf-8"))
     return sum(
         isinstance(node, ast.Import)
         and any(each.name.split(".")[0] == "obstore" for each in node.names)
-        for node in ast.walk(tree)
+        for node in ast.walk(_tree(path))
     )
 
 
@@ -82,7 +87,7 @@ def ends_a_command(path: Path) -> int:
         node.type is not None
         and re.search("KeyboardInterrupt|BrokenPipeError", ast.unparse(node.type))
         is not None
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.ExceptHandler)
     )
 
@@ -140,7 +145,7 @@ def homes(name: str) -> list[str]:
     return [
         path.relative_to(ROOT / "packages").as_posix()
         for path in SOURCES
-        for node in ast.parse(path.read_text("utf-8")).body
+        for node in _tree(path).body
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
     ]
 
@@ -151,7 +156,7 @@ def names_from(package: str, imported: str) -> set[tuple[str, str]]:
         (node.module, each.name)
         for path in SOURCES
         if path.relative_to(ROOT / "packages").parts[0] == package
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.ImportFrom)
         and node.module is not None
         and node.module.partition(".")[0] == imported
