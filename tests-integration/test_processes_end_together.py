@@ -431,6 +431,47 @@ def test_a_slow_process_is_named_within_fifty_steps(
     assert 0.1 < sorted(lags)[len(lags) // 2] < 0.3
 
 
+@pytest.mark.parametrize(
+    ("where", "arguments", "line"),
+    [
+        ("restore", (), r"in 'restore' after step 0 \(verify step \d+"),
+        ("compile", (), r"in 'compile' after step 0 \(compiling for .* 4 x 17"),
+        ("save", ("checkpoint_every=5",), r"in 'save' after step 10 \(commit step 5"),
+        ("evaluate", ("eval_every=5",), r"in 'evaluate' after step 5 \(eval_fn"),
+        ("30", (), r"in step \d+"),
+        ("compile", ("rows=3", "sigterm@10:0"), r"in 'compile' after step 0"),
+    ],
+)
+def test_process_for_which_the_others_wait_is_named_with_what_it_does(
+    data: Path,
+    tmp_path: Path,
+    compilation_cache: Path,
+    where: str,
+    arguments: tuple[str, ...],
+    line: str,
+) -> None:
+    run = tmp_path / "run"
+    if where == "restore":
+        stopped = train(data, run, compilation_cache, "sigterm@20:1")
+        assert stopped.codes == [75, 75]
+    until = rf"process 0 waited \d+ s at .* for process 1 {line}"
+
+    ended = train(
+        data,
+        run,
+        compilation_cache,
+        *arguments,
+        f"hold@{where}:1",
+        f"until={until}",
+        "held_s=0.5",
+    )
+
+    assert ended.codes == ([75, 75] if "rows=3" in arguments else [0, 0])
+    assert re.search(until, ended.texts[0])
+    if "rows=3" in arguments:
+        assert "at 'agree on a step' for process 1" in ended.log
+
+
 def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:

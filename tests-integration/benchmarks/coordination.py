@@ -166,7 +166,7 @@ class Others:
             time.sleep(every_s - time.time() % every_s)
             for service in self.services:
                 key = f"{KEYS}/alive/{service.process_index}"
-                service.set(key, [number, 1, None, 0.0], overwrite=True)
+                service.set(key, [number, 1, None, 0.0, [], [1]], overwrite=True)
 
     def beat(self) -> None:
         """Send a request in the place of each heartbeat of JAX, evenly in time."""

@@ -3,11 +3,11 @@
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
 `WHAT` happens in one process: "error", "exit", "kill", "stand" (SIGSTOP), "sigterm",
-"save", "sleep", "gil", "busy" or "nan". "gil" and "busy" hold the interpreter lock for
-a minute, and for longer than a process may be silent. With "slow", every later batch is
-delayed. `WHERE` is the number of a read of a batch, or one of "before" (the
-construction of the trainer), "after" (the construction), "compile", "evaluate", "save"
-and "restore".
+"save", "sleep", "hold", "gil", "busy" or "nan". "hold" waits until the run's log has a
+line that matches `until`. "gil" and "busy" hold the interpreter lock for a minute, and
+for longer than a process may be silent. With "slow", every later batch is delayed.
+`WHERE` is the number of a read of a batch, or one of "before" (the construction of the
+trainer), "after" (the construction), "compile", "evaluate", "save" and "restore".
 
 `NAME=VALUE` gives the trainer another argument in one process, or in all processes
 without `:PROCESS`. Some names are settings of this program:
@@ -17,6 +17,8 @@ without `:PROCESS`. Some names are settings of this program:
 - `arrays`, `values`: number of additional arrays of the model, and its seed;
 - `mib`: size of additional parameters;
 - `build`: 1 gives the trainer a function that makes the model;
+- `held_s`: time after which a line names the processes for which others wait;
+- `until`: the expression for "hold";
 - `own`: 1 calls `jax.distributed.initialize` in place of Roxxel's `initialize`;
 - `disks`: 1 gives each process a folder of its own.
 """
@@ -24,6 +26,7 @@ without `:PROCESS`. Some names are settings of this program:
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import sys
 import time
@@ -35,6 +38,7 @@ import optax
 from drill import SEED, Model
 from flax import nnx
 from roxxel import Curriculum, NonFiniteError, Phase, Preempted, Roxxel, Trainer
+from roxxel_train._together import watcher
 from roxxel_train.distributed import initialize
 
 STEPS = 120
@@ -62,8 +66,9 @@ def loss_fn(model, batch):
 class Accidents:
     """What happens in this process, and where."""
 
-    def __init__(self, effects):
+    def __init__(self, effects, log, until):
         self.effects = effects
+        self.log, self.until = log, until
         self.delay_s = TINY
 
     def at(self, where, rows=None):
@@ -87,12 +92,13 @@ class Accidents:
             os.kill(os.getpid(), SIGNALS[what])
         elif what == "save":
             trainer.save()
+        elif what == "hold":
+            while not (self.log.exists() and self.until.search(self.log.read_text())):
+                time.sleep(TINY)
         elif what == "sleep":
             time.sleep(1000)
-        elif what in HELD_S:
-            ctypes.PyDLL(None).sleep(HELD_S[what])
         else:
-            raise ValueError(what)
+            ctypes.PyDLL(None).sleep(HELD_S[what])
 
     def watch_compiler(self):
         """Let the compilation of an update be an accident."""
@@ -160,7 +166,9 @@ if __name__ == "__main__":
         initialize()
     if options.pop("disks", 0):
         run = str(Path(run) / str(process))
-    accidents = Accidents(effects)
+    watcher._HELD_S = options.pop("held_s", watcher._HELD_S)
+    log = Path(run) / "system.log"
+    accidents = Accidents(effects, log, re.compile(options.pop("until", "")))
     accidents.at("before")
     num_arrays, seed = options.pop("arrays", 0), options.pop("values", 0)
     num_floats = options.pop("mib", 0) * 2**18

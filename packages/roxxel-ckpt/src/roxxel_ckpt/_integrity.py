@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.records import parse_value
 
+from roxxel_ckpt.activity import doing
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -263,7 +264,8 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
 
     def checksum(block: tuple[str, int]) -> int:
         name, start = block
-        with (directory / name).open("rb") as file:
+        path = directory / name
+        with doing(f"read {path}"), path.open("rb") as file:
             file.seek(start)
             return zlib.crc32(file.read(block_bytes[name]))
 

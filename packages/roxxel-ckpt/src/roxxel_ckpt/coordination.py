@@ -28,6 +28,7 @@ import jax
 from jax._src import distributed, xla_bridge
 
 from roxxel_ckpt import errors
+from roxxel_ckpt.activity import doing
 from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointTimeoutError,
@@ -189,7 +190,8 @@ class Channel:
         failure: Exception | None = None
         message: dict[str, Any] = {"call": call}
         try:
-            message["value"] = report()
+            with doing(call):
+                message["value"] = report()
         except Exception as error:  # noqa: BLE001 - raised below, after reporting it
             failure = error
             message["error"] = [type(error).__name__, brief(error)]
@@ -203,7 +205,8 @@ class Channel:
             self._turn += 1
             try:
                 # Process 0 may itself wait `timeout_s` for the slowest process.
-                answer = service.get(f"{keys}answer", 2 * timeout_s)
+                with doing(call, waits=True):
+                    answer = service.get(f"{keys}answer", 2 * timeout_s)
             except TimeoutError as error:
                 raise (failure or _late("process 0", call, timeout_s)) from error
         self._ended = answer.get("ended")
@@ -247,7 +250,8 @@ class Channel:
         """Publish the answer to all processes; return it and process 0's error."""
         keys = self._keys(turn)
         try:
-            messages = _gather(service, keys, own, timeout_s)
+            with doing(own["call"], waits=True):
+                messages = _gather(service, keys, own, timeout_s)
         except CheckpointTimeoutError as late:
             answer = {"error": ["CheckpointTimeoutError", str(late)]}
             service.set(f"{keys}answer", answer)

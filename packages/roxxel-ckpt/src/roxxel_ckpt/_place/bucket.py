@@ -40,6 +40,7 @@ from roxxel_ckpt._integrity import LocalFiles, find_missing, is_sealed
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.copies import Copies, storing
 from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt.activity import doing
 from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.errors import (
@@ -132,9 +133,10 @@ class BucketStep:
             name, start, stop, crc = block
             path = directory / name
             try:
-                data = self.bucket.read(f"{self.name}/{name}", (start, stop))
-                if zlib.crc32(data) != crc:
+                with doing(f"read {self.bucket.url_of(self.name)}/{name}"):
                     data = self.bucket.read(f"{self.name}/{name}", (start, stop))
+                    if zlib.crc32(data) != crc:
+                        data = self.bucket.read(f"{self.name}/{name}", (start, stop))
             except FileNotFoundError:
                 path.unlink(missing_ok=True)
                 return

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from roxxel_ckpt.activity import doing
 from roxxel_format import ChecksumError
 from roxxel_loader import device_stream
 
@@ -126,7 +127,10 @@ class Evaluator:
         if self._eval_fn is not None:
             state.show()
             step = nnx.Variable(jnp.asarray(state.step))
-            self.result = self._eval_fn(ModelState(state.model, state.optimizer, step))
+            with doing("eval_fn"):
+                self.result = self._eval_fn(
+                    ModelState(state.model, state.optimizer, step)
+                )
             values |= _values(self.result, {*_FIXED_FIELDS, *values})
         return values
 
@@ -206,7 +210,8 @@ class HeldOut:
         values: dict[str, float] = {}
         losses: list[float] = []
         for name in self.samplers:
-            means = self._means(name, state, is_stopping)
+            with doing(f"evaluate {_argument(name)}"):
+                means = self._means(name, state, is_stopping)
             if means is None:
                 return None
             loss = means["loss"]
@@ -251,7 +256,7 @@ class HeldOut:
     ) -> Iterator[tuple[float, dict[str, float]]]:
         """Yield the weight and the means of each batch, two batches late."""
         unread: deque[tuple[jax.Array, Scalars]] = deque()
-        sampler = self.samplers[name]
+        sampler, number = self.samplers[name], 0
         stream = device_stream(sampler, 0, sampler.total_steps, self._placement)
         with stream as batches:
             for phase, form in zip(sampler.phases, self._shapes[name], strict=True):
@@ -261,9 +266,15 @@ class HeldOut:
                 for _ in range(phase.start, phase.stop):
                     if is_stopping():
                         return
-                    unread.append(program(state, next(batches)))
-                    if len(unread) > _UNREAD_BATCHES:
-                        yield _read(unread.popleft())
+                    batch = next(batches)
+                    number += 1
+                    read = None
+                    with doing(f"{_argument(name)}, batch {number}", waits=True):
+                        unread.append(program(state, batch))
+                        if len(unread) > _UNREAD_BATCHES:
+                            read = _read(unread.popleft())
+                    if read is not None:
+                        yield read
         yield from map(_read, unread)
 
 

@@ -18,6 +18,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import jax
+from roxxel_ckpt.activity import doing
 from roxxel_store.amounts import short_size
 
 from roxxel_train._files.paths import cache_folder
@@ -201,16 +202,18 @@ class CompiledAhead:
             return self._debugged
         key = _key(batch)
         future = self._compiled[key]
+        compiling = f"compiling for batches of {' x '.join(map(str, key[0][0]))}"
         if status is not None and not future.done():
-            status(f"compiling for batches of {' x '.join(map(str, key[0][0]))}")
-        while give_up is not None and not future.done():
-            if give_up():
-                return None
-            try:
-                future.result(_POLL_S)
-            except NotYet:
-                continue
-        return future.result()[0]
+            status(compiling)
+        with doing(compiling):
+            while give_up is not None and not future.done():
+                if give_up():
+                    return None
+                try:
+                    future.result(_POLL_S)
+                except NotYet:
+                    continue
+            return future.result()[0]
 
     def shapes(self) -> tuple[CompiledShape, ...]:
         """Wait for every started compilation; return compile times and memory."""

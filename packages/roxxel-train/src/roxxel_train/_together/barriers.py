@@ -7,6 +7,7 @@ import json
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
+from roxxel_ckpt.activity import doing
 from roxxel_ckpt.coordination import Channel, coordination_service
 
 from roxxel_train._together.texts import named
@@ -45,7 +46,8 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
     key = f"roxxel/barrier/{_passed[name]}/{name}"
     service.set(f"{key}/{service.process_index}", "here")
     try:
-        service.barrier(key, timeout_s)
+        with doing(f"barrier {name!r}", waits=True):
+            service.barrier(key, timeout_s)
     except TimeoutError as error:
         here = set(map(int, service.entries(f"{key}/")))
         late = sorted(set(range(service.process_count)) - here)

@@ -27,6 +27,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
+from roxxel_ckpt.activity import doing
+
 from roxxel_train._together.barriers import check_same
 from roxxel_train._together.signals import SAVE, URGENT, WARNINGS
 from roxxel_train._together.texts import brief, named, print_error, stacks
@@ -132,6 +134,7 @@ class Processes:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     self._install(number, handler)
         self._progress.step, self._progress.pause = 0, None
+        self._progress.thread = threading.get_ident()
         self._progress.own_s = 0.0
         if self._watcher is not None:
             self._in_run.enter_context(
@@ -223,8 +226,10 @@ class Processes:
             self._is_save_requested = False
             return request
         with self._change:
-            while self._hold == step and self._agreed is None:
-                self._change.wait()
+            if self._hold == step and self._agreed is None:
+                with doing("agree on a step", waits=True):
+                    while self._agreed is None:
+                        self._change.wait()
             request = None
             if self._agreed is not None and self._agreed[0] == step:
                 _, request = self._agreed
@@ -424,11 +429,11 @@ class Processes:
                 self._report(text)
             return
         lives = self._watcher.lives()
-        if any(pause is not None for _, pause in lives.values()):
+        if any(life.pause is not None for life in lives.values()):
             self._due_s = self._from_now()
             return
-        slowest = min(step for step, _ in lives.values())
-        behind = sorted(i for i, (step, _) in lives.items() if step == slowest)
+        slowest = min(life.step for life in lives.values())
+        behind = sorted(i for i, life in lives.items() if life.step == slowest)
         self._watcher.end(
             f"{named(behind)} failed: {late}; the last step that began is {slowest}",
             is_hang=True,
@@ -436,7 +441,8 @@ class Processes:
 
     def _wait_for_all(self, watcher: Watcher) -> None:
         try:
-            watcher.service.barrier(f"roxxel/{self._name}/end", self._timeout_s)
+            with doing("end of the run", waits=True):
+                watcher.service.barrier(f"roxxel/{self._name}/end", self._timeout_s)
         except TimeoutError:
             watcher.end(
                 f"process {watcher.index} failed: it waited {self._timeout_s:g} s for "

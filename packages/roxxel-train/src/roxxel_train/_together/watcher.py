@@ -12,6 +12,10 @@ until its program ends. The other processes treat a process as failed when
 - its program ends while other processes are in a trainer, or while JAX initializes
   their devices.
 
+A process that is only slow ends nothing. If the others have waited for it for a minute,
+process 0 writes a line that names the process and what it does, and another line
+whenever the wait has doubled.
+
 The process that notices a failure publishes the reason in the coordination service,
 which keeps the first reason, and posts the news (`roxxel_train._together.news`). All
 processes log this reason and exit without clean-up (`os._exit`): the shutdown of JAX is
@@ -49,6 +53,7 @@ from typing import (
 )
 
 import jax
+from roxxel_ckpt.activity import activities
 from roxxel_ckpt.coordination import (
     coordination_service,
     has_devices,
@@ -98,6 +103,12 @@ _STILL_S = 3.0
 """Time in which the connection of such a process takes nothing, after which the process
 counts as stopped."""
 
+_HELD_S = 60.0
+"""Time that processes wait for others before a line names those."""
+
+_MOST_NAMED = 4
+"""Number of different activities that such a line has."""
+
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
 another process may have caused. If another process gives no sign of life in this time,
@@ -140,11 +151,29 @@ class Progress:
     `step` is the last step that began. `pause` names what the process does between
     steps, such as a save, and is None during a step. `own_s` is the time that the
     process has spent outside of steps and of pauses, such as waiting for batches.
+    `thread` runs the steps.
     """
 
     step: int = 0
     pause: str | None = _START
     own_s: float = 0.0
+    thread: int = 0
+
+
+class Life(NamedTuple):
+    """A sign of life: the number of the sign, and `Progress` at this time.
+
+    `does` is what threads of the process do (`roxxel_ckpt.activity`), and `awaits` the
+    calls at which they wait for the other processes. In a step, a process awaits the
+    others in this step, and what its threads do in the background does not count.
+    """
+
+    number: int
+    step: int
+    pause: str | None
+    own_s: float
+    does: list[str]
+    awaits: list[str | int]
 
 
 class Report(Protocol):
@@ -167,7 +196,7 @@ class Listener(Protocol):
 class _Sign:
     """The last sign of life of a process, and the time since then."""
 
-    life: list[Any] | None = None
+    life: Life | None = None
     quiet_s: float = 0.0
     still_s: float = 0.0
 
@@ -204,7 +233,9 @@ class Watcher:
         # Only the watching thread writes these fields, until a request gets no answer.
         self._links: Links | None = None
         self._num_ticks = self._num_signs = 0
-        self._lives: dict[int, list[Any]] = {}
+        self._lives: dict[int, Life] = {}
+        # How long processes have waited at a call, and when the next line is due.
+        self._held: dict[str | int, tuple[float, float]] = {}
         self._stood_s = self._woke_at_s = 0.0
         self._is_asking = False
         self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
@@ -256,10 +287,10 @@ class Watcher:
             self.progress.pause = "after the run"
             self._has_run = True
 
-    def lives(self) -> dict[int, tuple[int, str | None]]:
-        """Return the `step` and the `pause` of every process."""
+    def lives(self) -> dict[int, Life]:
+        """Return the last sign of life of every process."""
         lives = self.service.entries(f"{_KEYS}/alive/").items()
-        return {int(index): (step, pause) for index, (_, step, pause, _) in lives}
+        return {int(index): Life(*life) for index, life in lives}
 
     def leave(self, error: BaseException, *, is_printed: bool = False) -> bool:
         """End all processes after an error, unless all of them raise the error.
@@ -427,8 +458,16 @@ class Watcher:
             self._end_without_needed()
 
     def _publish_sign(self) -> None:
+        step, pause = self.progress.step, self.progress.pause
         own_s, self._num_signs = round(self.progress.own_s, 3), self._num_signs + 1
-        life = [self._num_signs, self.progress.step, self.progress.pause, own_s]
+        found = activities()
+        if pause is None:
+            found = {t: each for t, each in found.items() if t == self.progress.thread}
+        does = sorted({each.what for each in found.values() if not each.waits})
+        awaits: list[str | int] = [each.what for each in found.values() if each.waits]
+        if pause is None and not awaits:
+            awaits.append(step)
+        life = Life(self._num_signs, step, pause, own_s, does[:_MOST_NAMED], awaits)
         self.service.set(f"{_KEYS}/alive/{self.index}", life, overwrite=True)
 
     def _end_without_needed(self) -> None:
@@ -469,17 +508,17 @@ class Watcher:
         if 0 in self._dead:
             return ""
         with suppress(Exception):
-            step, pause = self.lives()[process]
-            return _during(step, pause)
+            life = self.lives()[process]
+            return _during(life.step, life.pause)
         return ""
 
     def _watch_others(self, links: Links, waited_s: float, *, is_due: bool) -> None:
         """Find the processes that are stopped; only process 0 can."""
         self._stopped = {}
         if is_due:
-            entries = self.service.entries(f"{_KEYS}/alive/").items()
-            self._lives = {int(index): life for index, life in entries}
-            self.own_times = {i: (x[1], x[3]) for i, x in self._lives.items()}
+            self._lives = self.lives()
+            self.own_times = {i: (x.step, x.own_s) for i, x in self._lives.items()}
+        self._name_holders(waited_s)
         quiet_s = max(_QUIET_S, self.sign_every_s + _TICK_S)
         for process, life in self._lives.items():
             sign = self._signs[process]
@@ -493,6 +532,43 @@ class Watcher:
             sign.still_s += waited_s
             if sign.still_s > _STILL_S:
                 self._stopped[process] = f"no sign of life for {sign.quiet_s:.0f} s"
+
+    def _name_holders(self, waited_s: float) -> None:
+        """Write a line about the processes for which others wait too long."""
+        awaited: defaultdict[str | int, list[int]] = defaultdict(list)
+        for process, life in sorted(self._lives.items()):
+            for call in life.awaits:
+                awaited[call].append(process)
+        held, self._held = self._held, {}
+        for call, waiting in awaited.items():
+            held_s, due_s = held.get(call, (0.0, _HELD_S))
+            held_s += waited_s
+            if held_s > due_s:
+                due_s *= 2
+                if holders := self._holders(call):
+                    where = f"step {call}" if isinstance(call, int) else repr(call)
+                    self._write(
+                        f"{named(waiting)} waited {held_s:.0f} s at {where} for "
+                        + "; for ".join(holders)
+                    )
+            self._held[call] = held_s, due_s
+
+    def _holders(self, call: str | int) -> list[str]:
+        """Describe the processes that have not begun a step, or await no call."""
+        groups: defaultdict[str, list[int]] = defaultdict(list)
+        for process in range(self.service.process_count):
+            life = self._lives.get(process)
+            if life is None:
+                groups[_during(0, _START)].append(process)
+            elif (
+                life.step < call
+                if isinstance(call, int)
+                else all(isinstance(each, int) for each in life.awaits)
+            ):
+                does = f" ({', '.join(life.does)})" if life.does else ""
+                groups[f"{_during(life.step, life.pause)}{does}"].append(process)
+        found = [f"{named(indices)}{text}" for text, indices in groups.items()]
+        return found[:_MOST_NAMED]
 
     # The end
 

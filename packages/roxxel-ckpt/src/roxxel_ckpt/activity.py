@@ -1,0 +1,46 @@
+"""What this program does now, for the programs that wait for it.
+
+Whoever begins something that may take long says so in a block, which costs no request.
+`roxxel_train` publishes it with its signs of life, so that a process that holds all
+others is named together with the file that it reads. `roxxel_train` uses this module;
+user programs need not.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+class Activity(NamedTuple):
+    """What a thread does; with `waits`, at which call it waits for the others."""
+
+    what: str
+    waits: bool = False
+
+
+_activities: dict[int, Activity] = {}
+
+
+@contextmanager
+def doing(what: str, *, waits: bool = False) -> Generator[None]:
+    """Say what this thread does in the block; an inner block replaces an outer one."""
+    thread = threading.get_ident()
+    outer = _activities.get(thread)
+    _activities[thread] = Activity(what, waits)
+    try:
+        yield
+    finally:
+        if outer is None:
+            del _activities[thread]
+        else:
+            _activities[thread] = outer
+
+
+def activities() -> dict[int, Activity]:
+    """Return what each thread does now, by its identifier."""
+    return dict(_activities)
