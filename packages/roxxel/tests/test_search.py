@@ -1,178 +1,286 @@
-"""A text is found in a corpus whatever stands beside it."""
+"""A text is found exactly as often as it stands in the decoded documents."""
 
 from __future__ import annotations
 
+import random
 import re
+import unicodedata
+from functools import cache
+from itertools import product
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel.search import find_text, search
-from roxxel_format.texts import TextCodec
+from roxxel_format.texts import text_codec
+
+from .searched_tokenizers import END, SCRIPTS, TOKENIZERS, UNKNOWN, WHOLE, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
+    from roxxel_format.texts import TextCodec
 
-PIECES = re.compile(r" ?[a-z]{1,3}|.", re.DOTALL)
-"""The tokens of a text: a space is joined to the letters that follow, as in most."""
+EXTRA = "🙂👩‍🔬🇪🇹e\N{COMBINING ACUTE ACCENT}.,'!ÅB"
 
+FORMS = ("NFC", "NFD")
 
-def codec_of_pieces(
-    pieces: re.Pattern[str] = PIECES,
-    *,
-    drops_space: bool = False,
-    is_joined: bool = False,
-) -> TextCodec:
-    """Return the codec of a tokenizer.
-
-    With `drops_space`, a text gets a space before it, and loses it when it is decoded.
-    With `is_joined`, the codec says that the text of tokens is that of each.
-    """
-    names: list[str] = []
-
-    def encode(text: str) -> npt.NDArray[np.int64]:
-        found = pieces.findall(f" {text}" if drops_space else text)
-        names.extend(dict.fromkeys(each for each in found if each not in names))
-        return np.array([names.index(each) for each in found], np.int64)
-
-    def decode(tokens: npt.NDArray[Any]) -> bytes:
-        text = "".join(names[token] for token in tokens)
-        return (text.removeprefix(" ") if drops_space else text).encode()
-
-    joined = (lambda: [name.encode() for name in names]) if is_joined else None
-    return TextCodec(encode, decode, pieces=joined)
+SOME_BYTES = b"\xe2\x82\xac\xc3\xa9\xff\x80 a\xf0\x9f\x99\x82"
 
 
 class Held:
     """A corpus of given documents, each with the separator."""
 
     def __init__(
-        self, *documents: npt.NDArray[np.int64], separator: tuple[int, ...] = ()
+        self, documents: Sequence[npt.ArrayLike], separator: Sequence[int] = ()
     ) -> None:
-        self.separator = separator
-        ends = np.array(separator, np.int64)
-        held = [np.concatenate([each, ends]) for each in documents]
+        self.separator = list(separator)
+        held = [np.append(each, separator).astype(np.int64) for each in documents]
         self.tokens = np.concatenate(held)
         self.num_tokens = self.tokens.size
         sizes = np.array([each.size for each in held], np.int64)
         self.stops = sizes.cumsum()
         self.starts = self.stops - sizes
+        self.most = 0
 
     def will_need(self, starts: Any, length: int) -> None:
         assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        held = np.arange(self.stops.size), self.starts, self.stops
+        assert 0 <= start <= stop <= self.num_tokens
+        low = self.stops.searchsorted(start, "right")
+        high = self.starts.searchsorted(stop, "left")
+        held = np.arange(low, high), self.starts[low:high], self.stops[low:high]
         spans = np.stack(held, axis=1)
         spans[:, 1:] = spans[:, 1:].clip(start, stop)
         return spans[spans[:, 1] < spans[:, 2]]
 
     def read(self, starts: Any, length: int) -> Any:
+        assert starts[0] + length <= self.num_tokens
+        self.most = max(self.most, length)
         return np.stack([self.tokens[start : start + length] for start in starts])
 
 
-def expected(texts: Sequence[str], wanted: str) -> list[int]:
-    """Return the document of each occurrence, in order."""
-    return [
-        number
-        for number, text in enumerate(texts)
-        for at in range(len(text))
-        if text.startswith(wanted, at)
+@cache
+def codec_of(kind: str) -> tuple[Any, TextCodec]:
+    """Return a tokenizer, and its codec for a corpus that was written elsewhere."""
+    tokenizer = TOKENIZERS[kind]()
+    recorded: Any = SimpleNamespace(
+        tokenizer=None,
+        dtype_name="uint8" if tokenizer is None else "uint32",
+        arguments={},
+        documents=[],
+        tokenizer_files={},
+    )
+    codec = text_codec(recorded, tokenizer)
+    assert codec is not None
+    return tokenizer, codec
+
+
+def a_word(chosen: random.Random) -> str:
+    letters = chosen.choice(SCRIPTS)
+    if chosen.random() < 0.1:
+        letters += EXTRA
+    return "".join(chosen.choices(letters, k=chosen.randint(1, 8)))
+
+
+@cache
+def words() -> list[str]:
+    chosen = random.Random(5)
+    return [a_word(chosen) for _ in range(500)]
+
+
+def documents(codec: TextCodec, size: int) -> list[list[int]]:
+    """Return documents of words, of any tokens, and of bytes that may spell none."""
+    chosen = random.Random(6)
+    between = [" ", " ", " ", " ", "\n", ", ", "  ", "", "\t(", '. "', END]
+    made = [
+        "".join(
+            part
+            for word in chosen.choices(words(), k=count)
+            for part in (word, chosen.choice(between))
+        )
+        for count in (1, 4, 9, 60)
     ]
+    # Some decoders strip what a text begins with.
+    made += [unicodedata.normalize("NFD", made[2]), "  a é a"]
+    rows = [codec.encode(text).tolist() for text in made]
+    # In tokenizers with a fallback to bytes, these are the first tokens.
+    spelled = list("éa€🙂".encode() * 40)
+    # Most tokenizers lack the last id.
+    apart = [each for byte in spelled for each in (byte, size - 1)]
+    any_ids = [chosen.choices(range(size), k=n) for n in (1, 2, 99)]
+    return [*rows, [], spelled, [*spelled, 255], apart, *any_ids, rows[0][:1]]
 
 
-TEXTS = st.lists(st.text("ab  c\nß", max_size=90), min_size=1, max_size=8)
+def times(wanted: str, text: str) -> int:
+    """Return how often a text stands in another; occurrences may overlap."""
+    return len(re.findall(f"(?={re.escape(wanted)})", text))
 
 
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_any_word_is_found_as_often_as_it_stands_in_the_decoded_text(kind: str) -> None:
+    tokenizer, codec = codec_of(kind)
+    rows = documents(codec, TOKENIZERS[kind].size)
+    corpus: Any = Held(rows)
+    texts = [decoded(tokenizer, row) for row in rows]
+    joined = "\ud800".join(texts)
+    chosen = random.Random(8)
+
+    def piece() -> str:
+        text = chosen.choice([text for text in texts if text])
+        at = chosen.randrange(len(text))
+        return text[at : at + chosen.randint(1, 30)]
+
+    wanted = [*words(), *(piece() for _ in range(100))]
+    for word in words()[:30]:
+        wanted += [f"{word} ", *(unicodedata.normalize(f, word) for f in FORMS)]
+    for number, each in enumerate([*wanted, " ", "\n", "  ", END, "\ufffd", *"aé€"]):
+        # In tiny parts, documents are cut everywhere.
+        chunk = 1 if number % 16 == 0 else 400
+
+        found = list(search(corpus, each, codec, chunk=chunk))
+
+        assert sum(part.documents.size for part in found) == times(each, joined), each
+
+
+def document(size: int) -> st.SearchStrategy[list[int]]:
+    """Return documents of any tokens, some of which stand there many times."""
+    some = st.lists(ids(size), max_size=20)
+    return st.builds(lambda a, b, n: [*a, *b * n], some, some, st.integers(1, 99))
+
+
+def ids(size: int) -> st.SearchStrategy[int]:
+    # Many are parts of characters where the first tokens are bytes.
+    return st.one_of(
+        st.sampled_from([32, 97, size - 1, *SOME_BYTES]), st.integers(0, size - 1)
+    )
+
+
+@settings(deadline=None)
 @given(
-    texts=TEXTS,
-    wanted=st.one_of(st.text("ab cß", min_size=1, max_size=5), st.none()),
-    place=st.tuples(st.integers(0, 7), st.integers(0, 90), st.integers(1, 40)),
-    chunk=st.integers(1, 300),
-    separator=st.sampled_from([(), (0,), (0, 1)]),
-    kind=st.sampled_from(["joined", "decoded", "drops the first space"]),
+    kind=st.sampled_from(list(TOKENIZERS)),
+    place=st.tuples(st.integers(0, 9), st.integers(0, 400), st.integers(1, 9)),
+    chunk=st.integers(1, 90),
+    num_separators=st.integers(0, 2),
+    drawn=st.data(),
 )
-def test_a_text_is_found_each_time_it_stands_in_a_document_and_nowhere_else(
-    texts: list[str],
-    wanted: str | None,
+def test_documents_of_any_tokens_are_searched_as_their_decoded_text(
+    kind: str,
     place: tuple[int, int, int],
     chunk: int,
-    separator: tuple[int, ...],
-    kind: str,
+    num_separators: int,
+    drawn: st.DataObject,
 ) -> None:
-    codec = codec_of_pieces(
-        drops_space=kind == "drops the first space", is_joined=kind == "joined"
-    )
-    codec.encode("a b")  # the separators decode to something
-    held = [codec.encode(text) for text in texts]
-    corpus: Any = Held(*held, separator=separator)
-    if wanted is None:
-        number, start, length = place
-        wanted = texts[number % len(texts)][start : start + length] or "a"
+    tokenizer, codec = codec_of(kind)
+    size = TOKENIZERS[kind].size
+    rows = drawn.draw(st.lists(document(size), min_size=1, max_size=5))
+    end = [size - 1] * num_separators
+    corpus: Any = Held(rows, end)
+    texts = [decoded(tokenizer, row) for row in rows]
+    number, at, length = place
+    text = texts[number % len(rows)]
+    wanted = text[at % max(len(text), 1) :][:length] or " "
 
     parts = list(search(corpus, wanted, codec, chunk=chunk))
     found = list(find_text(corpus, codec, wanted, chunk=chunk))
 
     documents = [int(each) for part in parts for each in part.documents]
-    assert documents == expected(texts, wanted)
+    assert documents == [
+        number for number, each in enumerate(texts) for _ in range(times(wanted, each))
+    ]
     assert len(found) == len(documents)
     assert found == sorted(found)
-    for (start, stop), document in zip(found, documents, strict=True):
-        first, last = corpus.starts[document], corpus.stops[document]
-        assert first <= start < stop <= last - len(separator)
-        held_text = texts[document]
-        low = len(codec.decode(corpus.tokens[first:start]).decode())
-        high = len(codec.decode(corpus.tokens[first:stop]).decode())
-        assert wanted in held_text[low:high]
-        # No more tokens than needed: each has at most a space and three letters.
-        assert high - low - len(wanted) <= 6
+    for (start, stop), document_number in zip(found, documents, strict=True):
+        first, last = corpus.starts[document_number], corpus.stops[document_number]
+        assert first <= start < stop <= last - len(end)
 
 
-def test_the_text_of_a_separator_is_not_searched() -> None:
-    codec = codec_of_pieces()
-    end = tuple(codec.encode("|").tolist())
-    corpus: Any = Held(codec.encode("a|b"), codec.encode("c"), separator=end)
+@pytest.mark.parametrize("kind", TOKENIZERS)
+def test_an_occurrence_has_the_fewest_tokens_that_hold_it(kind: str) -> None:
+    tokenizer, codec = codec_of(kind)
+    row = codec.encode(" ".join(words()[:25])).tolist()
+    corpus: Any = Held([row])
+    text = decoded(tokenizer, row)
+    for at in range(0, len(text) - 9, 7):
+        wanted = text[at : at + 9].lstrip()
+        begins = [
+            each.start() for each in re.finditer(f"(?={re.escape(wanted)})", text)
+        ]
 
-    assert list(find_text(corpus, codec, "|")) == [(1, 2)]
-    assert list(find_text(corpus, codec, "b|c")) == []
+        found = list(find_text(corpus, codec, wanted, chunk=64))
+
+        for begin, (start, stop) in zip(begins, found, strict=True):
+            before, later, less, enough = (
+                decoded(tokenizer, row[:n]) for n in (start, start + 1, stop - 1, stop)
+            )
+            end = text[: begin + len(wanted)]
+            assert text[:begin].startswith(before.rstrip("\ufffd"))
+            assert f"{enough} ".startswith(end)
+            if kind not in WHOLE:
+                assert not text.startswith(later) or len(later) > begin
+                assert not less.startswith(end)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TOKENIZERS if kind not in WHOLE])
+def test_a_long_document_is_read_and_searched_in_parts(kind: str) -> None:
+    _, codec = codec_of(kind)
+    corpus: Any = Held([codec.encode(" ".join(words())).tolist() * 2])
+    seen: list[int] = []
+
+    list(search(corpus, "a", codec, seen.append, chunk=256))
+
+    assert corpus.most == 256
+    assert seen == sorted(set(seen))
+    assert np.diff([0, *seen]).max() < 600
+    assert seen[-1] == corpus.num_tokens
+
+
+@pytest.mark.parametrize("kind", ["bytes", "suffix", "WordPiece", "another library"])
+@pytest.mark.parametrize("end", ["|", "||", "s|"])
+def test_the_text_of_a_separator_is_not_searched(kind: str, end: str) -> None:
+    tokenizer, codec = codec_of(kind)
+    rows = [codec.encode("s|s" * n).tolist() for n in range(1, 30)]
+    corpus: Any = Held(rows, codec.encode(end).tolist())
+    texts = [decoded(tokenizer, row) for row in rows]
+
+    texts_wanted = ("|", "s|", "|s", "ss", " ", "s", UNKNOWN)
+    # A part ends before, in and after a separator.
+    for wanted, chunk in product(texts_wanted, range(64, 80, 4)):
+        found = list(find_text(corpus, codec, wanted, chunk=chunk))
+
+        assert len(found) == times(wanted, "\0".join(texts))
 
 
 def test_occurrences_may_overlap() -> None:
-    codec = codec_of_pieces(re.compile("."))
-    corpus: Any = Held(codec.encode("aaaa"))
+    _, codec = codec_of("bytes")
+    corpus: Any = Held([list(b"aaaa")])
 
     assert list(find_text(corpus, codec, "aa")) == [(0, 2), (1, 3), (2, 4)]
 
 
-def test_a_text_is_compared_exactly() -> None:
-    composed, decomposed = "caf\u00e9", "cafe\u0301"
-    codec = codec_of_pieces()
-    corpus: Any = Held(codec.encode(f"{composed} Caf\u00e9"))
+@pytest.mark.parametrize(("text", "what"), [("", "is empty"), ("a\udc80", "udc80")])
+def test_a_text_that_no_document_can_hold_is_refused(text: str, what: str) -> None:
+    _, codec = codec_of("bytes")
+    corpus: Any = Held([[0]])
 
-    assert len(list(find_text(corpus, codec, composed))) == 1
-    assert list(find_text(corpus, codec, decomposed)) == []
-
-
-def test_an_empty_text_is_refused() -> None:
-    corpus: Any = Held(np.arange(3))
-
-    with pytest.raises(ValueError, match="the text to find is empty"):
-        find_text(corpus, codec_of_pieces(), "")
+    with pytest.raises(ValueError, match=what):
+        find_text(corpus, codec, text)
 
 
-def test_a_text_that_is_longer_than_what_is_read_at_a_time_is_found() -> None:
-    codec = codec_of_pieces()
-    text = "".join(f"{n} brown foxes, " for n in range(300))
-    corpus: Any = Held(codec.encode(f"see {text}and more"))
-    seen: list[int] = []
+@pytest.mark.parametrize("kind", ["byte-level", "byte fallback", "another library"])
+def test_a_text_that_is_longer_than_what_is_read_at_a_time_is_found(kind: str) -> None:
+    tokenizer, codec = codec_of(kind)
+    text = " ".join(words()[:200])
+    row = codec.encode(f"see {text} and more").tolist()
+    corpus: Any = Held([row[:9], row])
+    wanted = decoded(tokenizer, row)[3:-3]
 
-    [(start, stop)] = find_text(corpus, codec, text, seen.append, chunk=1)
+    [(start, stop)] = find_text(corpus, codec, wanted, chunk=1)
 
-    assert text in codec.decode(corpus.tokens[start:stop]).decode()
-    assert stop - start <= codec.encode(text).size + 1
-    assert seen == sorted(seen)
-    assert seen[-1] == corpus.num_tokens
+    assert 9 <= start < 15
+    assert len(row) <= stop <= 9 + len(row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -17,6 +17,13 @@ from roxxel_format._write.byte_tokenizer import (
     BYTE_ALPHABET,
     END_OF_TEXT,
     ByteTokenizer,
+)
+from roxxel_format._write.pieces import (
+    Pieces,
+    no_pieces,
+    of_bytes,
+    of_decoder,
+    same_everywhere,
 )
 from roxxel_format._write.sampling import without_sampling
 from roxxel_format._write.tokenizers import encoded_ids, load, parsed
@@ -34,6 +41,7 @@ __all__ = [
     "FILES_BESIDE",
     "TEMPLATE_FILE",
     "TOKENIZER_FILE",
+    "Pieces",
     "RecordedText",
     "TextCodec",
     "text_codec",
@@ -56,8 +64,9 @@ class TextCodec:
         files: The texts of the tokenizer's files by name, `tokenizer.json` among them.
             Empty for bytes, and for an object of another library than `tokenizers` and
             `transformers`.
-        pieces: Returns the bytes of each token by its id, if the text of tokens is
-            these bytes one after another, as for a byte-level BPE. None if not known.
+        pieces: Returns the bytes of each token, if the text of a document is theirs
+            one after another, as with nearly all tokenizers; else None. Bytes that are
+            no UTF-8 show as U+FFFD.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -71,7 +80,7 @@ class TextCodec:
     encode: Callable[[str], Tokens]
     decode: Callable[[Tokens], bytes]
     files: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    pieces: Callable[[], list[bytes]] | None = None
+    pieces: Callable[[], Pieces | None] = field(default=no_pieces, repr=False)
     _around: Callable[[], tuple[list[int], list[int]]] = field(
         default=lambda: ([], []), repr=False
     )
@@ -197,6 +206,7 @@ def _loaded(
 
 def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
     source: Any = loaded.source
+    size = loaded.vocab_size
 
     def encode(text: str) -> Tokens:
         ids = encoded_ids((loaded.encode_part or loaded.encode)(text))
@@ -210,8 +220,7 @@ def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
         def decode_bytes(tokens: Tokens) -> bytes:
             return source.decode_bytes(tokens.tolist())
 
-        size = loaded.vocab_size
-        pieces = None if size is None else partial(_pieces_of_bytes, source, size)
+        pieces = cache(partial(of_bytes, source, size)) if size else no_pieces
         return TextCodec(encode, decode_bytes, {}, pieces, around)
     if getattr(source, "decode", None) is None:
         raise TypeError(f"{loaded.name}: cannot decode; use --ids")
@@ -221,9 +230,10 @@ def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
         text = source.decode(tokens.tolist(), skip_special_tokens=False)
         return text.encode(errors="replace")
 
-    pieces, size = None, loaded.vocab_size
-    if type(getattr(source, "decoder", None)).__name__ == "ByteLevel" and size:
-        pieces = partial(_byte_level_pieces, source, size)
+    is_of_tokenizers = hasattr(source, "encode_special_tokens")
+    pieces = (
+        partial(of_decoder, source, size) if is_of_tokenizers and size else no_pieces
+    )
     return TextCodec(encode, decode, loaded.files, pieces, around)
 
 
@@ -253,38 +263,9 @@ def _found_around(
     return next(common, nothing), after if has_after else nothing
 
 
-def _pieces_of_bytes(source: Any, size: int) -> list[bytes]:
-    """Return the bytes of each token of an object like a `tiktoken.Encoding`."""
-
-    def piece(token: int) -> bytes:
-        try:
-            return source.decode_bytes([token])
-        except KeyError:  # Ids below special tokens may have no token.
-            return b""
-
-    return [piece(token) for token in range(size)]
-
-
-def _byte_level_pieces(source: Any, size: int) -> list[bytes]:
-    """Return the bytes of each token of a byte-level tokenizer of `tokenizers`.
-
-    A token of such a tokenizer spells bytes in `BYTE_ALPHABET`. One with any other
-    character, such as a special token with a space in its name, spells itself.
-    """
-    byte_of = {letter: byte for byte, letter in enumerate(BYTE_ALPHABET)}
-
-    def piece(token: int) -> bytes:
-        spelled: str = source.id_to_token(token) or ""
-        if all(letter in byte_of for letter in spelled):
-            return bytes(byte_of[letter] for letter in spelled)
-        return spelled.encode()
-
-    return [piece(token) for token in range(size)]
-
-
 _BYTES = TextCodec(
     lambda text: np.frombuffer(text.encode(), np.uint8),
     # Integers of any width, such as those that a model has drawn.
     lambda tokens: tokens.astype(np.uint8).tobytes(),
-    pieces=lambda: [bytes([byte]) for byte in range(256)],
+    pieces=cache(lambda: same_everywhere([bytes([byte]) for byte in range(256)])),
 )

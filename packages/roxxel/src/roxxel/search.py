@@ -1,16 +1,23 @@
 """Finds a text, or an exact sequence of tokens, in a corpus, in bounded memory.
 
-The text of a document is what its tokens decode to, without the separator: what
-`roxxel format cat` prints. A text is compared with it byte by byte, so a search is
-exact whatever tokens the text has. Where the text of tokens is their bytes one after
-another, as for a byte-level BPE, many documents are searched at once. Elsewhere each
-document is decoded, and only those with an occurrence are decoded again, token by
-token, to find its tokens.
+The text of a document is what its tokenizer decodes all of its tokens to, with the
+names of special tokens, and without the separator at its end: what `roxxel format cat`
+prints. Bytes that are no UTF-8 count as U+FFFD. A text is compared with it byte by
+byte, and so found exactly as often as it stands there.
+
+Where the text is the bytes of the tokens one after another (`Pieces`), a document is
+searched in parts, and many are searched at once. Tokens of single bytes that follow
+each other, such as `<0xE2>`, stay together, because one wrong byte changes the text of
+all. A few tokenizers have no such bytes: those of other libraries than `tokenizers` and
+`tiktoken`, and those whose decoder changes texts across tokens, as for CTC. With them,
+and to find U+FFFD itself, each document is decoded whole. What stays together takes
+about 100 bytes of memory for each of its tokens.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+from bisect import bisect_left
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,22 +29,16 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
     from roxxel_format import TokenReader
-    from roxxel_format.texts import TextCodec
+    from roxxel_format.texts import Pieces, TextCodec
 
 CHUNK = 2**21
 """Tokens that are read at a time: at most 16 MiB."""
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
-"""How a codec shows a part of a character."""
+"""What a text shows for bytes that are no character."""
 
-_MOST_OF_ONE = 256
-"""Tokens, at most, that are decoded together because none of them stands alone."""
-
-_LEAST_CHUNK = 64
-"""Tokens, at least, that are read at a time."""
-
-_CACHED = 2**17
-"""Number of short sequences of tokens whose text is kept."""
+_BETWEEN = b"\xff"
+"""Stands before each document, so that no text is found across two: no text has it."""
 
 
 class Found(NamedTuple):
@@ -78,7 +79,7 @@ def search(
 
     Raises:
         TypeError: The ids are not a list of integers, or a text has no codec.
-        ValueError: The text is empty, or there are no ids.
+        ValueError: The text is empty or no UTF-8 can write it, or there are no ids.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -95,7 +96,13 @@ def search(
         raise TypeError("a text needs the codec of its corpus; pass codec")
     if not wanted:
         raise ValueError("the text to find is empty; give at least one character")
-    content = wanted.encode(errors="surrogatepass")
+    try:
+        content = wanted.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the text to find has {wanted[error.start]!a}, half of a character, which "
+            "no text of a document has; give a text that UTF-8 can write"
+        ) from error
     return _text_found(corpus, codec, content, progress, max(chunk, 4 * len(content)))
 
 
@@ -140,9 +147,10 @@ def find_text(
     """Yield the tokens `[start, stop)` of each occurrence of a text, in order.
 
     The search is exact: it compares your text, character by character, with the text
-    that the tokens of each document decode to. So a tokenizer that changes texts, for
-    example to lower case, has changed what you search. An occurrence has the fewest
-    tokens that hold it. Its first and its last token may hold more than the text.
+    that the tokenizer decodes all tokens of each document to, special tokens with their
+    names. So a tokenizer that changes texts, for example to lower case, has changed
+    what you search. An occurrence has the fewest tokens that hold it, or few if the
+    documents must be decoded whole. Its first and its last token may hold more.
 
     Args:
         corpus: The corpus to search.
@@ -152,7 +160,7 @@ def find_text(
         chunk: Number of tokens that are read at a time; more for a very long text.
 
     Raises:
-        ValueError: The text is empty.
+        ValueError: The text is empty, or no UTF-8 can write it.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -192,131 +200,28 @@ def _tokens_found(
             yield Found(documents, lambda ranges=ranges: ranges)
 
 
-class _Window(NamedTuple):
-    """Consecutive tokens of a corpus that are searched at once.
+class _Held(NamedTuple):
+    """Consecutive tokens of a corpus that are in memory.
+
+    Places count in `tokens`.
 
     Attributes:
         first: Index of the first token in the corpus.
         tokens: The tokens.
-        lead: 1 if the first token is not searched, and only there because what the
-            next one decodes to depends on it. Else 0.
-        document: The document that holds them; None if several may.
+        documents: Rows `(document, start, stop)`, without separators and padding.
+        begins: Whether the start of each row is where its document begins.
+        ends: Whether the stop of each row is where its document ends.
+        is_last: Whether the corpus ends with these tokens.
+        num_sure: Number of tokens of which it is sure whether they are a separator.
     """
 
     first: int
     tokens: npt.NDArray[Any]
-    lead: int
-    document: int | None = None
-
-
-class _Marks(NamedTuple):
-    """Where the text of tokens ends, in bytes, after some counts of a window's tokens.
-
-    Between two marks lie the tokens of one character, or a single token.
-    """
-
-    counts: npt.NDArray[np.int64]
-    ends: npt.NDArray[np.int64]
-
-    def ranges(
-        self, window: _Window, begins: npt.NDArray[np.int64], size: int
-    ) -> npt.NDArray[np.int64]:
-        """Return the tokens of the corpus that hold `size` bytes after each begin."""
-        first = self.ends.searchsorted(begins, "right")
-        last = self.ends.searchsorted(begins + size, "left")
-        starts = np.concatenate([[window.lead], self.counts])[first]
-        return window.first + np.stack([starts, self.counts[last]], axis=1)
-
-
-class _Joined:
-    """The text of tokens where it is their bytes one after another."""
-
-    def __init__(self, pieces: Sequence[bytes]) -> None:
-        self._pieces = np.array([*pieces, b""], object)
-
-    def parts(self, window: _Window, contents: npt.NDArray[np.int64]) -> list[_Window]:
-        """Return what to search at once: many documents, because it is faster."""
-        del contents
-        return [window]
-
-    def text(self, window: _Window) -> bytes:
-        return b"".join(self._of_each(window))
-
-    def marks(self, window: _Window, num_bytes: int) -> _Marks:
-        del num_bytes
-        sizes = np.array([len(each) for each in self._of_each(window)], np.int64)
-        return _Marks(np.arange(window.lead, window.tokens.size) + 1, sizes.cumsum())
-
-    def cut(self, tokens: npt.NDArray[Any], least: int) -> int:
-        del least
-        return tokens.size
-
-    def _of_each(self, window: _Window) -> list[bytes]:
-        tokens = window.tokens[window.lead :].astype(np.int64, copy=False)
-        # A token that the tokenizer lacks has no text, which is the last piece.
-        return self._pieces.take(tokens, mode="clip").tolist()
-
-
-class _Decoded:
-    """The text of tokens where only their codec knows it."""
-
-    def __init__(self, codec: TextCodec) -> None:
-        self._decode = codec.decode
-        self._of_few = lru_cache(_CACHED)(
-            lambda tokens: codec.decode(np.array(tokens, np.int64))
-        )
-
-    def parts(
-        self, window: _Window, contents: npt.NDArray[np.int64]
-    ) -> Iterator[_Window]:
-        """Yield what to search at once: a document, because decoders look around."""
-        lead = window.lead
-        for document, start, stop in contents.tolist():
-            if document >= 0 and start < stop:
-                tokens = window.tokens[
-                    start - lead - window.first : stop - window.first
-                ]
-                yield _Window(start - lead, tokens, lead, document)
-            lead = 0
-
-    def text(self, window: _Window) -> bytes:
-        before = self._decode(window.tokens[: window.lead]) if window.lead else b""
-        return self._decode(window.tokens)[len(before) :]
-
-    def marks(self, window: _Window, num_bytes: int) -> _Marks:
-        tokens, text = tuple(window.tokens.tolist()), self.text(window)
-        counts: list[int] = []
-        ends: list[int] = []
-        before, low, end = tokens[: window.lead], window.lead, 0
-        while low < len(tokens) and end < num_bytes:
-            high, size = len(tokens), len(text) - end
-            for stop in range(low + 1, min(low + _MOST_OF_ONE, high) + 1):
-                shown = self._of_few(before + tokens[low:stop])
-                added = shown[len(self._of_few(before)) :]
-                if text.startswith(added, end):
-                    high, size = stop, len(added)
-                    break
-            group = tokens[low:high]
-            # A token without a text does not count as one before the next.
-            before = group if size else before + group
-            low, end = high, end + size
-            counts.append(low)
-            ends.append(end)
-        ends[-1] = len(text)
-        return _Marks(np.array(counts), np.array(ends))
-
-    def cut(self, tokens: npt.NDArray[Any], least: int) -> int:
-        """Return a place, above `least` and near the end, that cuts no character."""
-
-        def is_whole(place: int) -> bool:
-            return _UNKNOWN not in self._of_few((int(tokens[place]),))
-
-        places = range(max(least + 1, tokens.size - _MOST_OF_ONE), tokens.size)
-        return max(
-            places,
-            key=lambda place: (is_whole(place - 1) + is_whole(place), place),
-            default=tokens.size,
-        )
+    documents: npt.NDArray[np.int64]
+    begins: npt.NDArray[np.bool_]
+    ends: npt.NDArray[np.bool_]
+    is_last: bool
+    num_sure: int
 
 
 def _text_found(
@@ -326,84 +231,175 @@ def _text_found(
     progress: Callable[[int], object] | None,
     chunk: int,
 ) -> Iterator[Found]:
-    reader = _Decoded(codec) if codec.pieces is None else _Joined(codec.pieces())
-    separator = separator_of(corpus)
-    chunk = max(chunk, 4 * len(wanted), 4 * len(separator), _LEAST_CHUNK)
-    start = lead = 0
-    while start < corpus.num_tokens:
-        spans, is_cut = _spans(corpus, start, chunk, len(separator))
-        stop = int(spans[-1, 2])
+    # Only the text of a whole document shows which of its bytes are no characters.
+    pieces = None if _UNKNOWN in wanted else codec.pieces()
+    first = stop = 0
+    tokens = np.empty(0, np.uint8)
+    while first < corpus.num_tokens:
+        # Read twice as much where nothing could be searched yet.
+        count = min(max(chunk, tokens.size), corpus.num_tokens - stop)
+        read = corpus.read([stop], count)[0]
+        tokens, stop = np.concatenate([tokens, read]), stop + count
         if stop < corpus.num_tokens:
             corpus.will_need([stop], min(chunk, corpus.num_tokens - stop))
-        tokens = corpus.read([start - lead], stop - start + lead)[0]
-        window = _Window(start - lead, tokens, lead)
-        if is_cut:
-            window = window._replace(document=int(spans[0, 0]))
-            window, start, num_later = _cut(reader, window, len(wanted))
-            parts = [window]
+        held = _held(corpus, first, tokens)
+        if pieces is None:
+            num_done, found = _in_documents(held, codec.decode, wanted)
         else:
-            spans[:, 2] -= _num_separators(window, spans, separator)
-            start, num_later = stop, 0
-            parts = reader.parts(window, spans)
-        for part in parts:
-            text = reader.text(part)
-            begins = _begins(text, wanted, len(text) - num_later)
-            if begins.size:
-                yield _found(reader, part, begins, len(wanted), spans)
-        lead = int(is_cut)
+            num_done, found = _in_pieces(held, pieces, wanted)
+        yield from found
+        first, tokens = first + num_done, tokens[num_done:]
         if progress is not None:
-            progress(start)
+            progress(first)
 
 
-def _spans(
-    corpus: TokenReader, start: int, chunk: int, num_separators: int
-) -> tuple[npt.NDArray[np.int64], bool]:
-    """Return whole documents from `start` on, of about `chunk` tokens.
-
-    If one document is longer, return a part of it without its separator, and True.
-    """
-    stop = min(start + chunk, corpus.num_tokens)
-    spans = corpus.document_spans(start, stop)
-    if stop == corpus.num_tokens or len(corpus.document_spans(stop - 1, stop + 1)) > 1:
-        return spans, False
-    if len(spans) > 1:
-        return spans[:-1], False
-    spans[0, 2] -= num_separators
-    return spans, True
+def _held(corpus: TokenReader, first: int, tokens: npt.NDArray[Any]) -> _Held:
+    separator = separator_of(corpus)
+    before, stop = max(first - 1, 0), first + tokens.size
+    rows = corpus.document_spans(before, stop) - [0, first, first]
+    is_last = stop == corpus.num_tokens
+    # A row that is cut off goes on; one that ends here perhaps does.
+    ends = (rows[:, 2] < tokens.size) | is_last
+    begins = (rows[:, 1] >= 0) | (first == 0)
+    rows[:, 1] = rows[:, 1].clip(0)
+    rows[:, 2] -= ends * _num_separators(rows, tokens, separator)
+    is_here = (rows[:, 0] >= 0) & (rows[:, 2] >= rows[:, 1])
+    num_sure = tokens.size if is_last else tokens.size - len(separator) - 1
+    return _Held(
+        *(first, tokens, rows[is_here], begins[is_here], ends[is_here]),
+        *(is_last, num_sure),
+    )
 
 
 def _num_separators(
-    window: _Window, spans: npt.NDArray[np.int64], separator: Sequence[int]
+    rows: npt.NDArray[np.int64], tokens: npt.NDArray[Any], separator: Sequence[int]
 ) -> npt.NDArray[np.int64]:
     """Return how many tokens at the end of each document are its separator."""
     size = len(separator)
-    ends_so = spans[:, 2] - spans[:, 1] >= size
+    ends_so = rows[:, 2] - rows[:, 1] >= size
     for offset, token in enumerate(separator):
-        at = spans[:, 2] - size + offset - window.first
-        ends_so &= window.tokens[np.maximum(at, 0)] == token
+        at = rows[:, 2] - size + offset
+        ends_so &= tokens[np.maximum(at, 0)] == token
     return ends_so * size
 
 
-def _cut(
-    reader: _Joined | _Decoded, window: _Window, size: int
-) -> tuple[_Window, int, int]:
-    """Cut a part of a long document, for a text of `size` bytes.
+def _in_pieces(held: _Held, pieces: Pieces, wanted: bytes) -> tuple[int, list[Found]]:
+    """Search many documents at once, by the bytes of their tokens.
 
     Returns:
-        The part; the token of the corpus at which the next part begins, so that no
-        occurrence is cut; and the number of bytes that both parts hold.
+        How many tokens are done with, and the occurrences that begin in them.
     """
-    window = window._replace(
-        tokens=window.tokens[: reader.cut(window.tokens, window.lead)]
-    )
-    tokens, back = window.tokens, size
+    documents = held.documents
+    starts = documents[held.begins, 1]
+    ids = _without_others(held)
+    (places,) = np.nonzero(pieces.may_cut(ids, starts)[: max(held.num_sure + 1, 1)])
+    stop = ids.size if held.is_last else int(places[-1])
+    if not stop:
+        return 0, []
+    each = pieces.of(ids, starts, documents[held.ends, 2])[:stop]
+    for start in starts[starts < stop].tolist():
+        each[start] = _BETWEEN + each[start]
+    following, later = stop, 0
+    if not held.is_last:
+        following, later = _overlap(each, places, len(wanted) - 1)
+    if not following:
+        return 0, []
+    text = b"".join(each)
+    begins = _begins(text, wanted, len(text) - later)
+    if not begins.size:
+        return following, []
+    ends = np.fromiter(map(len, each), np.int64, stop).cumsum()
+    first = ends.searchsorted(begins, "right")
+    last = ends.searchsorted(begins + len(wanted), "left")
+    ranges = held.first + np.stack([first, last + 1], axis=1)
+    rows = documents[:, 1].searchsorted(first, "right") - 1
+    return following, [Found(documents[rows, 0], lambda: ranges)]
+
+
+def _overlap(
+    pieces: Sequence[bytes], places: npt.NDArray[np.int64], num_bytes: int
+) -> tuple[int, int]:
+    """Return a late place after which the pieces have `num_bytes`, and what they have.
+
+    If there is none, the place is 0, which always is one of the places.
+    """
+    back = num_bytes
     while True:
-        low = max(tokens.size - back, window.lead + 1)
-        place = reader.cut(tokens[:low], window.lead)
-        num_later = len(reader.text(_Window(0, tokens[place - 1 :], 1)))
-        if num_later >= size - 1 or place == window.lead + 1:
-            return window, window.first + place, num_later
+        before = places.searchsorted(max(len(pieces) - back, 0), "right")
+        place = int(places[before - 1])
+        size = sum(map(len, pieces[place:]))
+        if size >= num_bytes or not place:
+            return place, size
         back *= 2
+
+
+def _without_others(held: _Held) -> npt.NDArray[np.int64]:
+    """Return the tokens, with ids that no tokenizer has for those of no document."""
+    change = np.zeros(held.tokens.size + 1, np.int64)
+    np.add.at(change, held.documents[:, 1], 1)
+    np.add.at(change, held.documents[:, 2], -1)
+    ids = held.tokens.astype(np.int64)
+    ids[change[:-1].cumsum() == 0] = np.iinfo(np.int64).max
+    return ids
+
+
+def _in_documents(
+    held: _Held, decode: Callable[[npt.NDArray[Any]], bytes], wanted: bytes
+) -> tuple[int, list[Found]]:
+    """Search one document after another, each in the text of all of its tokens.
+
+    Returns:
+        How many tokens are done with, and the occurrences that begin in them.
+    """
+    rows, num_done = held.documents.tolist(), held.tokens.size
+    if not held.is_last:  # The last document may go on.
+        num_done = rows.pop()[1] if rows else 0
+    found: list[Found] = []
+    for document, start, stop in rows:
+        tokens = held.tokens[start:stop]
+        text = _shown(decode(tokens))
+        begins = _begins(text, wanted, len(text))
+        if begins.size:
+            ranges = partial(
+                *(_ranges_in, decode, tokens, text, begins.tolist(), len(wanted)),
+                held.first + start,
+            )
+            found.append(Found(np.full(begins.size, document), ranges))
+    return num_done, found
+
+
+def _ranges_in(
+    decode: Callable[[npt.NDArray[Any]], bytes],
+    tokens: npt.NDArray[Any],
+    text: bytes,
+    begins: Sequence[int],
+    size: int,
+    first: int,
+) -> npt.NDArray[np.int64]:
+    """Return the tokens of the corpus that hold `size` bytes after each begin."""
+
+    @cache
+    def text_of(count: int) -> bytes:
+        return _shown(decode(tokens[:count]))
+
+    def num_tokens(num_bytes: int) -> int:
+        """Return how many tokens of the document have its first bytes."""
+        counts, wanted = range(tokens.size), text[:num_bytes]
+        return bisect_left(counts, True, key=lambda n: text_of(n).startswith(wanted))
+
+    def range_of(begin: int) -> tuple[int, int]:
+        start = num_tokens(begin + 1) - 1
+        # Without its last token, a character has another text.
+        while not text[:begin].startswith(text_of(start)):
+            start -= 1
+        return first + start, first + num_tokens(begin + size)
+
+    return np.array([range_of(begin) for begin in begins])
+
+
+def _shown(text: bytes) -> bytes:
+    """Return a text with U+FFFD for bytes that are no characters."""
+    return text.decode(errors="replace").encode()
 
 
 def _begins(text: bytes, wanted: bytes, stop: int) -> npt.NDArray[np.int64]:
@@ -414,26 +410,6 @@ def _begins(text: bytes, wanted: bytes, stop: int) -> npt.NDArray[np.int64]:
         found.append(at)
         at = text.find(wanted, at + 1)
     return np.array(found, np.int64)
-
-
-def _found(
-    reader: _Joined | _Decoded,
-    part: _Window,
-    begins: npt.NDArray[np.int64],
-    size: int,
-    contents: npt.NDArray[np.int64],
-) -> Found:
-    """Return the occurrences of `size` bytes that lie in one document."""
-
-    def of_all() -> npt.NDArray[np.int64]:
-        return reader.marks(part, int(begins[-1]) + size).ranges(part, begins, size)
-
-    if part.document is not None:
-        return Found(np.full(begins.size, part.document), of_all)
-    ranges = of_all()
-    holding = contents[contents[:, 1].searchsorted(ranges[:, 0], "right") - 1]
-    is_inside = (ranges[:, 1] <= holding[:, 2]) & (holding[:, 0] >= 0)
-    return Found(holding[is_inside, 0], lambda: ranges[is_inside])
 
 
 def _places(

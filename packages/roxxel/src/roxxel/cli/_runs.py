@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from functools import partial
@@ -273,7 +274,12 @@ def searched_words(
     )
     for name, corpus in corpora.items():
         codec = codec_of(name, corpus, options)
-        written = codec.decode(codec.encode(text)).decode(errors="replace")
+        written = None
+        # The libraries raise bare Exception for a text that has no tokens.
+        with contextlib.suppress(Exception):
+            written = codec.decode(codec.encode(text)).decode(errors="replace")
+        if written is None:
+            return f"{said}; the tokenizer of {name!r} cannot write it"
         if written.strip() != text.strip():
             return f"{said}; the tokenizer of {name!r} writes it as {written!r}"
     return said
