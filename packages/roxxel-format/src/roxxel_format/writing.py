@@ -6,7 +6,6 @@ commit lists them. To write documents from an iterator, call `Roxxel.write` inst
 
 from __future__ import annotations
 
-from roxxel_format._spec.layout import is_shard_head
 from roxxel_format._spec.tables import NewShards
 from roxxel_format._store.corpus_files import CorpusFiles
 from roxxel_format._write.driver import CorpusWrite
@@ -29,5 +28,4 @@ __all__ = [
     "Separator",
     "WriteJob",
     "WriteOptions",
-    "is_shard_head",
 ]

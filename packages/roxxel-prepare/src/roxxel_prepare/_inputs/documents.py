@@ -7,11 +7,11 @@ input among all inputs of the write: by it, a shard's metadata count the documen
 from __future__ import annotations
 
 import dataclasses
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from roxxel_prepare._inputs.formats import (
+    FORMATS,
     HEAD_BYTES,
     format_of,
     format_of_head,
@@ -25,7 +25,6 @@ from roxxel_prepare._inputs.inputs import (
 from roxxel_prepare._inputs.opening import (
     index_beside,
     opened,
-    telling_content,
     with_head,
 )
 from roxxel_prepare._inputs.tables import token_documents
@@ -156,24 +155,16 @@ def documents_in(
     ahead_to = 0 if name in READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as opened_file:
         file = opened_file
-        # In a bucket, the head of a file that is read by parts is one more request. If
-        # its reader fails, `telling_content` makes that request.
-        has_head = name not in READ_BY_PARTS or part.version is None
-        # A file of `ds` begins with tokens, so its first bytes say nothing.
-        if has_head and name != "ds" and not (span and span[0]):
+        is_given = form is not None
+        if FORMATS[name].is_text and not (span and span[0]):
             head, file = with_head(file, HEAD_BYTES)
-            name = format_of_head(path, name, head, is_given=form is not None)
+            name = format_of_head(path, name, head, is_given=is_given)
         if name == "ds":
             yield from token_documents(path, file, index_beside(path), span)
-        else:
-            # Only JSON lines are divided, not an array.
-            name = "jsonl" if name == "json" and span else name
-            is_given = form is not None
-            telling = telling_content(path, part.version, name, is_given=is_given)
-            with nullcontext() if has_head else telling:
-                for document in documents_of(
-                    path, file, name, fields, span, is_given=is_given
-                ):
-                    if isinstance(document, InputError) and not yields_errors:
-                        raise document
-                    yield document
+            return
+        # Only JSON lines are divided, not an array.
+        name = "jsonl" if name == "json" and span else name
+        for document in documents_of(path, file, name, fields, span, is_given=is_given):
+            if isinstance(document, InputError) and not yields_errors:
+                raise document
+            yield document

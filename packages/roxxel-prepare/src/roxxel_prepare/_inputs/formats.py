@@ -8,13 +8,12 @@ otherwise become text without a word.
 
 from __future__ import annotations
 
-import codecs
 import re
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal
 
-from roxxel_format.writing import is_shard_head
+from roxxel_store import roxxel_command
 from roxxel_store.files import check_no_pointer
 
 from roxxel_prepare._inputs.input_file import InputError
@@ -51,8 +50,8 @@ class Format:
         kind: What a document is: a whole text or a line; fields of a row; or tokens.
             Files of one kind need the same options, and may be mixed.
         endings: The endings of the names.
-        is_text: Whether the file is text. The others begin with their own magic, which
-            their readers check.
+        is_text: Whether the file is text, whose first bytes must agree. Of the
+            others, their readers check the bytes.
     """
 
     what: str
@@ -84,96 +83,60 @@ FORMATS = {
 
 _BY_ENDING = {ending: name for name, form in FORMATS.items() for ending in form.endings}
 
-_TO_ROWS = "convert it to Parquet or JSON lines"
-_TO_NPY = "load it, and save each array by numpy.save as a .npy file"
-_ITERATE = (
-    "iterate over its samples with the library that wrote it, and pass them to "
-    "roxxel_format.Roxxel.write"
-)
-_IN_PLACE = (
-    "read them in place with FlatTokens or MegatronTokens of roxxel_format.foreign, or "
-    "copy them by Roxxel.write(tokens.documents) (a .bin of litData: iterate over "
-    "litdata.StreamingDataset)"
-)
-_SHARD = (
-    "quote the corpus's pattern, so that the shell does not expand it, or read the "
-    "shard with roxxel_format.Roxxel (one of the first Roxxel: with "
-    "roxxel_prepare.first_roxxel)"
-)
-_KEEP_AS_TEXT = "pass --format text if each file is a document"
-_WAYS = {
-    (".bin", ".idx", ".tok", ".u16", ".u32"): (
-        "holds ready-made tokens, if nanoGPT, llm.c or Megatron wrote it",
-        _IN_PLACE,
-    ),
-    (".rox",): (
-        "is a shard of a corpus already",
-        _SHARD,
-    ),
-    (".mds",): ("is a shard of MosaicML's streaming", _ITERATE),
-    (".tfrecord", ".tfrecords", ".array_record", ".arrayrecord", ".riegeli"): (
-        "is a file of records",
-        _ITERATE,
-    ),
-    (".npz", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".pkl", ".pickle"): (
-        "holds arrays in a container",
-        _TO_NPY,
-    ),
-    (".html", ".htm", ".xhtml", ".xml", ".svg", ".sgml"): (
-        "holds markup, which is not text",
-        "extract the text first, or pass --format text to keep the markup",
-    ),
-    (".pdf", ".epub", ".docx", ".doc", ".odt", ".rtf", ".pptx", ".ipynb"): (
-        "is a document of another program",
-        "extract its text first",
-    ),
-    (".warc", ".wet", ".wat", ".arc"): (
-        "is an archive of web pages",
-        "extract their texts first, into JSON lines",
-    ),
-    (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".7z", ".rar"): (
-        "is an archive",
-        "unpack it, and pass the files in it",
-    ),
-    (".lz4", ".sz", ".snappy", ".br", ".lzma", ".z", ".lzo"): (
-        f"is compressed in another way than {', '.join(COMPRESSED)}",
-        "decompress it",
-    ),
-    (".orc", ".avro", ".sqlite", ".sqlite3", ".db", ".duckdb", ".xlsx", ".xls"): (
-        "is a table of another program",
-        _TO_ROWS,
-    ),
-    (".yaml", ".yml", ".toml", ".ini", ".cfg", ".log", ".srt", ".vtt", ".org"): (
-        "is perhaps no data",
-        _KEEP_AS_TEXT,
-    ),
-}
-"""Endings of files that are not read: what such a file is, and what to do with it."""
 
-_WAY_OF = {ending: way for endings, way in _WAYS.items() for ending in endings}
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What the first bytes of a file show.
 
-_MAGICS = {
-    b"\x1f\x8b": ("a gzip file", ".gz"),
-    b"\x28\xb5\x2f\xfd": ("a Zstandard file", ".zst"),
-    b"\xfd7zXZ\0": ("an xz file", ".xz"),
-    b"BZh": ("a bzip2 file", ".bz2"),
-    b"PK\x03\x04": ("a zip archive", ".zip"),
-    b"PAR1": ("a Parquet file", ".parquet"),
-    b"ARROW1\0\0": ("an Arrow file", ".arrow"),
-    b"\x93NUMPY": ("a .npy file", ".npy"),
-    b"SQLite format 3\0": ("an SQLite database", ".sqlite"),
-    b"%PDF-": ("a PDF document", ".pdf"),
-    b"\x89HDF\r\n": ("an HDF5 file", ".h5"),
-    b"\x89PNG\r\n": ("a picture", ""),
-    b"\xff\xd8\xff": ("a picture", ""),
-    b"\x7fELF": ("a program", ""),
-    b"Obj\x01": ("an Avro file", ".avro"),
-    b"MMIDIDX\0": ("an index of Megatron", ".idx"),
-}
-"""The first bytes of binary files: what they show, and the ending of such files."""
+    Attributes:
+        what: What begins so, for messages.
+        pattern: Matches the first bytes.
+        ending: The ending of such files; empty if they are no input.
+        forms: The formats whose files may begin so.
+    """
 
-_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""The first bytes of a frame that a reader of Zstandard skips."""
+    what: str
+    pattern: re.Pattern[bytes]
+    ending: str = ""
+    forms: tuple[str, ...] = ()
+
+
+_JSON = "jsonl", "json"
+_BEGINNINGS = (
+    _Beginning("a gzip file", re.compile(rb"\x1f\x8b"), ".gz"),
+    _Beginning("a Zstandard file", re.compile(rb"\x28\xb5\x2f\xfd"), ".zst"),
+    _Beginning("an xz file", re.compile(rb"\xfd7zXZ\0"), ".xz"),
+    _Beginning("a bzip2 file", re.compile(rb"BZh"), ".bz2"),
+    _Beginning("a Parquet file", re.compile(rb"PAR1"), ".parquet"),
+    _Beginning("an Arrow file", re.compile(rb"ARROW1\0\0"), ".arrow"),
+    _Beginning("a .npy file", re.compile(rb"\x93NUMPY"), ".npy"),
+    _Beginning("a PDF document", re.compile(rb"%PDF-")),
+    _Beginning("a binary file", re.compile(rb"[^\0]*\0")),
+    _Beginning(
+        "HTML or XML",
+        re.compile(rb"\s*<(!doctype\s+html|html[\s>]|\?xml\s)", re.IGNORECASE),
+    ),
+    # An object, or a list of objects or texts, as far as a few bytes show it.
+    _Beginning(
+        "JSON lines",
+        re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.){0,256}"\s*:'),
+        ".jsonl",
+        _JSON,
+    ),
+    _Beginning(
+        "a JSON array",
+        re.compile(rb'\s*\[\s*(\{\s*"|"(?:[^"\\\n]|\\.)*"\s*,)'),
+        ".json",
+        _JSON,
+    ),
+    _Beginning(
+        "a list of ids",
+        re.compile(rb"\s*\[\s*[0-9]+(\s*,\s*[0-9]+){7}"),
+        ".jsonl",
+        _JSON,
+    ),
+)
+"""What is no plain text, by its first bytes; the first that matches counts."""
 
 _WIDE_MARKS = {
     b"\xff\xfe\0\0": "UTF-32",
@@ -181,11 +144,6 @@ _WIDE_MARKS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-_MARKUP = re.compile(rb"\s*<(!doctype\s+html|html[\s>]|\?xml\s)", re.IGNORECASE)
-# An object, or a list of objects or texts, as far as a few bytes show it.
-_JSON_OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.){0,256}"\s*:')
-_JSON_ARRAY = re.compile(rb'\s*\[\s*(\{\s*"|"(?:[^"\\\n]|\\.)*"\s*,)')
-_IDS = re.compile(rb"\s*\[\s*[0-9]+(\s*,\s*[0-9]+){7}")
 _ARRAY_OF_ROWS = re.compile(rb"\s*\[\s*(\{|\n|\Z)")
 _OBJECT_OF_LINES = re.compile(rb"\s*\{[ \t\r]*\n")
 
@@ -234,31 +192,29 @@ def _way_out(path: str) -> str:
             f"of {names}"
         )
     ending, found = ending_of(path), _beginning(path)
-    if ending in _WAY_OF:
-        return "; ".join(_WAY_OF[ending])
-    begins = f", and it begins like {found}" if found else ""
-    what = f"names that end with {ending} have" if ending else "a name like this has"
-    content = _ENDING_OF.get(found, "") if found else ""
-    if content in COMPRESSED and not is_compressed(path):
+    if ending == ".rox":
         return (
-            f"{what} no known format{begins}; rename it to an ending such as "
-            f".jsonl{content}"
+            "is a shard of a corpus already; quote the corpus's pattern, so that the "
+            "shell does not expand it, or read the shard with roxxel_format.Roxxel "
+            "(one of the first Roxxel: with roxxel_prepare.first_roxxel)"
         )
-    if found and content in _WAY_OF and found not in _TEXTS:
-        return f"{what} no known format{begins}; {_way_of_content(path, 'text', found)}"
-    rows = " ".join(
+    what = f"names that end with {ending} have" if ending else "a name like this has"
+    begins = f", and it begins like {found.what}" if found else ""
+    endings = " ".join(
         ending
         for name, form in FORMATS.items()
-        for ending in form.endings
-        if name != "text"
+        for ending in form.endings[: 1 if name == "text" else None]
     )
+    if found and found.ending in COMPRESSED and not is_compressed(path):
+        endings += f", and {found.ending} behind it"
     return (
-        f"{what} no known format{begins}; pass --format (one of {names}), or rename it "
-        f"to an ending such as {rows}, or .txt .md and those of source code"
+        f"{what} no known format{begins}; pass --format (one of {names}), rename it to "
+        f"an ending such as {endings}, or convert it (tokens of other programs: with "
+        f"`{roxxel_command('format copy')}`)"
     )
 
 
-def _beginning(path: str) -> str | None:
+def _beginning(path: str) -> _Beginning | None:
     """Return what the first bytes of a file on a disk show, as a hint."""
     if not Path(path).is_file():
         return None
@@ -268,119 +224,32 @@ def _beginning(path: str) -> str | None:
     return _described(head)
 
 
-def _described(head: bytes) -> str | None:
-    """Return what the first bytes of a file show, or None for any other text."""
-    for magic, (what, _) in _MAGICS.items():
-        if head.startswith(magic):
-            return what
-    if is_shard_head(head):
-        return "a shard of Roxxel"
-    if b"\0" in head:
-        return "a binary file"
-    texts = zip(_TEXTS, (_MARKUP, _JSON_OBJECT, _JSON_ARRAY, _IDS), strict=True)
-    return next((what for what, begins in texts if begins.match(head)), None)
+def _described(head: bytes) -> _Beginning | None:
+    return next((each for each in _BEGINNINGS if each.pattern.match(head)), None)
 
 
-_TEXTS = ("HTML or XML", "JSON lines", "a JSON array", "a list of ids")
-_ENDING_OF = dict(_MAGICS.values()) | dict(
-    zip(_TEXTS, (".html", ".jsonl", ".json", ".jsonl"), strict=True)
-)
-"""The usual ending of each kind of file; empty for a kind that is no input."""
-_ALLOWED: dict[str, tuple[str | None, ...]] = {
-    "text": (None,),
-    "lines": (None,),
-    "jsonl": (None, *_TEXTS[1:]),
-    "json": (None, *_TEXTS[1:]),
-    "csv": (None,),
-    "tsv": (None,),
-}
-"""What the first bytes may show in each format whose files are text."""
-
-
-def check_compression(path: str, head: bytes) -> None:
-    """Raise InputError if a file is not compressed as the ending of its name says.
-
-    Says nothing of a file whose first bytes show nothing: it may be damaged.
-    """
-    name, _, ending = path.rpartition(".")
-    ending = f".{ending.lower()}"
-    what, magic = next(
-        (what, magic) for magic, (what, each) in _MAGICS.items() if each == ending
-    )
-    if magic.startswith(head[: len(magic)]):
-        return
-    if ending == ".zst" and _SKIPPABLE.match(head):
-        return
-    found = _described(head) or ("text" if _is_text(head) else None)
-    if found is None or (found not in _ENDING_OF and found != "text"):
-        return
-    actual = _ENDING_OF.get(found)
-    new = name + actual if actual in COMPRESSED else name
-    raise InputError(
-        f"{path}: is {what} by its name, but begins like {found} at byte 0; rename it "
-        f"to {new}"
-    )
-
-
-def _is_text(head: bytes) -> bool:
-    """Return whether the first bytes of a file may be text in UTF-8."""
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return b"\0" not in head
-
-
-def _check_head(path: str, name: str, head: bytes, *, is_given: bool) -> None:
+def _check_head(path: str, name: str, head: bytes) -> None:
     """Raise InputError if the first bytes are those of another format than `name`."""
-    form, found = FORMATS[name], _described(head)
-    if found is None or (found == _TEXTS[0] and ending_of(path) == ".php"):
-        return  # A program in PHP may begin with the markup that it prints.
-    if found not in _ENDING_OF and (is_given or not form.is_text):
-        return  # Its reader says more of it.
-    if not form.is_text:
-        if _ENDING_OF[found] in form.endings:
-            return
-    elif found in _ALLOWED[name] or (is_given and _is_text(head)):
+    found = _described(head)
+    if found is None or name in found.forms:
         return
-    says = "--format" if is_given else "its name"
+    if found.what == "HTML or XML" and ending_of(path) == ".php":
+        return  # A program in PHP may begin with the markup that it prints.
+    way = f"rename it to end with {found.ending}" if found.ending else "leave it out"
     raise InputError(
-        f"{path}: is {form.what} by {says}, but begins like {found} at byte 0; "
-        f"{_way_of_content(path, name, found)}"
+        f"{path}: is {FORMATS[name].what} by its name, but begins like {found.what} at "
+        f"byte 0; {way}, or pass --format {name} if it is right"
     )
-
-
-def _way_of_content(path: str, name: str, found: str) -> str:
-    """Say what to do with a file that is read as `name`, but begins like `found`."""
-    ending = _ENDING_OF.get(found, "")
-    keeping = ""
-    if found in _TEXTS and FORMATS[name].is_text:
-        keeping = f", or --format {name} to read it as {FORMATS[name].what}"
-    if ending in COMPRESSED:
-        if path == "-" or is_compressed(path):
-            return "decompress it first"
-        return f"rename it to {path}{ending}"
-    form = _BY_ENDING.get(ending)
-    if form is not None:
-        renaming = "" if path == "-" else f"rename it to end with {ending}, or "
-        return f"{renaming}pass --format {form}{keeping}"
-    if found == _TEXTS[0] and FORMATS[name].kind != "text":
-        return "if it is the error page of a download, fetch the file again"
-    if found == "a shard of Roxxel":
-        return "rename it to end with .rox, and read it with roxxel_format.Roxxel"
-    unknown = "", "leave it out, or pass the --format of its bytes"
-    return _WAY_OF.get(ending, unknown)[1]
 
 
 def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
-    """Return how to read a file, after a look at its first bytes.
+    """Return how to read a file of text, after a look at its first bytes.
 
     Args:
         path: The file, for messages.
         name: The format that its name implies, or that is given.
         head: Its first `HEAD_BYTES` bytes, after decompression.
-        is_given: Whether the user named the format, which then decides alone about
-            a file of text.
+        is_given: Whether the user named the format, which then decides alone.
 
     Returns:
         `name`; but `jsonl` for JSON that is not an array.
@@ -389,9 +258,6 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
         InputError: The bytes are not what the name says.
     """
     check_no_pointer(path, head, InputError)
-    if not FORMATS[name].is_text:
-        _check_head(path, name, head, is_given=is_given)
-        return name
     for mark, encoding in _WIDE_MARKS.items():
         if head.startswith(mark):
             raise InputError(
@@ -399,7 +265,8 @@ def format_of_head(path: str, name: str, head: bytes, *, is_given: bool) -> str:
                 f"convert it first, such as by `iconv -f {encoding} -t UTF-8`"
             )
     head = head.removeprefix(BYTE_ORDER_MARK)
-    _check_head(path, name, head, is_given=is_given)
+    if not is_given:
+        _check_head(path, name, head)
     if name == "jsonl" and _ARRAY_OF_ROWS.match(head):
         raise InputError(
             f"{path}: is JSON lines, but begins like one JSON array at byte 0; rename "

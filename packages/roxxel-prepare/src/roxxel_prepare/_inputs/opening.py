@@ -14,12 +14,7 @@ from roxxel_store.client import bucket_of
 from roxxel_store.files import POINTER_BYTES, check_no_pointer
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, is_url
 
-from roxxel_prepare._inputs.formats import (
-    HEAD_BYTES,
-    check_compression,
-    format_of_head,
-    is_compressed,
-)
+from roxxel_prepare._inputs.formats import is_compressed
 from roxxel_prepare._inputs.input_file import (
     BUFFER,
     InputError,
@@ -70,9 +65,7 @@ def opened(
         compression = compression_of(path)
         with _plain_file(path, version, None) as file:
             _check_no_pointer(path, file)
-            head, rest = with_head(file, HEAD_BYTES)
-            check_compression(path, head)
-            yield decompressed(path, rest, compression)
+            yield decompressed(path, file, compression)
 
 
 def _plain_file(
@@ -120,23 +113,6 @@ def with_head(file: BinaryIO, num_bytes: int) -> tuple[bytes, BinaryIO]:
     buffered = cast("io.BufferedReader", file)
     pieces = chain((head,), iter(lambda: buffered.read1(BUFFER), b""))
     return head, io.BufferedReader(Pieces(pieces), BUFFER)
-
-
-@contextlib.contextmanager
-def telling_content(
-    path: str, version: ObjectVersion | None, name: str, *, is_given: bool
-) -> Generator[None]:
-    """Say what a file begins like if it turns out not to be in its format.
-
-    Use it where the reader does not need the head, which in a bucket is a request. The
-    arguments are those of `opened` and `format_of_head`.
-    """
-    try:
-        yield
-    except InputError:
-        with opened(path, version, ahead_to=0) as file:
-            format_of_head(path, name, file.read(HEAD_BYTES), is_given=is_given)
-        raise
 
 
 def index_beside(path: str) -> bytes:

@@ -19,7 +19,7 @@ from roxxel_prepare._inputs.formats import (
 )
 from roxxel_prepare._inputs.input_record import Part
 from roxxel_prepare._inputs.inputs import parquet_table
-from roxxel_prepare._inputs.opening import index_beside, opened, telling_content
+from roxxel_prepare._inputs.opening import index_beside, opened
 from roxxel_prepare._inputs.tables import divided_batches, divided_tokens
 
 if TYPE_CHECKING:
@@ -134,10 +134,7 @@ def _divided(
         return divided_tokens(path, num_bytes, index_beside(path), least)
     if name in ("parquet", "arrow"):
         divided = _divided_rows if name == "parquet" else divided_batches
-        with (
-            telling_content(path, version, name, is_given=form is not None),
-            opened(path, version, ahead_to=0) as file,
-        ):
+        with opened(path, version, ahead_to=0) as file:
             return divided(path, file, least)
     if name not in ("lines", "jsonl"):
         return []
