@@ -263,7 +263,7 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
         return LlamaConfig(**found | changes)
     except KeyError as error:
         raise ValueError(
-            f"{path}: the rotary scaling lacks {error}; complete the file"
+            f"{path}: rope_scaling lacks {error}; complete the file"
         ) from error
 
 
@@ -302,8 +302,8 @@ def _scaling(path: Path, rope: dict[str, Any]) -> RopeScaling | None:
             rope["original_max_position_embeddings"],
         )
     raise ValueError(
-        f"{path}: the rotary positions are scaled by the rule {kind!r}, but "
-        "roxxel.models supports only linear and llama3; use a model with one of these"
+        f"{path}: rope_scaling has the rule {kind!r}, but roxxel.models supports only "
+        "linear and llama3; use a model with one of these"
     )
 
 
