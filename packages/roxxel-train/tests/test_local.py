@@ -4,10 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from roxxel_train import local
+from roxxel_train._together import launcher
 
 PROGRAMS = Path(__file__).with_name("programs")
 
@@ -174,3 +176,31 @@ def test_impossible_number_of_processes_is_refused(
 
     assert caught.value.code == 2
     assert f"must be 1 or more, got {count}" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("started", "lines"),
+    [
+        ([0, 2], {0: "2 of 3 processes are connected", 2: "process 0 is there"}),
+        ([1], {1: "process 0 does not answer at 127.0.0.1:"}),
+    ],
+)
+def test_each_process_says_who_is_missing_while_it_connects(
+    started: list[int], lines: dict[int, str]
+) -> None:
+    with ExitStack() as stack:
+        address = f"127.0.0.1:{stack.enter_context(launcher.held_port())}"
+        command = [sys.executable, str(PROGRAMS / "connecting.py"), address, "3"]
+        processes: dict[int, subprocess.Popen[str]] = {}
+        for index in started:
+            process = processes[index] = stack.enter_context(
+                subprocess.Popen(
+                    [*command, str(index)], stderr=subprocess.PIPE, text=True
+                )
+            )
+            stack.callback(process.kill)
+        for index, text in lines.items():
+            output = processes[index].stderr
+            assert output is not None
+            line = next(line for line in output if text in line)
+            assert line.startswith(f"process {index} of 3 (given arguments) has waited")

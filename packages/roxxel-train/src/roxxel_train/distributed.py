@@ -14,16 +14,17 @@ does nothing.
 from __future__ import annotations
 
 import os
+import time
 from queue import Empty, SimpleQueue
 from threading import Thread
 
 import jax
 from roxxel_ckpt.coordination import coordination_service
 
-from roxxel_train._together import launcher
+from roxxel_train._together import launcher, meeting
 from roxxel_train._together.barriers import barrier
 from roxxel_train._together.cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
-from roxxel_train._together.texts import brief
+from roxxel_train._together.texts import brief, print_error
 from roxxel_train._together.watcher import watcher
 from roxxel_train.errors import ClusterError
 
@@ -63,6 +64,8 @@ def initialize(
 
     This function does not connect processes that are already connected.
 
+    While it waits, each process says every 30 seconds who is missing.
+
     Args:
         coordinator_address: Host and port of process 0.
         num_processes: Number of processes.
@@ -101,12 +104,14 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
     JAX ignores Ctrl-C while it waits, and aborts the program if the wait fails.
     """
     ended: SimpleQueue[Exception | None] = SimpleQueue()
-    ask = cluster.ask_address
+    ask, address = cluster.ask_address, cluster.coordinator_address
 
     def connect() -> None:
+        nonlocal address
         try:
+            address = address if ask is None else ask()
             jax.distributed.initialize(
-                cluster.coordinator_address if ask is None else ask(),
+                address,
                 cluster.num_processes,
                 cluster.process_id,
                 cluster.local_device,
@@ -119,14 +124,27 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
             ended.put(None)
 
     Thread(target=connect, name="roxxel-connect", daemon=True).start()
-    try:
-        error = ended.get(timeout=timeout_s)
-    except Empty:
-        raise ClusterError(
-            f"{cluster} did not find the other processes within {timeout_s:g} s; "
-            "check that all of them were started and can reach the host of process 0, "
-            "then start all of them again"
-        ) from None
+    began_s = time.monotonic()
+    while True:
+        waited_s = time.monotonic() - began_s
+        try:
+            error = ended.get(
+                timeout=max(0.0, min(meeting.TELL_S, timeout_s - waited_s))
+            )
+            break
+        except Empty:
+            waited_s = time.monotonic() - began_s
+        index, count = cluster.process_id, cluster.num_processes
+        who = ""
+        if address is not None and index is not None and count is not None:
+            who = f": {meeting.missing(address, index, count)}"
+        if waited_s >= timeout_s:
+            raise ClusterError(
+                f"{cluster} did not find the other processes within {timeout_s:g} s"
+                f"{who}; check that all of them were started and can reach the host of "
+                "process 0, then start all of them again"
+            )
+        print_error(f"{cluster} has waited {waited_s:.0f} s for the others{who}")
     if error is not None:
         raise ClusterError(
             f"{cluster} cannot connect to the other processes ({brief(error)}); check "
