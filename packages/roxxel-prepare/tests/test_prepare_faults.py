@@ -38,10 +38,10 @@ def run(*arguments: object) -> int:
     return main([str(each) for each in arguments])
 
 
-def lines(path: Path, count: int, seed: int = 0) -> Path:
-    """Write JSON lines of 1 to 2000 letters."""
+def lines(path: Path, count: int, seed: int = 0, longest: int = 1000) -> Path:
+    """Write JSON lines of 2 to less than twice `longest` letters."""
     chosen = random.Random(seed)
-    rows = (json.dumps("ab" * chosen.randrange(1, 1000)) for _ in range(count))
+    rows = (json.dumps("ab" * chosen.randrange(1, longest)) for _ in range(count))
     path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
     return path
 
@@ -335,7 +335,10 @@ def test_an_error_of_a_library_is_one_sentence(
 def test_a_command_killed_after_its_commit_adds_nothing_after_a_compaction(
     tmp_path: Path,
 ) -> None:
-    one, two = lines(tmp_path / "a.jsonl", 9, 1), lines(tmp_path / "b.jsonl", 9, 2)
+    one, two = (
+        lines(tmp_path / name, 9, seed, longest=5)
+        for seed, name in enumerate(("a.jsonl", "b.jsonl"))
+    )
     corpus = Roxxel(tmp_path / "c_*.rox")
     options = ["--separator", "0", "--exist", "append", "--unit-bytes", "1"]
     command = ["write", corpus.filepath, one, two, *options]
@@ -360,7 +363,7 @@ def replacing(tmp_path: Path) -> tuple[Roxxel, list[object]]:
     corpus = Roxxel(tmp_path / "c_*.rox")
     for token in (1, 2):
         corpus.write([[token]], dtype="uint8", exist="append")
-    path = lines(tmp_path / "a.jsonl", 9)
+    path = lines(tmp_path / "a.jsonl", 9, longest=5)
     options = ["--separator", "0", "--unit-bytes", "1", "--exist", "replace"]
     command: list[object] = ["write", corpus.filepath, path, *options]
     assert run(*command, "--part", "0/1") == 0
