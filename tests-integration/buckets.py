@@ -57,6 +57,11 @@ def stats(port: int) -> dict[str, int]:
     return json.loads(_call(port, "GET", "/__stats__", None))
 
 
+def sent(port: int) -> dict[str, int]:
+    """Return the bytes of each object since the last `set_faults`."""
+    return json.loads(_call(port, "GET", "/__sent__", None))
+
+
 def _call(port: int, method: str, path: str, body: str | None) -> bytes:
     connection = HTTPConnection("127.0.0.1", port, timeout=30)
     with contextlib.closing(connection):

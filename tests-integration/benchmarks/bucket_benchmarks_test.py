@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from . import bucket_requests
+from . import bucket_requests, bucket_start
 
 
 def test_reading_from_a_bucket() -> None:
@@ -38,3 +38,12 @@ def test_requests_to_a_bucket() -> None:
 
     assert set(found) == set(bucket_requests.READERS)
     assert all(figures["threads"] > 0 for [figures] in found.values())
+
+
+def test_no_host_reads_a_whole_shard_for_its_rows_of_the_first_step() -> None:
+    one, eight = bucket_start.main(["--hosts", "1", "8"])
+
+    assert eight.manifest_bytes == 8 * one.manifest_bytes
+    assert eight.shard_bytes < 2 * one.shard_bytes
+    assert one.largest_share < 0.05
+    assert eight.largest_share < one.largest_share

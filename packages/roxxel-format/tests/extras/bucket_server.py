@@ -21,7 +21,8 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
 
 `GET /__stats__` returns the number of requests, of requests that change objects, and
 the bytes of objects that were sent since the last `PUT /__faults__`. `open` is the
-number of other requests that the server still deals with.
+number of other requests that the server still deals with. `GET /__sent__` returns the
+bytes of each object.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Server:
         self.faults: dict[str, Any] = {}
         self.random = random.Random(0)
         self.num_requests = self.num_changes = self.num_bytes = 0
+        self.sent: dict[str, int] = {}
         self.num_open = 0
         self.parts: dict[str, dict[int, bytes]] = {}
         self.late: list[tuple[Any, ...]] = []
@@ -140,6 +142,9 @@ class Server:
             self.faults = json.loads(body)
             self.random = random.Random(self.faults.get("seed", 0))
             self.num_requests = self.num_changes = self.num_bytes = 0
+            self.sent.clear()
+        if key == "__sent__":
+            return json.dumps(self.sent).encode()
         stats = {
             "requests": self.num_requests,
             "changes": self.num_changes,
@@ -194,6 +199,7 @@ class Server:
         body = self._damaged(data, fault) if method == "GET" else b""
         length = len(body) if fault == "longer" else length
         self.num_bytes += len(body)
+        self.sent[key] = self.sent.get(key, 0) + len(body)
         await self._send(writer, 206 if found else 200, body, fields, length)
         if fault == "cut":
             writer.transport.abort()
