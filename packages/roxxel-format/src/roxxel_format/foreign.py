@@ -23,6 +23,7 @@ from roxxel_store.patterns import is_pattern, matches_of
 
 from roxxel_format._read.foreign_files import (
     parse_datatrove,
+    parse_npy_header,
     read_megatron_index,
 )
 from roxxel_format._read.item_files import (
@@ -70,6 +71,7 @@ __all__ = [
     "foreign_format",
     "open_foreign",
     "parse_datatrove",
+    "parse_npy_header",
 ]
 
 _SAMPLED_BLOCKS = 1024

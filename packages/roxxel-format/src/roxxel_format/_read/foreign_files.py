@@ -14,6 +14,7 @@ from roxxel_format._spec import dtypes
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     import numpy.typing as npt
@@ -169,40 +170,48 @@ class _BadHeaderError(Exception):
 
 
 def parse_npy_header(
-    file: MappedFile,
-) -> tuple[np.dtype[Any], tuple[int, ...], int]:
-    """Return the dtype, the shape, and the offset of the first item.
+    path: str, read: Callable[[int], bytes]
+) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
+    """Return the dtype and shape of a `.npy` file, and whether it is in Fortran order.
+
+    `read(n)` returns the next n bytes of the file, or fewer at its end; it is called
+    for the header alone.
 
     Raises:
         ShardError: The header is damaged, or declares items that are no tokens.
+
+    Example:
+        >>> np.save("one.npy", np.arange(6, dtype=np.uint16))
+        >>> with open("one.npy", "rb") as file:
+        ...     parse_npy_header("one.npy", file.read)
+        (dtype('uint16'), (6,), False)
     """
     try:
-        return _parsed_npy_header(file)
+        return _parsed_npy_header(path, read)
     except _BadHeaderError as error:
-        raise ShardError(
-            f"{file.path}: not a .npy file ({error}); check the path"
-        ) from None
+        raise ShardError(f"{path}: not a .npy file ({error}); check the path") from None
 
 
 def _parsed_npy_header(
-    file: MappedFile,
-) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    path: str, read: Callable[[int], bytes]
+) -> tuple[np.dtype[Any], tuple[int, ...], bool]:
     """Parse a header.
 
     numpy's parser evaluates the header as Python, so a damaged header could raise any
     error.
     """
-    head = file.read(0, min(12, file.num_bytes))
-    length = _NPY_LENGTHS.get(head[:8])
-    if length is None or len(head) < 12:
-        raise _BadHeaderError(f"it begins with {head[:8]!r}")
-    (num_bytes,) = length.unpack_from(head, 8)
-    start = 8 + length.size
-    if num_bytes > min(_MAX_NPY_HEADER, file.num_bytes - start):
+    head = read(8)
+    length = _NPY_LENGTHS.get(head)
+    size = b"" if length is None else read(length.size)
+    if length is None or len(size) < length.size:
+        raise _BadHeaderError(f"it begins with {head!r}")
+    (num_bytes,) = length.unpack(size)
+    data = read(min(num_bytes, _MAX_NPY_HEADER))
+    if num_bytes > len(data):
         raise _BadHeaderError(
-            f"its header declares {num_bytes} bytes, and the file has {file.num_bytes}"
+            f"its header declares {num_bytes} bytes, and {len(data)} can be read"
         )
-    text = file.read(start, start + num_bytes).decode("latin-1")
+    text = data.decode("latin-1")
     # Each match sets one group, so every group is set in exactly one match.
     found = [match.groupdict() for match in _NPY_MEMBER.finditer(text)]
     descr, order, shape = (
@@ -214,11 +223,11 @@ def _parsed_npy_header(
         raise _BadHeaderError(f"its header is {text.strip()!r:.100}")
     if not _NPY_ITEMS.fullmatch(descr[0]):
         raise ShardError(
-            f"{file.path}: holds items of type {descr[0]!r:.100}; save integers, "
-            "floats or bools"
+            f"{path}: holds items of type {descr[0]!r:.100}; save integers, floats or "
+            "bools"
         )
     lengths = tuple(map(int, _DIGITS.findall(shape[0])))
-    return little_endian(descr[0]), lengths, start + num_bytes
+    return little_endian(descr[0]), lengths, order[0] == "True"
 
 
 def map_file(path: Path) -> MappedFile:

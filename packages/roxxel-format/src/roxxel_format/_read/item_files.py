@@ -7,6 +7,7 @@ tokens the ending `.npy`, and llm.c gives tokens behind a header the ending `.bi
 from __future__ import annotations
 
 import codecs
+import io
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -46,6 +47,7 @@ _LLM_C_SIZE = 1024
 _LLM_C_MOST_VERSION = 99
 _LLM_C_DTYPES = {2: "<u2", 4: "<u4"}
 
+_MOST_NPY_HEAD = 1 << 17
 _SAMPLE_ITEMS = 4096
 _LEAST_SAMPLE = 16
 _MOST_TOKEN = 1 << 20
@@ -281,7 +283,9 @@ def _npy_items(file: MappedFile) -> Items | None:
     """Return the items of a file with a header of `.npy`; None without one."""
     if file.read(0, min(len(NPY_MAGIC), file.num_bytes)) != NPY_MAGIC:
         return None
-    dtype, shape, offset = parse_npy_header(file)
+    head = io.BytesIO(file.read(0, min(_MOST_NPY_HEAD, file.num_bytes)))
+    dtype, shape, _ = parse_npy_header(file.path, head.read)
+    offset = head.tell()
     if len(shape) != 1:
         raise ShardError(
             f"{file.path}: holds an array of shape {shape}; save a flat array"

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
+from roxxel_format import ShardError
+from roxxel_format.foreign import parse_npy_header
 
 from roxxel_prepare._inputs.formats import BYTE_ORDER_MARK
 from roxxel_prepare._inputs.input_file import (
@@ -190,15 +192,13 @@ def _batches(
 def _array_rows(
     path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
-    shape, is_fortran, dtype = _npy_header(path, file)
+    try:
+        dtype, shape, is_fortran = parse_npy_header(path, file.read)
+    except ShardError as error:
+        raise InputError(str(error)) from None
     if dtype.kind not in "iuf":
         raise InputError(
             f"{path}: holds {dtype}; an array of tokens holds numbers, so convert it"
-        )
-    if any(length < 0 for length in shape):
-        raise InputError(
-            f"{path}: has shape {shape}; a length cannot be negative, so copy the file "
-            "again or make it again"
         )
     if len(shape) not in (1, 2) or shape[1:] == (0,):
         raise InputError(
@@ -208,23 +208,6 @@ def _array_rows(
     data = _npy_data(path, file, shape, dtype)
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
     yield from (array,) if array.ndim == 1 else array
-
-
-def _npy_header(
-    path: str, file: BinaryIO
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether items are in Fortran order, and dtype."""
-    with naming_damage(lambda why: f"{path}: not a .npy file ({why}); check the path"):
-        version = np.lib.format.read_magic(file)
-        read = _HEADERS.get(version)
-        if read is not None:
-            return read(file)
-    # Version 3.0 only adds field names in UTF-8, and arrays of numbers have no fields.
-    major, minor = version
-    raise InputError(
-        f"{path}: not a .npy file (version {major}.{minor} of its header is not "
-        "supported); check the path"
-    )
 
 
 def _npy_data(
@@ -252,13 +235,6 @@ def _npy_data(
 
 _PIECE = 1 << 24
 _SKIPPED = 1 << 20
-_HEADERS: dict[
-    tuple[int, int],
-    Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],
-] = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
 _READERS: dict[
     str, Callable[[str, BinaryIO, Fields, Span | None], Iterator[object]]
 ] = {
