@@ -198,12 +198,13 @@ def test_rows_since_the_last_flush_are_kept_if_the_disk_fails(
 
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"step": 1})
-        assert log.position() == (zlib.crc32(b'{"step": 1}\n'), ())
+        assert log.position() == (zlib.crc32(b'{"step": 1}\n'), 12, ())
         log.metrics({"step": 2})
         monkeypatch.setattr(os, "fsync", fail)
 
         assert log.position() == (
             zlib.crc32(b'{"step": 1}\n'),
+            12,
             ['{"step": 2}\n'],
         )
         with pytest.raises(OSError, match=r"Input/output error.*metrics.jsonl"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train import RunFolder
+from roxxel_train import Logger, RunFolder
 
 MOMENT = "2026-01-01T00:00:{:02}.000+00:00"
 
@@ -75,6 +75,25 @@ def test_the_result_is_that_of_an_unbroken_run(
 
 def test_a_row_without_a_start_before_it_counts(tmp_path: Path) -> None:
     assert len(write(tmp_path, line("train", 1), line("train", 2)).rows()[0]) == 2
+
+
+def test_a_start_goes_on_after_its_own_of_two_equal_rows(tmp_path: Path) -> None:
+    """A row of the user's may have nothing that tells it from another one."""
+    note = {"kind": "note", "step": 1, "text": "the disk is slow"}
+    with Logger(tmp_path, terminal=False) as log:
+        log.start({"step": 0}, None)
+        log.metrics(note)
+        log.flush()
+        saved = log.position()
+        log.metrics({**note, "text": "given up"})
+        log.metrics(note)
+    with Logger(tmp_path, terminal=False) as log:
+        log.start({"step": 0}, saved)
+        log.metrics({**note, "text": "made again"})
+
+    rows, _ = RunFolder(tmp_path).rows()
+
+    assert [row["text"] for row in rows] == ["the disk is slow", "made again"]
 
 
 def test_a_start_whose_row_is_gone_goes_on_after_its_step(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """The starts of a run, and which rows of its log are its result.
 
 `metrics.jsonl` is appended to and never cut. A start writes a row of the kind `start`,
-with the CRC-32 of the line after which the run goes on: the last line when the restored
-checkpoint was saved. The lines between that line and the start are given up: the run
-makes these steps again. An ending writes a row of the kind `end`. Both say what
-happened, so they count even where rows around them are given up.
+with the CRC-32 and the place of the line after which the run goes on: the last line
+when the restored checkpoint was saved. The lines between that line and the start are
+given up: the run makes these steps again. An ending writes a row of the kind `end`.
+Both say what happened, so they count even where rows around them are given up.
 
 A reader follows the starts back from the newest one::
 
@@ -189,7 +189,7 @@ class _Log:
         ends = np.frombuffer(self._ends, np.int64) if self._ends else np.zeros(0, int)
         stop = len(ends)
         kept: list[tuple[int, int]] = []
-        after = self._found()
+        after = self._found(ends)
         for start in self._starts:
             start.is_part = False
         while stop:
@@ -215,7 +215,7 @@ class _Log:
             for row in map(find_object, self._last):
                 start.ended = max(start.ended, time_of((row or {}).get("time")) or 0.0)
 
-    def _found(self) -> list[int]:
+    def _found(self, ends: npt.NDArray[np.int64]) -> list[int]:
         """Return for each start how many lines lead to it; -1 if its row is missing.
 
         All starts are looked up at once: in a log of 10^6 rows each alone would have to
@@ -230,6 +230,11 @@ class _Log:
             if not isinstance(after, int) or not 0 < after < 1 << 32:
                 found.append(0)
                 continue
+            at = int(np.searchsorted(ends[:first], _count(start.row.get("at"))))
+            if at < first and ends[at] == start.row.get("at") and crcs[at] == after:
+                found.append(at + 1)
+                continue
+            # Lines before it were lost or added, so it stands elsewhere.
             key = np.uint64((after << 32) | first)
             at = int(np.searchsorted(keys, key, "left")) - 1
             is_it = at >= 0 and int(keys[at]) >> 32 == after

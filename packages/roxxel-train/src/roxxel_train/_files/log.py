@@ -43,11 +43,14 @@ class LogPosition(NamedTuple):
 
     Attributes:
         after: CRC-32 of the last line that is on the disk for certain; 0 without one.
+        at: Bytes of the file up to the end of this line, by which it is told from an
+            equal one.
         unwritten: The lines after it that may not be on the disk, because a write has
             failed; usually none.
     """
 
     after: int
+    at: int = 0
     unwritten: Sequence[str] = ()
 
 
@@ -325,7 +328,7 @@ class _LogFile:
     def position(self) -> LogPosition:
         """Return the last line that a successful `sync` wrote, and the lines since."""
         if self.failure is None:
-            return LogPosition(self._synced_crc)
+            return LogPosition(self._synced_crc, self._synced_bytes)
         content = b""
         with suppress(OSError):
             if self._path.is_file():
@@ -336,6 +339,7 @@ class _LogFile:
         lines = [*whole.splitlines(keepends=True), *self._waiting]
         return LogPosition(
             self._synced_crc,
+            self._synced_bytes,
             [line.decode("utf-8", "backslashreplace") for line in lines],
         )
 

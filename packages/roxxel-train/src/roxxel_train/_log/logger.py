@@ -231,8 +231,8 @@ class Logger:
             row: What the start says of itself.
             past: Where the log ended when the checkpoint was saved; None for a new run.
         """
-        after = 0 if past is None else past.after
-        self._row({"kind": START, **row, "after": after}, terminal=False)
+        place = {"after": past.after, "at": past.at} if past else {"after": 0}
+        self._row({"kind": START, **row, **place}, terminal=False)
         if past is not None and past.unwritten and self._files is not None:
             self._files.lines(past.unwritten)
 
