@@ -81,7 +81,7 @@ def test_job_of_the_guide_goes_on_after_a_failed_and_a_killed_worker(
     (project / "job.py").write_text(JOB)
 
     job = subprocess.run(
-        [sys.executable, "job.py"],
+        [sys.executable, "job.py", "run.toml"],
         cwd=project,
         capture_output=True,
         text=True,
