@@ -56,8 +56,9 @@ class Pieces:
             last is for any greater id, which the tokenizer lacks: no bytes.
         at_end: Returns the bytes of a token that is the first of a document, the last,
             or both. None if the bytes of a token are the same everywhere.
-        is_named: Whether the tokenizer has an id; others are as if they weren't there.
-        is_byte: Whether an id is a single byte, which shows only together with others.
+        is_named: Whether the tokenizer has an id, by id. A text ignores the others.
+        is_byte: Whether a token is a single byte, which shows only together with those
+            beside it, by id.
 
     Example:
         >>> plain = same_everywhere([b"to", b" be"])
@@ -67,8 +68,8 @@ class Pieces:
 
     inside: npt.NDArray[Any]
     at_end: Callable[[int, bool, bool], bytes] | None
-    is_named: npt.NDArray[np.bool_]
-    is_byte: npt.NDArray[np.bool_]
+    is_named: npt.NDArray[Any]
+    is_byte: npt.NDArray[Any]
 
     def of(
         self,
