@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 
 from roxxel_store.errors import BucketError
@@ -10,8 +9,6 @@ from roxxel_store.errors import BucketError
 # Finds the operating system's reason, such as "No space left on device", in the long
 # messages of TensorStore. The code is one of several notes in brackets, in any order.
 _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[.*?os_error_code=", re.DOTALL)
-_OS_CODE = re.compile(r"\[os_error_code=\D*(\d+)")
-_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 
 
 class CheckpointError(Exception):
@@ -102,16 +99,6 @@ class CheckpointWriteError(CheckpointError, OSError):
 
 class OtherProcessError(CheckpointError):
     """Another process of the program failed; the text names the process and reason."""
-
-
-def is_of_files(error: BaseException) -> bool:
-    """Return whether the content or the lack of files is the reason of an error.
-
-    TensorStore reports everything as ValueError. If the system refused to read, the
-    text has another code than those of a missing file and of a directory in its place.
-    """
-    found = _OS_CODE.search(str(error))
-    return found is None or int(found[1]) in _ABSENT
 
 
 def brief(error: BaseException) -> str:
