@@ -186,6 +186,21 @@ def test_an_append_without_a_column_names_its_option(
     assert Roxxel(folder / TARGET).columns == columns
 
 
+def test_a_column_that_is_new_since_the_plan_is_told_before_a_unit_is_written(
+    tmp_path: Path,
+) -> None:
+    of_files(tmp_path / "out", 0, set())
+    options: dict[str, Any] = {"exist": "append", "unit_bytes": 1}
+    of_files(tmp_path / "out", 1, set(), part=(0, 2), **options)
+    Roxxel(tmp_path / "out" / TARGET).write_column("url", ["a", "b", "c"], "document")
+    before = names_in(tmp_path / "out")
+
+    with pytest.raises(ValueError, match="has a column 'url'"):
+        of_files(tmp_path / "out", 1, set(), part=(1, 2), **options)
+
+    assert names_in(tmp_path / "out") == before
+
+
 def test_without_columns_is_for_an_append(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / TARGET)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import multiprocessing
 import random
 import re
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 from roxxel_format import Roxxel, WriteSummary
 from roxxel_format.writing import Place
+from roxxel_prepare import write_files
 from roxxel_prepare._inputs import documents
 from roxxel_prepare._inputs.documents import documents_in
 from roxxel_prepare._run import committing
@@ -290,6 +292,19 @@ def test_units_that_all_fail_alike_end_the_run(
     assert re.search(r": 8 of [0-9]+ units failed and stopped the others", first)
     assert f"{path}, part [0:" in second
     assert "value 300 is outside" in second
+
+
+def test_a_daemonic_process_is_told_to_write_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "row"}\n' * 9)
+    here = multiprocessing.Process(daemon=True)
+    monkeypatch.setattr(multiprocessing, "current_process", lambda: here)
+
+    with pytest.raises(ValueError, match=r"workers=2 .*daemonic.*workers=1"):
+        write_files(
+            tmp_path / "c_*.rox", tmp_path / "a.jsonl", workers=2, unit_bytes=40
+        )
 
 
 def test_a_ray_that_does_not_start_here_is_one_sentence(

@@ -211,6 +211,8 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
         return command in capsys.readouterr().err
 
     assert is_refused(str(kept), *with_split)
+    # The share of the corpus counts, not that of the words.
+    assert is_refused(str(kept), *plain, "--split", "valid=0.2")
     assert is_refused(str(kept), *plain)
     assert is_refused(str(held_out), *plain)
     for path in (kept, held_out):

@@ -365,11 +365,27 @@ class _WithoutRanges(http.server.SimpleHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_a_web_server_without_ranges_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+class _WithoutLength(_WithoutRanges):
+    def send_header(self, keyword: str, value: str) -> None:
+        if keyword != "Content-Length":
+            super().send_header(keyword, value)
+
+
+@pytest.mark.parametrize(
+    ("server_of", "problem"),
+    [
+        (_WithoutRanges, "the server ignores byte ranges; copy the file to a disk"),
+        (_WithoutLength, "does not say how large the file is"),
+    ],
+)
+def test_what_a_web_server_cannot_do_is_told(
+    server_of: type[_WithoutRanges],
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'"one"\n')
-    handler = functools.partial(_WithoutRanges, directory=str(tmp_path))
+    handler = functools.partial(server_of, directory=str(tmp_path))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}/a.jsonl"
@@ -379,7 +395,7 @@ def test_a_web_server_without_ranges_is_told(
         server.shutdown()
     error = capsys.readouterr().err
     assert error.startswith(f"roxxel-prepare: {url}: ")
-    assert "the server ignores byte ranges; copy the file to a disk" in error
+    assert problem in error
 
 
 def test_transient_failures_are_tried_again(bucket: Bucket, tmp_path: Path) -> None:

@@ -72,6 +72,12 @@ _KINDS = {
     "InvalidPathError": "the name of an object{name} has a control character, an empty "
     'part (as in "a//b"), "." or ".."; give the object another name',
 }
+# What a bucket, or a web server such as `python -m http.server`, may lack.
+_LACKS = {
+    "notpartial": "ignores byte ranges",
+    "rangenotsupported": "ignores byte ranges",
+    "content-length": "does not say how large the file is (Content-Length)",
+}
 _STATUSES = {
     "401": _REFUSED,
     "403": _REFUSED,
@@ -574,9 +580,9 @@ def _reason(error: Exception) -> str:
     if kind in _KINDS:
         found = _BAD_NAME.search(text)
         return _KINDS[kind].replace("{name}", f" ({found[1]!r})" if found else "")
-    # Of a bucket, and of a web server such as `python -m http.server`.
-    if "NotPartial" in text or "RangeNotSupported" in text:
-        return "the server ignores byte ranges; copy the file to a disk instead"
+    for sign, lack in _LACKS.items():
+        if sign in text.lower():
+            return f"the server {lack}; copy the file to a disk instead"
     status, code = _STATUS.search(text), _CODE.search(text)
     if status and status[1] in _STATUSES:
         return _STATUSES[status[1]]

@@ -149,6 +149,12 @@ class Recipe:
         return self.decided(stored, kind)
 
     @staticmethod
+    def split_of(manifest: Manifest) -> list[Any] | None:
+        """Return the share by which a corpus was divided, and its rule; None if not."""
+        recorded = (version.arguments.get(SPLIT) for version in manifest.versions)
+        return next((each[1:] for each in recorded if each is not None), None)
+
+    @staticmethod
     def how_to_append(share: float) -> str:
         """Tell how to add documents to both sides of a split."""
         command = roxxel_command(
@@ -280,9 +286,7 @@ def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) ->
 
     Else the corpus could get documents that it held out, or that are learned elsewhere.
     """
-    recorded = (version.arguments.get(SPLIT) for version in manifest.versions)
-    old = next((each[1:] for each in recorded if each is not None), None)
-    new = arguments.get(SPLIT)
+    old, new = Recipe.split_of(manifest), arguments.get(SPLIT)
     if old == (None if new is None else new[1:]):
         return
     if old is None:

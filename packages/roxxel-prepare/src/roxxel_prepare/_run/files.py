@@ -11,7 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from roxxel_format.writing import Fields, Recipe, WriteOptions
+from roxxel_format.writing import CorpusWrite, Fields, Recipe, WriteOptions
 from roxxel_store.arguments import as_integer
 
 from roxxel_prepare._inputs.formats import FORMATS
@@ -164,7 +164,11 @@ def write_files(
                 f"{files.stream}: cannot be read twice, as {what} needs; pass files"
             )
         if exist == "append":
-            how = None if split is None else Recipe.how_to_append(split[1])
+            how = None
+            if split is not None:
+                found = CorpusWrite(outputs[0].path, options, exist).place.existing()
+                divided = None if found is None else Recipe.split_of(found)
+                how = Recipe.how_to_append(divided[0] if divided else split[1])
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
                 f"{how or 'write new corpora'}"

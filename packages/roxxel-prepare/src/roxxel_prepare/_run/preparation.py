@@ -286,6 +286,8 @@ class _Preparation:
             first, step = part or (0, 1)
             numbers = range(first, len(units), step)
             if not write.place.listed(write.place.found, plan.job):
+                if plan.recipe.appends:  # The corpus may have changed since the plan.
+                    write.begin()
                 self._write_units(plan, units, numbers, runner, progress)
             if part is not None:
                 return PartSummary(len(numbers))

@@ -85,6 +85,7 @@ class ProcessRunner:
         when a second process dies in it.
 
         Raises:
+            ValueError: This process may not start others.
             ChildProcessError: With one process at a time, several processes died in a
                 row, in different units.
             TypeError: The writer holds an object that another process cannot load.
@@ -206,6 +207,12 @@ def _without_main() -> Generator[None]:
 
 def _pooled(pickled: bytes, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
     """Write units in new processes; raise BrokenProcessPool if one died."""
+    if multiprocessing.current_process().daemon:
+        raise ValueError(
+            f"workers={workers} starts processes, which Python does not allow in a "
+            "daemonic process, such as a worker of multiprocessing.Pool; pass "
+            "workers=1, or write in a process that is not daemonic"
+        )
     # The parent may have threads, so a forked child could deadlock.
     pool = ProcessPoolExecutor(
         min(workers, len(numbers)),
