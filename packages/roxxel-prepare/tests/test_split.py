@@ -225,6 +225,12 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     assert main(["split", str(new), str(kept), str(held_out), *others]) == 1
     assert command in capsys.readouterr().err
     assert split(new, held_out, kept, "--exist", "append") == 1  # The wrong sides.
+    # A second side that refuses leaves the first one as it was.
+    undivided = tmp_path / "o_*.rox"
+    assert main(["write", str(undivided), *plain]) == 0
+    before = files_in(tmp_path)
+    assert split(new, kept, undivided, "--exist", "append") == 1
+    assert files_in(tmp_path) == before
     assert split(new, kept, held_out, "--exist", "append") == 0
     assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 2 * 99
 

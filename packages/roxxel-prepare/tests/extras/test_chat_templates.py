@@ -440,7 +440,7 @@ def test_each_text_stands_in_the_chat_or_is_refused(
     chat: list[Any] = []
     for user, assistant in turns:
         chat += [said("user", user), said("assistant", assistant)]
-        if data.draw(st.booleans()):
+        if family == "qwen 3" and data.draw(st.booleans()):
             chat[-1]["reasoning_content"] = data.draw(texts)
 
     problem, text, learned = "", "", list[str]()
@@ -449,6 +449,7 @@ def test_each_text_stands_in_the_chat_or_is_refused(
     except ValueError as error:
         problem = str(error)
     if problem:
+        assert family in ("deepseek", "qwen 3")  # They cut texts; the others do not.
         assert problem.startswith("message ")
         assert "--chat-template" in problem
         return
