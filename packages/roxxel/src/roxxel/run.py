@@ -201,14 +201,17 @@ class Run:
         """
         return dict(self._corpora)
 
-    @cached_property
-    def _corpora(self) -> dict[str, TokenReader]:
+    def fingerprints(self) -> dict[str, str]:
+        """Return the fingerprints of the recorded versions by source name."""
         data = self.files.data()
-        versions = {
+        return {
             shown_name(each["name"], data.primary): each["fingerprint"]
             for each in data.state["sources"]
         }
-        readers = self._readers(data)
+
+    @cached_property
+    def _corpora(self) -> dict[str, TokenReader]:
+        readers, versions = self._readers(self.files.data()), self.fingerprints()
         for name, reader in readers.items():
             if isinstance(reader, Roxxel) and reader.fingerprint != versions[name]:
                 try:

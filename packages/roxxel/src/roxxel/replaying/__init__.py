@@ -52,7 +52,6 @@ from roxxel.replaying._receipt import (
     TheCheckpoint,
     TheRun,
     changed_environment,
-    corpora_of,
     differences,
     named_run,
     read_receipt,
@@ -533,7 +532,7 @@ def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receip
         without=result.without,
         start=result.start.step,
         each=each,
-        corpora=corpora_of(run),
+        corpora=run.fingerprints(),
         checkpoint=None
         if parent is None or not result.start.step
         else TheCheckpoint(parent.step, parent.digest),

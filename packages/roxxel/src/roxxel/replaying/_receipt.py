@@ -14,13 +14,11 @@ from roxxel_store.files import read_file
 from roxxel_store.output import replace_file
 from roxxel_store.records import RecordKind
 from roxxel_train import RunFolderError
-from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from roxxel.run import Run
 
 _RECEIPT = RecordKind(
     "receipt of a replay",
@@ -197,15 +195,6 @@ def named_run(receipt: Path, then: Receipt) -> Path:
         f"{receipt}: the run of this receipt, {name!r}, is not beside the receipt; "
         "give RUN, the folder where it is now"
     )
-
-
-def corpora_of(run: Run) -> dict[str, str]:
-    """Return the fingerprint of each source of a run, by its name."""
-    data = run.files.data()
-    return {
-        shown_name(each["name"], data.primary): each["fingerprint"]
-        for each in data.state["sources"]
-    }
 
 
 def differences(then: Receipt, now: Receipt) -> list[str]:
