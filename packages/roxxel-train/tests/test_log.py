@@ -75,6 +75,15 @@ def test_rest_of_a_row_is_computed_once_and_not_by_the_caller(tmp_path: Path) ->
     assert by[0] is not threading.current_thread()
 
 
+def test_rest_of_a_row_cannot_make_it_a_row_of_the_trainer(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"kind": "note", "step": 1}, lambda: {"kind": "start"})
+        with pytest.raises(ValueError, match=r"'start'.*another kind"):
+            log.flush()
+
+    assert not rows(tmp_path)
+
+
 def test_row_that_json_cannot_hold_is_an_error_of_the_caller(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"step": object()})

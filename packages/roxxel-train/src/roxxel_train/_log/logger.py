@@ -217,12 +217,8 @@ class Logger:
         Raises:
             ValueError: The kind of the row is one that only a trainer writes.
         """
-        if row.get("kind") in KINDS:
-            raise ValueError(
-                f"a row of the kind {row['kind']!r} says how a run goes on, which only "
-                "its trainer knows; give your rows another kind"
-            )
-        self._row(dict(row), rest, terminal=terminal)
+        late = None if rest is None else lambda: _of_user(rest())
+        self._row(_of_user(row), late, terminal=terminal)
 
     def start(self, row: Mapping[str, Any], past: LogPosition | None) -> None:
         """Write the row of a start, and the rows that its checkpoint has kept.
@@ -446,3 +442,13 @@ class WarningForwarder(logging.Handler):
             self._log.warning(self.format(record), terminal=not self._is_shown)
         except Exception:  # noqa: BLE001 - logging must not end the code that logs
             self.handleError(record)
+
+
+def _of_user(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row; raise an error if only a trainer writes its kind."""
+    if row.get("kind") in KINDS:
+        raise ValueError(
+            f"a row of the kind {row['kind']!r} says how a run goes on, which only its "
+            "trainer knows; give your rows another kind"
+        )
+    return dict(row)
