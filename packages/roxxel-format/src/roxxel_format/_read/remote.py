@@ -56,26 +56,19 @@ _owners = itertools.count()
 class RemoteFile:
     """An object in a bucket, read by ranges. Safe to use from many threads.
 
-    A tag identifies one version of an object, as an ETag does. Without `tag`, the first
-    answer fixes the object's tag. Every later answer must have this tag, the size
-    `num_bytes`, and the requested length.
+    A tag identifies one version of an object, as an ETag does. The first answer fixes
+    the object's tag. Every later answer must have this tag, the size `num_bytes`, and
+    the requested length.
     """
 
     is_mapped = False
 
-    def __init__(
-        self,
-        path: str,
-        num_bytes: int,
-        timeout_s: float,
-        owner: int,
-        tag: str | None = None,
-    ) -> None:
+    def __init__(self, path: str, num_bytes: int, timeout_s: float, owner: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
         self._timeout_s = timeout_s
         self._owner = owner
-        self._tag = tag
+        self._tag: str | None = None
 
     def check_size(self) -> None:
         """Do nothing: every answer carries the size, and `read` checks it."""
@@ -155,13 +148,11 @@ class RemoteFiles:
         self.timeout_s = timeout_s
         self._owner = next(_owners)
 
-    def open(
-        self, path: str, num_bytes: int | None = None, tag: str | None = None
-    ) -> RemoteFile:
+    def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
         """Return the file; sends no request."""
         if num_bytes is None:
             raise ValueError(f"{path}: the size of a remote file must be known")
-        return RemoteFile(path, num_bytes, self.timeout_s, self._owner, tag)
+        return RemoteFile(path, num_bytes, self.timeout_s, self._owner)
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Request the ranges with priority over hints."""
