@@ -9,10 +9,10 @@ MOST = {
     "a write": 28,
     "a prepared file": 46,
     "a batch": 12,
-    "a save": 16,
-    "a restore": 16,
-    "a save in a bucket": 16,
-    "a restore in a bucket": 18,
+    "a save": 17,
+    "a restore": 17,
+    "a save in a bucket": 17,
+    "a restore in a bucket": 19,
 }
 """Modules of each path, at most."""
 
