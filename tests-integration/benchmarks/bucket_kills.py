@@ -145,8 +145,10 @@ class Campaign:
         steps = self.committed(UNBROKEN)
         # A kill right after the last commit leaves steps that the commit replaces.
         assert steps <= self.committed(KILLED), f"{self.committed(KILLED)} remain"
-        # Each run has an id of its own, and a row of its log holds times.
-        ignored = ("--ignore", "extra.run", "--ignore", "extra.log.after")
+        # Each run has an id of its own. Rows of its log hold times, and a killed run
+        # keeps the rows that it has given up.
+        names = ("extra.run", "extra.log.after", "extra.log.at")
+        ignored = [f"--ignore={name}" for name in names]
         for step in sorted(steps):
             pair = [f"{url(name)}/{step}" for name in (KILLED, UNBROKEN)]
             code, said = command("diff", "--values", *ignored, *pair)

@@ -354,8 +354,10 @@ def _state_differences(scratch: Path) -> Iterator[str]:
 
     pair = [str(scratch / name / "checkpoints") for name in ("unbroken", "killed")]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        # Each run has an id of its own, and a row of its log holds times.
-        ignored = ("--ignore", "extra.run", "--ignore", "extra.log.after")
+        # Each run has an id of its own. Rows of its log hold times, and a killed run
+        # keeps the rows that it has given up.
+        names = ("extra.run", "extra.log.after", "extra.log.at")
+        ignored = [f"--ignore={name}" for name in names]
         code = main(["diff", "--values", *ignored, *pair])
     if code not in (0, FOUND):
         raise RunFolderError(
