@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roxxel import Roxxel
 from roxxel.search import find_text, search
 from roxxel_format.texts import text_codec
 
@@ -21,6 +22,7 @@ from .searched_tokenizers import END, SCRIPTS, TOKENIZERS, UNKNOWN, WHOLE, decod
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     import numpy.typing as npt
     from roxxel_format.texts import TextCodec
@@ -254,6 +256,25 @@ def test_the_text_of_a_separator_is_not_searched(kind: str, end: str) -> None:
         found = list(find_text(corpus, codec, wanted, chunk=chunk))
 
         assert len(found) == times(wanted, "\0".join(texts))
+
+
+@pytest.mark.parametrize("options", [{"pack": 256}, {"max_shard_bytes": 18704}])
+@pytest.mark.parametrize("kind", ["bytes", "WordPiece"])
+def test_the_documents_of_a_written_corpus_are_searched(
+    kind: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    tokenizer, _ = codec_of(kind)
+    texts = [" ".join(words()[n : 3 * n]) for n in range(0, 170, 9)]
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write(texts, tokenizer=tokenizer, separator=END, **options)
+    held = [decoded(tokenizer, each.tolist()) for each in corpus.documents]
+    codec = text_codec(corpus, tokenizer)
+
+    for wanted in (*words()[:20], " ", "a", END, "\ufffd"):
+        found = list(search(corpus, wanted, codec, chunk=300))
+
+        expected = times(wanted, "\0".join(held))
+        assert sum(part.documents.size for part in found) == expected
 
 
 def test_occurrences_may_overlap() -> None:

@@ -1,9 +1,10 @@
 """Finds a text, or an exact sequence of tokens, in a corpus, in bounded memory.
 
 The text of a document is what its tokenizer decodes all of its tokens to, with the
-names of special tokens, and without the separator at its end: what `roxxel format cat`
-prints. Bytes that are no UTF-8 count as U+FFFD. A text is compared with it byte by
-byte, and so found exactly as often as it stands there.
+names of special tokens. The separator at its end is left out, except in a packed
+corpus. So the text is what `roxxel format cat` prints. Bytes that are no UTF-8 count as
+U+FFFD. A text is compared with it byte by byte, and so found exactly as often as it
+stands there.
 
 Where the text is the bytes of the tokens one after another (`Pieces`), a document is
 searched in parts, and many are searched at once. Tokens of single bytes that follow
@@ -254,7 +255,9 @@ def _text_found(
 
 
 def _held(corpus: TokenReader, first: int, tokens: npt.NDArray[Any]) -> _Held:
-    separator = separator_of(corpus)
+    # The documents of a packed corpus are parts of texts, and keep it.
+    is_packed = getattr(corpus, "unit", None) is not None
+    separator = [] if is_packed else separator_of(corpus)
     before, stop = max(first - 1, 0), first + tokens.size
     rows = corpus.document_spans(before, stop) - [0, first, first]
     is_last = stop == corpus.num_tokens
