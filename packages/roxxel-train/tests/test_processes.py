@@ -604,7 +604,9 @@ def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_end
         raise SystemExit(code)
 
     now_s = 0.0
-    monkeypatch.setattr(watcher, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(
+        watcher, "time", SimpleNamespace(monotonic=lambda: now_s, time=lambda: now_s)
+    )
     monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(Watcher, "_has_service", lambda _: True)
