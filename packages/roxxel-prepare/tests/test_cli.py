@@ -670,8 +670,14 @@ def test_a_web_server_is_read_only(
     assert f"{url}: a web server is read-only; write to" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--field", "--id", "--prompt", "--completion"])
-def test_a_field_in_letters_that_the_locale_lacks_is_a_wrong_argument(
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--field", "--id", "--prompt", "--completion"),
+        *("--separator", "--split", "--without-columns"),
+    ],
+)
+def test_a_name_in_letters_that_the_locale_lacks_is_a_wrong_argument(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
 ) -> None:
     in_ascii = "größe".encode().decode("ascii", "surrogateescape")

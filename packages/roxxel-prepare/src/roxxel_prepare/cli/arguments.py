@@ -108,7 +108,7 @@ def _add_write_options(write: ArgumentParser) -> None:
     separator = write.add_mutually_exclusive_group()
     separator.add_argument(
         "--separator",
-        type=Separator.parse,
+        type=values.separator,
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none; also divides legacy shards into "

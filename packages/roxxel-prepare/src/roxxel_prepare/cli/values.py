@@ -10,6 +10,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
+from roxxel_format.writing import Separator
+from roxxel_store.command import as_text
 from roxxel_store.screen import draw, note, printable
 
 from roxxel_prepare._plan.side import checked_buckets, checked_split
@@ -46,7 +48,12 @@ def lengths(text: str) -> list[int]:
 
 def names(text: str) -> list[str]:
     """Parse names `id,url`."""
-    return [each.strip() for each in text.split(",") if each.strip()]
+    return [each.strip() for each in as_text(text).split(",") if each.strip()]
+
+
+def separator(text: str) -> str | int | None:
+    """Parse a token id, the name of a token, or `none`."""
+    return Separator.parse(as_text(text))
 
 
 def share(text: str) -> float:
@@ -59,7 +66,7 @@ def share(text: str) -> float:
 
 def split(text: str) -> tuple[str, float]:
     """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
-    name, _, number = text.partition("=")
+    name, _, number = as_text(text).partition("=")
     with contextlib.suppress(ValueError):
         return checked_split(name, number)
     raise argparse.ArgumentTypeError(
