@@ -257,16 +257,14 @@ class ChatTemplate:
 
     def _check_fields(self, messages: _Messages, said: list[_Said], trial: str) -> None:
         """Check that the template writes what is said besides contents."""
-        written = {each: each.needle in trial for each in said}
+        written: dict[tuple[int, str], bool] = {}
+        for each in said:
+            place = each.message, each.field
+            written[place] = written.get(place, True) and each.needle in trial
         for at, message in enumerate(messages):
             for field, value in message.items():
-                texts = [
-                    written[each]
-                    for each in said
-                    if (each.message, each.field) == (at, field)
-                ]
                 # What has no text, such as true, is taken by a template that names it.
-                is_written = all(texts) if texts else field in self.text
+                is_written = written.get((at, field), field in self.text)
                 is_needed = message.get("weight") != 0 or field == "tool_calls"
                 if is_needed and _says(message, field, value) and not is_written:
                     raise self._left_out(messages, at, field)
