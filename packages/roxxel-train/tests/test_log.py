@@ -177,26 +177,27 @@ def test_rows_that_do_not_fit_are_kept_and_written_once_there_is_room(
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"step": 1})
         log.flush()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (32, limit[1]))
         try:
-            for step in (2, 3):
+            for step in (2, 3, 4):
                 log.metrics({"step": step})
             past = log.position()
             assert past is not None
-            assert [json.loads(line)["step"] for line in past.unwritten] == [2, 3]
-            assert past.after == zlib.crc32(b'{"step": 1}\n')
+            # Row 2 was written after the last flush, and is whole.
+            assert [json.loads(line)["step"] for line in past.unwritten] == [3, 4]
+            assert (past.after, past.at) == (zlib.crc32(b'{"step": 2}\n'), 24)
             assert str(tmp_path / "metrics.jsonl") in str(log.failure)
             with pytest.raises(OSError, match="File too large"):
                 log.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert (tmp_path / "metrics.jsonl").stat().st_size == 20  # half a row is left
+    assert (tmp_path / "metrics.jsonl").stat().st_size == 32  # half a row is left
 
     for _ in range(2):  # the second start is killed, and comes again
         with Logger(tmp_path, terminal=False) as log:
-            log.start({"step": 3}, past)
+            log.start({"step": 4}, past)
     lines = follow(tmp_path / "metrics.jsonl").lines(tmp_path / "metrics.jsonl")
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4]
 
 
 def test_rows_since_the_last_flush_are_kept_if_the_disk_fails(

@@ -246,7 +246,7 @@ class _LogFile:
         self._is_synced = True
         self._has_lost_lines = False
         self._synced_bytes = 0
-        self._synced_crc = self._crc = 0  # CRC-32 of the last line
+        self._synced_crc = self._crc = 0  # CRC-32 of the last whole line
         self._waiting: deque[bytes] = deque()
         self._num_written = 0  # bytes of the first waiting line
 
@@ -283,10 +283,7 @@ class _LogFile:
     def write_lines(self, lines: Sequence[str]) -> None:
         """Append lines that end with a newline; errors as in `write`."""
         # Escape lone surrogates in a text: an encoding error must not end the run.
-        encoded = [line.encode("utf-8", "backslashreplace") for line in lines]
-        self._waiting += encoded
-        for line in encoded[-1:]:
-            self._crc = zlib.crc32(line)
+        self._waiting += [line.encode("utf-8", "backslashreplace") for line in lines]
         try:
             while self._waiting:
                 line = self._waiting[0]
@@ -294,12 +291,12 @@ class _LogFile:
                 self._is_synced = False
                 if self._num_written == len(line):
                     self._waiting.popleft()
-                    self._num_written = 0
+                    self._num_written, self._crc = 0, zlib.crc32(line)
         except OSError as error:
             self._fail(error)
 
     def _note_sync(self) -> None:
-        """Record that the lines so far are on the disk."""
+        """Record that the whole lines so far are on the disk."""
         self._synced_crc = self._crc
         with suppress(OSError):  # a pipe has no size
             self._synced_bytes = self._path.stat().st_size - self._num_written
@@ -317,8 +314,7 @@ class _LogFile:
             try:
                 os.fsync(self._file.fileno())
                 self._is_synced = True
-                if not self._waiting:
-                    self._note_sync()
+                self._note_sync()
             except OSError as error:
                 # The system may have dropped the lines since the last success, and
                 # would report success the next time.
