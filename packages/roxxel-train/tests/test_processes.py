@@ -626,6 +626,31 @@ def test_who_returns_late_from_a_meeting_is_not_failed_by_a_program_that_has_end
     assert "process 2 failed: its program ended while" in capsys.readouterr().err
 
 
+def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, answers, late = threading.Event(), threading.Event(), list[str]()
+
+    def report(text: str, *, for_first: bool = False) -> None:
+        del for_first
+        asked.set()
+        if not answers.wait(GUARD_S):
+            late.append(text)
+
+    monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
+    own: Any = Watcher(cast("Any", Service(0, Store())))
+    own._report = report
+    own._lives = {0: watcher.Life(1, 0, "save", 0.0, [], ["commit"])}
+    try:
+        own._name_holders(61.0)
+        assert asked.wait(GUARD_S)
+    finally:
+        answers.set()
+
+    assert not late
+    assert "process 0 waited 61 s at 'commit' for" in capsys.readouterr().err
+
+
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     error = Preempted(12, "SIGTERM")
 

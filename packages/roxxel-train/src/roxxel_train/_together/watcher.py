@@ -547,10 +547,11 @@ class Watcher:
                 due_s *= 2
                 if holders := self._holders(call):
                     where = f"step {call}" if isinstance(call, int) else repr(call)
-                    self._write(
+                    text = (
                         f"{named(waiting)} waited {held_s:.0f} s at {where} for "
                         + "; for ".join(holders)
                     )
+                    _try_for_a_while(functools.partial(self._write, text))
             self._held[call] = held_s, due_s
 
     def _holders(self, call: str | int) -> list[str]:
@@ -673,7 +674,8 @@ def needs_all_processes(
 def _try_for_a_while(act: Callable[[], object]) -> None:
     """Call `act` for at most `_LEAVE_S`; an error, or a longer call, is given up.
 
-    A disk that hangs, or process 0 that stands, must not keep this process alive.
+    A disk that hangs, or process 0 that stands, must neither keep this process alive
+    nor keep it from watching the others.
     """
 
     def call() -> None:
