@@ -319,6 +319,16 @@ def test_process_that_finds_no_other_says_so(
         ended.set()
 
 
+@pytest.mark.parametrize("address", ["h0", "h0:", "h0:port", "::"])
+def test_an_address_without_a_port_is_refused_before_the_wait(
+    calls: list[tuple[Any, ...]], address: str
+) -> None:
+    with pytest.raises(ClusterError, match=rf"{address!r}.* HOST:62123"):
+        initialize(address, 2, 1)
+
+    assert not calls
+
+
 def test_error_of_jax_is_in_the_message(
     monkeypatch: pytest.MonkeyPatch, calls: list[tuple[Any, ...]]
 ) -> None:

@@ -105,6 +105,11 @@ def _connect(cluster: Cluster, timeout_s: float) -> None:
     """
     ended: SimpleQueue[Exception | None] = SimpleQueue()
     ask, address = cluster.ask_address, cluster.coordinator_address
+    if address is not None and not address.rpartition(":")[2].isdecimal():
+        raise ClusterError(
+            f"{cluster} got the address {address!r} of process 0, which has no port; "
+            "give host and port, as in HOST:62123"
+        )
 
     def connect() -> None:
         nonlocal address

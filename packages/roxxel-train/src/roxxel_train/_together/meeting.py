@@ -28,6 +28,11 @@ def missing(address: str, process: int, count: int) -> str:
     host, _, port = address.rpartition(":")
     if process == 0:
         hosts = _connected(int(port))
+        if not hosts:
+            return (
+                "this system does not list who is connected; each of the others says "
+                "whether process 0 answers"
+            )
         listed = ", ".join(f"{host} ({number})" for host, number in hosts.items())
         return (
             f"{min(hosts.total(), count)} of {count} processes are connected, by "
@@ -35,7 +40,7 @@ def missing(address: str, process: int, count: int) -> str:
         )
     try:
         socket.create_connection((host.strip("[]"), int(port)), _CONNECT_S).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second for a name that is none
         return f"process 0 does not answer at {address} ({brief(error)})"
     return "process 0 is there and others are missing; its output has their number"
 
