@@ -490,6 +490,21 @@ def test_what_has_weight_0_is_read_and_not_learned(render: Render) -> None:
     assert render(QWEN_3, [chat[0], silent, *chat[2:]]) == (text, learned)
 
 
+def test_weight_0_lets_a_template_cut_an_answer_and_nothing_else(
+    render: Render,
+) -> None:
+    template = CHATML.replace("['content'] +", "['content'].split('|')[-1] +")
+    answer = said("assistant", "4", weight=1)
+
+    for asked in (
+        said("user", "2|3?", weight=0),
+        said("user", "3?", weight=0, name="Ann"),
+    ):
+        with pytest.raises(ValueError, match=r"message 0 .*'(content|name)'") as caught:
+            render(template, [asked, answer])
+        assert "weight" not in str(caught.value)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_say_what_is_learned(render: Render, family: str) -> None:
     template, ending = FAMILIES[family]

@@ -168,7 +168,7 @@ class ChatTemplate:
         unlearned = {at for at, each in enumerate(taken) if each.get("weight") == 0}
         find = self._by_marks if _compiled(self.text).marks else self._by_prefixes
         text, spans, learned = find(taken, unlearned, trial)
-        self._check_whole(taken, unlearned, text, said, trial)
+        self._check_whole(taken, text, said, trial)
         for at, each in enumerate(taken):
             if each.get("weight") == 1 and at not in learned:
                 raise ValueError(
@@ -265,7 +265,7 @@ class ChatTemplate:
             for field, value in message.items():
                 # What has no text, such as true, is taken by a template that names it.
                 is_written = written.get((at, field), field in self.text)
-                is_needed = message.get("weight") != 0 or field == "tool_calls"
+                is_needed = not _may_be_cut(message) or field == "tool_calls"
                 if is_needed and _says(message, field, value) and not is_written:
                     raise self._left_out(messages, at, field)
 
@@ -277,17 +277,13 @@ class ChatTemplate:
         )
 
     def _check_whole(
-        self,
-        messages: _Messages,
-        unlearned: set[int],
-        text: str,
-        said: list[_Said],
-        trial: str,
+        self, messages: _Messages, text: str, said: list[_Said], trial: str
     ) -> None:
         """Check that what is said stands in the chat, in the order of the trial."""
         at = 0
         for each in sorted(said, key=lambda each: trial.find(each.needle)):
-            if each.message in unlearned:
+            message = messages[each.message]
+            if _may_be_cut(message):
                 continue
             own = each.text.strip()
             # Arguments may be written as JSON.
@@ -300,12 +296,13 @@ class ChatTemplate:
                 if (start := text.find(form, at)) >= 0
             ]
             if not found:
+                is_answer = message["role"] == _ASSISTANT
                 raise ValueError(
-                    f"message {each.message} of the role "
-                    f"{messages[each.message]['role']!r} has {each.field!r}, which the "
-                    f"chat template {self.name} cuts or changes ({own!r:.40} does not "
-                    "stand in the chat as it is); leave out what it cuts, give the "
-                    f"message weight 0, or {_OTHER}"
+                    f"message {each.message} of the role {message['role']!r} has "
+                    f"{each.field!r}, which the chat template {self.name} cuts or "
+                    f"changes ({own!r:.40} does not stand in the chat as it is); leave "
+                    f"out what it cuts, {'give the message weight 0, ' * is_answer}or "
+                    f"{_OTHER}"
                 )
             at = min(found)[1]
 
@@ -627,6 +624,11 @@ def _says(message: dict[str, Any], field: str, value: object) -> bool:
     is_name = field == "name" and message["role"] in _ANSWERS
     is_blank = value == {} or (isinstance(value, str) and not value.strip())
     return not (field == "role" or field in _SAYS_NOTHING or is_name or is_blank)
+
+
+def _may_be_cut(message: dict[str, Any]) -> bool:
+    """Return whether a template may drop the reasoning: in an unlearned answer."""
+    return message["role"] == _ASSISTANT and message.get("weight") == 0
 
 
 def _with_needles(
