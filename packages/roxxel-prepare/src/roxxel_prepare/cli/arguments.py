@@ -111,8 +111,8 @@ def _add_write_options(write: ArgumentParser) -> None:
         type=values.separator,
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
-        help="a token id, a token's name, or none; also divides legacy shards into "
-        "documents (default: the end-of-text token of --tokenizer)",
+        help="a token id, a token's name, or none (default: the end-of-text token of "
+        "--tokenizer)",
     )
     separator.add_argument(
         "--separator-bytes",
