@@ -85,6 +85,7 @@ def test_a_copy_of_other_tokens_does_not_replace_the_first(
         (("--dtype", "uint16"), "does not record where documents end"),
         (("--separator", 0), "needs dtype"),
         (("--separator", "<eos>", "--dtype", "uint16"), "pass the --tokenizer"),
+        (("--separator", "gr\udcc3\udcb6", "--dtype", "uint16"), "LC_ALL=C.UTF-8"),
         (("--format", "datatrove", "--separator", 0), "train.bin.index"),
         (("--dtype", "uint17", "--separator", 0), "'uint17' is not a dtype"),
     ],

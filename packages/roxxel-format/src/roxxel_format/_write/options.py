@@ -42,7 +42,9 @@ class Separator(Enum):
         try:
             return int(text)
         except ValueError:
-            return text
+            from roxxel_store.command import as_text
+
+            return as_text(text)
 
 
 class WriteArguments(TypedDict, total=False):

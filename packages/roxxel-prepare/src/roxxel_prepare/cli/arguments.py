@@ -108,7 +108,7 @@ def _add_write_options(write: ArgumentParser) -> None:
     separator = write.add_mutually_exclusive_group()
     separator.add_argument(
         "--separator",
-        type=values.separator,
+        type=Separator.parse,
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none (default: the end-of-text token of "

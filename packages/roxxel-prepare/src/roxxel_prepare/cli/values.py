@@ -10,7 +10,6 @@ import sys
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from roxxel_format.writing import Separator
 from roxxel_store.command import as_text
 from roxxel_store.screen import draw, note, printable
 
@@ -49,11 +48,6 @@ def lengths(text: str) -> list[int]:
 def names(text: str) -> list[str]:
     """Parse names `id,url`."""
     return [each.strip() for each in as_text(text).split(",") if each.strip()]
-
-
-def separator(text: str) -> str | int | None:
-    """Parse a token id, the name of a token, or `none`."""
-    return Separator.parse(as_text(text))
 
 
 def share(text: str) -> float:
