@@ -235,6 +235,26 @@ def test_an_append_to_a_split_names_the_command_that_follows_its_rule(
     assert Roxxel(kept).num_documents + Roxxel(held_out).num_documents == 2 * 99
 
 
+@pytest.mark.parametrize("option", [("--id", "id"), ("--pack", "64")])
+def test_who_appends_to_sides_that_no_split_can_extend_is_told_a_command_that_works(
+    option: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, kept = tmp_path / "a.jsonl", tmp_path / "c_*.rox"
+    rows = [f'{{"text": "row {n}", "id": "{n}"}}\n' for n in range(99)]
+    source.write_text("".join(rows))
+    words = [str(source), "--separator", "0", *option]
+    assert main(["write", str(kept), *words, "--split", "valid=0.3"]) == 0
+    command = roxxel_command("prepare write NEW FILES --split NAME=0.3")
+
+    for more in ((), ("--split", "valid=0.3")):
+        assert main(["write", str(kept), *words, *more, "--exist", "append"]) == 1
+        assert command in capsys.readouterr().err
+
+    new = tmp_path / "new_*.rox"
+    assert main(["write", str(new), *words, "--split", "valid=0.3"]) == 0
+    assert Roxxel(new).tokens[:].tolist() == Roxxel(kept).tokens[:].tolist()
+
+
 def test_a_split_says_its_shares_of_documents_and_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,8 +155,17 @@ class Recipe:
         return next((each[1:] for each in recorded if each is not None), None)
 
     @staticmethod
-    def how_to_append(share: float) -> str:
-        """Tell how to add documents to both sides of a split."""
+    def how_to_append(manifest: Manifest | None, share: float) -> str:
+        """Tell how to add documents to both sides of a split.
+
+        The command `split` copies no columns, and does not divide bins.
+        """
+        if manifest is not None and (manifest.columns or manifest.bins is not None):
+            command = roxxel_command(f"prepare write NEW FILES --split NAME={share}")
+            return (
+                "write the new documents into two corpora of their own, divided by the "
+                f"same rule, with `{command}`"
+            )
         command = roxxel_command(
             f"prepare split NEW KEPT HELD_OUT --share {share} --exist append"
         )
@@ -297,7 +306,7 @@ def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) ->
     share, _ = old
     raise ValueError(
         f"{what}: is one side of a split, and other documents could be those of the "
-        f"other side; {Recipe.how_to_append(share)}"
+        f"other side; {Recipe.how_to_append(manifest, share)}"
     )
 
 

@@ -168,7 +168,8 @@ def write_files(
             if split is not None:
                 found = CorpusWrite(outputs[0].path, options, exist).place.existing()
                 divided = None if found is None else Recipe.split_of(found)
-                how = Recipe.how_to_append(divided[0] if divided else split[1])
+                share = divided[0] if divided else split[1]
+                how = Recipe.how_to_append(found, share)
             raise ValueError(
                 f"{filepath}: {what} cannot append to several corpora as one; "
                 f"{how or 'write new corpora'}"
