@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from importlib import import_module
@@ -320,6 +321,19 @@ def test_restore_that_fails_in_the_middle_spoils_the_trainer(
     with pytest.raises(RunMismatchError, match="lost its model while it read a check"):
         one.run()
     assert trainer(tmp_path).run().start_step == 6
+
+
+def test_a_run_that_cannot_save_says_so_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Orbax loads late, and may be broken, or replaced while the run trains."""
+    monkeypatch.delitem(sys.modules, "roxxel_ckpt._arrays.orbax", raising=False)
+    monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
+
+    with pytest.raises(ImportError, match=r"orbax\.checkpoint"):
+        trainer(tmp_path, log_every=1).run()
+
+    assert not rows(tmp_path)
 
 
 def test_checkpoints_are_ranked_by_the_mean_loss_since_the_one_before(

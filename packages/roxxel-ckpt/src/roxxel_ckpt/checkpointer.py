@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import threading
 import time
@@ -237,7 +238,7 @@ class Checkpointer:
             )
         self._check_form("save", state=state)
         started_at = time.perf_counter()
-        from roxxel_ckpt._arrays.orbax import versions  # Orbax loads at the first save
+        from roxxel_ckpt._arrays.orbax import versions  # only who saves loads Orbax
 
         number = checked_step(step)
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
@@ -285,7 +286,8 @@ class Checkpointer:
         If each process wrote to its own disk, no disk would hold a complete step. The
         first `save` of several processes calls `check_shared` unless the program did.
         On a disk, this method creates the folder. It takes over from an earlier
-        program, which then can no longer save.
+        program, which then can no longer save. And it loads Orbax, so a program that
+        could not save learns that before it trains.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
@@ -294,6 +296,7 @@ class Checkpointer:
         """
         with self._lock:
             if not self._is_shared:
+                importlib.import_module("roxxel_ckpt._arrays.orbax")
                 check_shared(self._folder, _channel, self._timeout_s)
                 self._is_shared = True
 
