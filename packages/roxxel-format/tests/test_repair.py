@@ -92,7 +92,7 @@ def test_a_whole_shard_is_not_changed_and_its_copy_not_read(
         (5000, b"\x89ROX\r\n\x1a\n", "copy.rox: is not an undamaged copy of"),
         (5000, "another shard", "copy.rox: is not an undamaged copy of"),
         (5000, "a damaged copy", "copy.rox: is not an undamaged copy of"),
-        (100, "a copy", "the head (bytes 0 to 4096) does not match its checksum"),
+        (100, "a copy", "put the copy in its place"),
     ],
 )
 def test_what_cannot_be_repaired_is_one_sentence(
@@ -118,6 +118,16 @@ def test_what_cannot_be_repaired_is_one_sentence(
     assert message in capsys.readouterr().err
     assert shard.read_bytes() == damaged
     assert names_in(shard.parent) == ["a.rox", "copy.rox"]
+
+
+def test_a_shard_that_was_cut_is_replaced_by_hand(
+    shard: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard.write_bytes(shard.read_bytes()[:-1])
+
+    assert repair(shard, whole) == 1
+
+    assert "put the copy in its place" in capsys.readouterr().err
 
 
 def test_a_url_is_not_repaired_in_place(

@@ -48,7 +48,7 @@ from roxxel_format._write.commit import (
     writing,
 )
 from roxxel_format._write.transfer import copy_bytes
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,7 +127,15 @@ def repair_shard(
         file.read(0, min(size, HEAD_SIZE)),
         file.read(max(0, size - FOOT_SIZE), size),
     )
-    digest = parse_layout(head, foot, size, str(path)).digest
+    try:
+        digest = parse_layout(head, foot, size, str(path)).digest
+    except NotAShardError:
+        raise
+    except ShardError as error:
+        raise ShardError(
+            f"{path}: its head or its foot is damaged, so no copy can be compared with "
+            "it; put the copy in its place yourself, and then verify the corpus"
+        ) from error
     if is_undamaged(str(path), digest):
         return None
     with Output(path) as output:
