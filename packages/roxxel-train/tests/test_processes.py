@@ -651,6 +651,24 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
     assert "process 0 waited 61 s at 'commit' for" in capsys.readouterr().err
 
 
+def test_a_line_about_many_slow_processes_counts_those_that_it_leaves_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own: Any = Watcher(cast("Any", Service(0, Store())))
+    own.service.process_count = 9
+    own._lives = {
+        index: watcher.Life(1, 0, "restore", 0.0, [f"read {index}"], [])
+        for index in range(1, 9)
+    }
+    own._lives[0] = watcher.Life(1, 0, "restore", 0.0, [], ["verify step 5"])
+
+    own._name_holders(61.0)
+
+    line = capsys.readouterr().err
+    assert line.count("for process") == 4
+    assert line.endswith("; for 4 more\n")
+
+
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     error = Preempted(12, "SIGTERM")
 

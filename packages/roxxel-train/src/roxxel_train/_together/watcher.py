@@ -569,7 +569,8 @@ class Watcher:
                 does = f" ({', '.join(life.does)})" if life.does else ""
                 groups[f"{_during(life.step, life.pause)}{does}"].append(process)
         found = [f"{named(indices)}{text}" for text, indices in groups.items()]
-        return found[:_MOST_NAMED]
+        rest = sum(map(len, [*groups.values()][_MOST_NAMED:]))
+        return found[:_MOST_NAMED] + ([f"{rest} more"] if rest else [])
 
     # The end
 
