@@ -142,12 +142,17 @@ def slurm_step(tasks: int) -> list[dict[str, str]]:
     """Return the variables that Slurm gives each task of a step on one node.
 
     JAX computes the port of process 0 from the number of the job, so the number belongs
-    to a free port.
+    to a free port, which no other program of these tests is given.
     """
     # Start at a number that programs running at the same time do not use.
     for job in range(os.getpid(), os.getpid() + 4096):
-        with socket.socket() as finder, suppress(OSError):
-            finder.bind(("", 65535 - 4095 + job % 4096))
+        address = "", 65535 - 4095 + job % 4096
+        with suppress(OSError):
+            with socket.socket() as finder:  # shares with nobody
+                finder.bind(address)
+            holder = _HELD.enter_context(socket.socket())
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(address)
             break
     else:
         raise AssertionError("no port is free")
