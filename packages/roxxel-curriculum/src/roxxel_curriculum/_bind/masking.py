@@ -210,8 +210,8 @@ class Masking:
         )
         beside = " beside what is withdrawn already" if has_more else ""
         return (
-            "put back the bytes of a copy with "
-            f"`{roxxel_command(f'format repair {error.path} --from COPY')}`, or "
+            "put a copy of the shard in its place (on a disk with "
+            f"`{roxxel_command(f'format repair {error.path} --from COPY')}`), or "
             f"train on without these tokens{beside}: give the curriculum "
             f"without={{{option}}}, or under [without] of a config {lines}"
         )
