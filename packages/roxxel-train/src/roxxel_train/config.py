@@ -236,8 +236,8 @@ class TrainConfig:
             make after the same updates (`gc_s` in the log). Until `run()` returns,
             Python collects nothing by itself in this program: a process that collects
             when it likes keeps the others waiting. If your `eval_fn` leaves large
-            arrays in reference cycles, they stay in memory for so many updates; give a
-            smaller number, or None, which leaves collecting to Python.
+            arrays in reference cycles, they stay in memory until the next collection;
+            give a smaller number, or None, which leaves collecting to Python.
 
     Raises:
         ValueError: An argument is out of range.

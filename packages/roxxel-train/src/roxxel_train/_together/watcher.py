@@ -112,9 +112,9 @@ _MOST_NAMED = 4
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
 another process may have caused. If another process gives no sign of life in this time,
-the message names this other process as the cause. A process that needs another one
-gives up as long after that one's program has ended: the last thing that both have met
-for may just not have returned here."""
+the message names this other process as the cause. A process that needs another one,
+whose program ends, gives up after this time too: both may have met for the last time,
+and the call may not have returned here yet."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
@@ -123,8 +123,9 @@ _LEAVING_TICK_S = 0.02
 
 _RAY_ASKS_S = 8.0
 """Time in which a worker of Ray Train waits for Ray to end it after another worker has
-failed. Ray asks its workers every 2 s, and would not learn the error of the one that
-failed if its end came first: JAX aborts that worker as soon as process 0 exits."""
+failed. Ray asks its workers every 2 s. Process 0 must stay until Ray has asked the one
+that failed: JAX aborts that worker as soon as process 0 exits, and its error is lost.
+"""
 
 _EXIT_S = 300.0
 """Longest wait for the other processes at the end of the program, as in JAX."""

@@ -37,8 +37,8 @@ def functions_of(config: RunConfig) -> list[str]:
 def definitions_of(folder: Path, text: str, last: str) -> list[tuple[str, str]]:
     """Return the modules that may define a `"module:function"`, and its names there.
 
-    A module may take the function from another one, which may take it from a third.
-    From where `last` takes it is not asked.
+    A module may import the function from another one, which may import it from a third.
+    Where `last`, another `"module:function"`, comes from is not looked up.
     """
     module, _, function = text.partition(":")
     found = [(module, function)]

@@ -3,8 +3,8 @@
 A run's folder may come from anybody, and its config names functions and their
 arguments. Without trust, only code of the user's own projects runs: neither a module in
 the run's folder, nor a function of an installed package or of Python itself, which can
-do anything with the arguments of a stranger, such as `subprocess.run`. That it is taken
-from there by a module of the user makes it no code of the user.
+do anything with the arguments of a stranger, such as `subprocess.run`. A module of the
+user that imports such a function does not make it code of the user.
 """
 
 from __future__ import annotations
