@@ -213,7 +213,8 @@ class _Held(NamedTuple):
         begins: Whether the start of each row is where its document begins.
         ends: Whether the stop of each row is where its document ends.
         is_last: Whether the corpus ends with these tokens.
-        num_sure: Number of tokens of which it is sure whether they are a separator.
+        num_sure: Number of first tokens of which it is known whether they belong to a
+            separator. The tokens after them may begin one that is read later.
     """
 
     first: int
@@ -322,9 +323,9 @@ def _in_pieces(held: _Held, pieces: Pieces, wanted: bytes) -> tuple[int, list[Fo
 def _overlap(
     pieces: Sequence[bytes], places: npt.NDArray[np.int64], num_bytes: int
 ) -> tuple[int, int]:
-    """Return a late place after which the pieces have `num_bytes`, and what they have.
+    """Return a late place that `num_bytes` or more follow, and how many bytes do.
 
-    If there is none, the place is 0, which always is one of the places.
+    If there is none, return the place 0, which always is one of the places.
     """
     back = num_bytes
     while True:

@@ -49,7 +49,7 @@ _CACHED = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The bytes of tokens, whose row is the text of a document.
+    """The bytes of each token; those of a document, in a row, are its text.
 
     Attributes:
         inside: The bytes of a token by its id, if it stands between two others. The
@@ -112,8 +112,8 @@ class Pieces:
     ) -> npt.NDArray[np.bool_]:
         """Return whether the text may be cut before each token.
 
-        Of the tokens on each side alone, `of` then returns what it returns of all. The
-        arguments are those of `of`.
+        For the tokens on each side alone, `of` then returns the same as for all
+        together. The arguments are those of `of`.
         """
         is_named = self.is_named.take(ids, mode="clip")
         is_byte = self.is_byte.take(ids, mode="clip")

@@ -4,9 +4,9 @@ A manifest can be lost in a copy, and a user's `ShardWriter` makes none. Without
 nothing says whether the shards are whole, all there, and in order. So `adopt` reads
 every byte before it commits one.
 
-A repair fetches the whole shard from a copy, and renames it to the damaged one. A file
-that is written in place could be half written when a process is killed, and a process
-that maps the shard could read such a part.
+A repair fetches the whole copy into a new file, which takes the place of the damaged
+shard by a rename. Written in place, the shard could be left half written by a kill, and
+a process that maps it could read such a part.
 """
 
 from __future__ import annotations

@@ -288,7 +288,8 @@ class ChatTemplate:
             own = each.text.strip()
             # Arguments may be written as JSON.
             in_json = [
-                json.dumps(own, ensure_ascii=each)[1:-1] for each in (True, False)
+                json.dumps(own, ensure_ascii=is_ascii)[1:-1]
+                for is_ascii in (True, False)
             ]
             found = [
                 (start, start + len(form))
