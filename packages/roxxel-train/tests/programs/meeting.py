@@ -1,6 +1,8 @@
 """One of two processes that meet by name; started by test_local.py."""
 
+import atexit
 import sys
+import threading
 
 import jax
 from roxxel_train.distributed import barrier, initialize
@@ -10,6 +12,12 @@ def say(what: object) -> None:
     sys.stdout.write(f"{what}\n")
 
 
+def say_what_reads() -> None:
+    names = {thread.name for thread in threading.enumerate()}
+    say(f"still reading: {sorted(names & {'roxxel-news', 'roxxel-watcher'})}")
+
+
+atexit.register(say_what_reads)  # runs after what is registered later
 initialize()
 initialize()
 index = jax.process_index()

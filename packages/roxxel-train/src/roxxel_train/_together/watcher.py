@@ -252,7 +252,10 @@ class Watcher:
             target=self._watch, args=(self._links,), name="roxxel-watcher", daemon=True
         )
         self._thread.start()
-        threading.Thread(target=self.read_news, name="roxxel-news", daemon=True).start()
+        self._reader = threading.Thread(
+            target=self.read_news, name="roxxel-news", daemon=True
+        )
+        self._reader.start()
         if self.index != 0:
             threading.Thread(
                 target=self._time_requests, name="roxxel-clock", daemon=True
@@ -603,6 +606,9 @@ class Watcher:
         if self._links is not None:
             self._links.wake()
         self._thread.join()
+        # A thread that returns from a request, which is C++, while Python shuts down
+        # aborts the program.
+        self._reader.join(_LEAVE_S)
 
     def _publish(self, reason: str, is_hang: bool) -> tuple[str, bool]:
         """Publish a reason unless there is one; return the reason that counts."""
