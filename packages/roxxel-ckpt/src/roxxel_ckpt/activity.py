@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 class Activity(NamedTuple):
-    """What a thread does; with `waits`, at which call it waits for the others."""
+    """What a thread does; with `waits`, at which call it waits for the others.
+
+    Example:
+        >>> with doing("reading a file"):
+        ...     list(activities().values())
+        [Activity(what='reading a file', waits=False)]
+    """
 
     what: str
     waits: bool = False

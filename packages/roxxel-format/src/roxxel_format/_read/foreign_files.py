@@ -183,8 +183,9 @@ def parse_npy_header(
     Example:
         >>> np.save("one.npy", np.arange(6, dtype=np.uint16))
         >>> with open("one.npy", "rb") as file:
-        ...     parse_npy_header("one.npy", file.read)
-        (dtype('uint16'), (6,), False)
+        ...     dtype, shape, _ = parse_npy_header("one.npy", file.read)
+        >>> dtype.name, shape
+        ('uint16', (6,))
     """
     try:
         return _parsed_npy_header(path, read)
