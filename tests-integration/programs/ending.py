@@ -38,7 +38,7 @@ import optax
 from drill import SEED, Model
 from flax import nnx
 from roxxel import Curriculum, NonFiniteError, Phase, Preempted, Roxxel, Trainer
-from roxxel_train._together import watcher
+from roxxel_train._together import holders
 from roxxel_train.distributed import initialize
 
 STEPS = 120
@@ -166,7 +166,7 @@ if __name__ == "__main__":
         initialize()
     if options.pop("disks", 0):
         run = str(Path(run) / str(process))
-    watcher._HELD_S = options.pop("held_s", watcher._HELD_S)
+    holders._HELD_S = options.pop("held_s", holders._HELD_S)
     log = Path(run) / "system.log"
     accidents = Accidents(effects, log, re.compile(options.pop("until", "")))
     accidents.at("before")

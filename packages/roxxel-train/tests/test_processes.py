@@ -27,6 +27,7 @@ from roxxel_train import (
 )
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._together import barriers, processes, watcher
+from roxxel_train._together.holders import Holders, Life
 from roxxel_train._together.processes import Processes, Request
 from roxxel_train._together.watcher import Watcher
 
@@ -640,9 +641,9 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
     monkeypatch.setattr(watcher, "_LEAVE_S", 0.01)
     own: Any = Watcher(cast("Any", Service(0, Store())))
     own._report = report
-    own._lives = {0: watcher.Life(1, 0, "save", 0.0, [], ["commit"])}
+    own._lives = {0: Life(1, 0, "save", 0.0, [], ["commit"])}
     try:
-        own._name_holders(61.0)
+        own._watch_others(None, 61.0, is_due=False)
         assert asked.wait(GUARD_S)
     finally:
         answers.set()
@@ -651,22 +652,29 @@ def test_a_line_about_a_slow_process_does_not_wait_for_a_log_that_hangs(
     assert "process 0 waited 61 s at 'commit' for" in capsys.readouterr().err
 
 
-def test_a_line_about_many_slow_processes_counts_those_that_it_leaves_out(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    own: Any = Watcher(cast("Any", Service(0, Store())))
-    own.service.process_count = 9
-    own._lives = {
-        index: watcher.Life(1, 0, "restore", 0.0, [f"read {index}"], [])
+def test_a_line_about_many_slow_processes_counts_those_that_it_leaves_out() -> None:
+    lives = {
+        index: Life(1, 0, "restore", 0.0, [f"read {index}"], [])
         for index in range(1, 9)
     }
-    own._lives[0] = watcher.Life(1, 0, "restore", 0.0, [], ["verify step 5"])
+    lives[0] = Life(1, 0, "restore", 0.0, [], ["verify step 5"])
 
-    own._name_holders(61.0)
+    [line] = Holders().lines(lives, 9, waited_s=61)
 
-    line = capsys.readouterr().err
     assert line.count("for process") == 4
-    assert line.endswith("; for 4 more\n")
+    assert line.endswith("; for 4 more")
+
+
+def test_a_line_comes_after_a_minute_and_when_the_wait_has_doubled() -> None:
+    waiting = Life(1, 5, None, 0.0, [], [5])
+    holders, said = Holders(), list[int]()
+
+    for minute in range(1, 9):
+        lines = holders.lines({0: waiting}, 2, waited_s=60.1)
+        said += [minute for line in lines if "before its first run" in line]
+
+    assert said == [1, 2, 4, 8]
+    assert not [*holders.lines({0: waiting._replace(awaits=[6])}, 2, waited_s=9)]
 
 
 def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:

@@ -62,6 +62,7 @@ from roxxel_ckpt.coordination import (
 from roxxel_ckpt.errors import OtherProcessError
 
 from roxxel_train._together.cluster import check_connected, is_ray_worker
+from roxxel_train._together.holders import MOST_NAMED, START, Holders, Life, during
 from roxxel_train._together.links import Links
 from roxxel_train._together.news import News
 from roxxel_train._together.texts import brief, named, print_error, stacks
@@ -103,12 +104,6 @@ _STILL_S = 3.0
 """Time in which the connection of such a process takes nothing, after which the process
 counts as stopped."""
 
-_HELD_S = 60.0
-"""Time that processes wait for others before a line names those."""
-
-_MOST_NAMED = 4
-"""Number of different activities that such a line has."""
-
 _CAUSE_S = 4.0
 """A process waits for this time before it publishes an error that the failure of
 another process may have caused. If another process gives no sign of life in this time,
@@ -132,9 +127,6 @@ _EXIT_S = 300.0
 
 _STOPPED = "the process was stopped, or its host does not answer"
 
-_START = "start"
-"""Name of the pause before the first run."""
-
 _ALIKE = (LogWriteError, Preempted, NonFiniteError, SettingsDifferError)
 """Errors that all processes raise at the same point."""
 
@@ -156,25 +148,9 @@ class Progress:
     """
 
     step: int = 0
-    pause: str | None = _START
+    pause: str | None = START
     own_s: float = 0.0
     thread: int = 0
-
-
-class Life(NamedTuple):
-    """A sign of life: the number of the sign, and `Progress` at this time.
-
-    `does` is what threads of the process do (`roxxel_ckpt.activity`), and `awaits` the
-    calls at which they wait for the other processes. In a step, a process awaits the
-    others in this step, and what its threads do in the background does not count.
-    """
-
-    number: int
-    step: int
-    pause: str | None
-    own_s: float
-    does: list[str]
-    awaits: list[str | int]
 
 
 class Report(Protocol):
@@ -235,8 +211,7 @@ class Watcher:
         self._links: Links | None = None
         self._num_ticks = self._num_signs = 0
         self._lives: dict[int, Life] = {}
-        # How long processes have waited at a call, and when the next line is due.
-        self._held: dict[str | int, tuple[float, float]] = {}
+        self._holders = Holders()
         self._stood_s = self._woke_at_s = 0.0
         self._is_asking = False
         self._signs: defaultdict[int, _Sign] = defaultdict(_Sign)
@@ -471,7 +446,7 @@ class Watcher:
         awaits: list[str | int] = [each.what for each in found.values() if each.waits]
         if pause is None and not awaits:
             awaits.append(step)
-        life = Life(self._num_signs, step, pause, own_s, does[:_MOST_NAMED], awaits)
+        life = Life(self._num_signs, step, pause, own_s, does[:MOST_NAMED], awaits)
         self.service.set(f"{_KEYS}/alive/{self.index}", life, overwrite=True)
 
     def _end_without_needed(self) -> None:
@@ -513,7 +488,7 @@ class Watcher:
             return ""
         with suppress(Exception):
             life = self.lives()[process]
-            return _during(life.step, life.pause)
+            return during(life.step, life.pause)
         return ""
 
     def _watch_others(self, links: Links, waited_s: float, *, is_due: bool) -> None:
@@ -522,7 +497,9 @@ class Watcher:
         if is_due:
             self._lives = self.lives()
             self.own_times = {i: (x.step, x.own_s) for i, x in self._lives.items()}
-        self._name_holders(waited_s)
+        count = self.service.process_count
+        for line in self._holders.lines(self._lives, count, waited_s):
+            _try_for_a_while(functools.partial(self._write, line))
         quiet_s = max(_QUIET_S, self.sign_every_s + _TICK_S)
         for process, life in self._lives.items():
             sign = self._signs[process]
@@ -536,45 +513,6 @@ class Watcher:
             sign.still_s += waited_s
             if sign.still_s > _STILL_S:
                 self._stopped[process] = f"no sign of life for {sign.quiet_s:.0f} s"
-
-    def _name_holders(self, waited_s: float) -> None:
-        """Write a line about the processes for which others wait too long."""
-        awaited: defaultdict[str | int, list[int]] = defaultdict(list)
-        for process, life in sorted(self._lives.items()):
-            for call in life.awaits:
-                awaited[call].append(process)
-        held, self._held = self._held, {}
-        for call, waiting in awaited.items():
-            held_s, due_s = held.get(call, (0.0, _HELD_S))
-            held_s += waited_s
-            if held_s > due_s:
-                due_s *= 2
-                if holders := self._holders(call):
-                    where = f"step {call}" if isinstance(call, int) else repr(call)
-                    text = (
-                        f"{named(waiting)} waited {held_s:.0f} s at {where} for "
-                        + "; for ".join(holders)
-                    )
-                    _try_for_a_while(functools.partial(self._write, text))
-            self._held[call] = held_s, due_s
-
-    def _holders(self, call: str | int) -> list[str]:
-        """Describe the processes that have not begun a step, or await no call."""
-        groups: defaultdict[str, list[int]] = defaultdict(list)
-        for process in range(self.service.process_count):
-            life = self._lives.get(process)
-            if life is None:
-                groups[_during(0, _START)].append(process)
-            elif (
-                life.step < call
-                if isinstance(call, int)
-                else all(isinstance(each, int) for each in life.awaits)
-            ):
-                does = f" ({', '.join(life.does)})" if life.does else ""
-                groups[f"{_during(life.step, life.pause)}{does}"].append(process)
-        found = [f"{named(indices)}{text}" for text, indices in groups.items()]
-        rest = sum(map(len, [*groups.values()][_MOST_NAMED:]))
-        return found[:_MOST_NAMED] + ([f"{rest} more"] if rest else [])
 
     # The end
 
@@ -697,12 +635,6 @@ def _try_for_a_while(act: Callable[[], object]) -> None:
         call()
     else:
         thread.join(_LEAVE_S)
-
-
-def _during(step: int, pause: str | None) -> str:
-    if pause == _START:
-        return " before its first run"
-    return f" in step {step}" if pause is None else f" in {pause!r} after step {step}"
 
 
 def _is_echo(error: BaseException) -> bool:
