@@ -352,7 +352,7 @@ def test_who_opens_or_prepares_old_shards_is_told_of_the_converter(
 
     for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):
         with pytest.raises(ShardError, match=f"{path}: .*roxxel_prepare.first_roxxel"):
-            Roxxel(filepath).num_tokens  # noqa: B018 - opens the corpus
+            Roxxel(filepath).verify()
     assert main(["write", str(tmp_path / "new_*.rox"), str(path)]) == 1
     error = capsys.readouterr().err
     assert f"{path}: is a shard" in error

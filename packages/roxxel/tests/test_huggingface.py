@@ -587,22 +587,13 @@ ALTERATIONS: dict[str, Callable[[Altered, Draw], None]] = {
 SETTINGS = {key: setting(key) for key in CHANGES}
 
 
-@pytest.mark.parametrize("kind", ALTERATIONS)
-@settings(max_examples=15)
+@pytest.mark.parametrize("first", [*ALTERATIONS, *SETTINGS])
+@settings(max_examples=10)
 @given(data=st.data())
 def test_every_array_of_a_folder_is_used_or_repeated_or_named(
-    kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+    first: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    check_altered(kind, data, tmp_path_factory.mktemp("hf"))
-
-
-@pytest.mark.parametrize("key", SETTINGS)
-@settings(max_examples=6)
-@given(data=st.data())
-def test_every_array_of_a_folder_with_other_settings_is_used_or_named(
-    key: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    check_altered(key, data, tmp_path_factory.mktemp("hf"))
+    check_altered(first, data, tmp_path_factory.mktemp("hf"))
 
 
 def check_altered(kind: str, data: st.DataObject, path: Path) -> None:

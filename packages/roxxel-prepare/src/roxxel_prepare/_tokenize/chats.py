@@ -573,7 +573,6 @@ def _problem_of_content(content: object) -> str:
 
 
 def _problem_of_weight(weight: object) -> str:
-    """Return why a weight is neither 0 nor 1; empty if it is one of them."""
     if type(weight) in (int, float) and weight in (0, 1):
         return ""
     return (
@@ -621,7 +620,6 @@ def _as_parts(content: Any) -> Any:
 
 
 def _says(message: dict[str, Any], field: str, value: object) -> bool:
-    """Return whether a field of a message says something that has to be written."""
     is_name = field == "name" and message["role"] in _ANSWERS
     is_blank = value == {} or (isinstance(value, str) and not value.strip())
     return not (field == "role" or field in _SAYS_NOTHING or is_name or is_blank)

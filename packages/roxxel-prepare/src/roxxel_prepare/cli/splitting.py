@@ -100,7 +100,6 @@ def _check_appends(writes: Sequence[CorpusWrite]) -> None:
 
 
 def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
-    """Raise if a split would lose columns."""
     columns = sorted({*corpus.columns, *corpus.partial_columns})
     if columns:
         raise ValueError(

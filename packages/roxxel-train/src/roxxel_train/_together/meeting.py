@@ -46,7 +46,6 @@ def missing(address: str, process: int, count: int) -> str:
 
 
 def _connected(port: int) -> Counter[str]:
-    """Return the number of connections to a port of this host, by their address."""
     found: Counter[str] = Counter()
     for table in _TABLES:
         with suppress(OSError):  # not on Linux, or without IPv6

@@ -122,7 +122,6 @@ def _bound(node: ast.stmt) -> Iterator[str]:
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
-    """Return the module from which a module of a package imports."""
     parents = package.split(".")
     kept = parents[: len(parents) + 1 - node.level] if node.level else []
     return ".".join(filter(None, [*kept, node.module]))
