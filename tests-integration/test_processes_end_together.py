@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_train import RunFolder
@@ -489,24 +489,24 @@ def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
         }
         assert len(times) == max(times)
         written.append(times)
-    entries = RunFolder(run).log()
-    resumed = [
-        (int(found[1]), datetime.fromisoformat(entry.time).timestamp())
-        for entry in entries
-        if (found := re.match(r"resumed from step (\d+)", entry.text))
+    written_rows: list[dict[str, Any]] = [
+        {**row, "time": datetime.fromisoformat(row["time"]).timestamp()}
+        for row in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     ]
-    assert len(resumed) == 3
+    starts = [row for row in written_rows if row["kind"] == "start"]
+    assert len(starts) == 4
+    result = RunFolder(run).rows()[0]
 
     found = RunFolder(run).goodput()
 
     ends = [max(times.values()) for times in written[:3]]
-    pairs = list(zip(written, resumed, ends, strict=False))
-    lost = sum(end - times[step] for times, (step, _), end in pairs)
-    idle = sum(start - end for _, (_, start), end in pairs)
-    assert found.lost == pytest.approx(lost, rel=0.02)
-    assert found.idle + found.restoring == pytest.approx(idle, rel=0.02)
-    first, last = (
-        datetime.fromisoformat(entries[end].time).timestamp() for end in (0, -1)
-    )
-    kept = found.steps + found.waiting + found.compiling + found.saving
-    assert kept == pytest.approx(last - first - lost - idle, abs=0.02 * (last - first))
+    pairs = list(zip(written, starts[1:], ends, strict=False))
+    lost = sum(end - times[start["step"]] for times, start, end in pairs)
+    idle = sum(start["time"] - end for _, start, end in pairs)
+    assert found.lost == pytest.approx(lost, abs=0.01)
+    restoring = found.restoring - starts[0]["seconds"]
+    assert found.idle + restoring == pytest.approx(idle, abs=0.01)
+    stepped = sum(row["step_s"] for row in result if row["kind"] == "train")
+    assert found.steps + found.waiting == pytest.approx(stepped, abs=0.01)
+    whole = written_rows[-1]["time"] - starts[0]["time"] + starts[0]["seconds"]
+    assert found.seconds == pytest.approx(whole, abs=0.01)

@@ -87,7 +87,7 @@ class Accidents:
         elif what == "nan":
             rows[0, 0] = -1
         elif what == "slow":
-            self.delay_s = 0.2
+            self.delay_s = 0.05
         elif what in SIGNALS:
             os.kill(os.getpid(), SIGNALS[what])
         elif what == "save":
