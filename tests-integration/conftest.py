@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+import forked
 import pytest
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator, Mapping
 
 # Loops of other frameworks have a session of their own, `bridges`.
@@ -131,7 +132,7 @@ def run_python(
     folder: Path, cache: Path, *arguments: str, devices: int = 1
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in a folder with these arguments; warnings are errors."""
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-W", "error", *arguments],
         cwd=folder,
         env=environment(devices, cache),
