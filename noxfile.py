@@ -124,11 +124,24 @@ DRILLS = (
     ("tests-integration/test_ray_train.py", "test", {}),
 )
 
-# What the session `bridges` installs, by the framework of its tests.
+# What the session `bridges` installs, by the framework of its tests: a Python, the
+# package whose tests these are, and requirements. MaxText has what it needs on a TPU in
+# an extra, which a CPU can have but for `libtpu`.
 BRIDGES = {
-    "torch": ("torch>=2.6", "accelerate>=1", "transformers>=5"),
-    "keras": ("keras>=3.15", "jax>=0.10"),
+    "torch": (
+        None,
+        "roxxel-curriculum",
+        ("torch>=2.6", "accelerate>=1", "transformers>=5"),
+    ),
+    "keras": (None, "roxxel-curriculum", ("keras>=3.15", "jax>=0.10")),
+    "maxtext": (NEWEST_PYTHON, "roxxel-loader", ("maxtext==0.2.5",)),
 }
+OF_TPU = """
+import importlib.metadata, re
+for line in importlib.metadata.requires("maxtext"):
+    if re.search(r'extra == .tpu.$', line) and not re.match("libtpu|torch", line):
+        print(line.partition(";")[0])
+"""
 
 # Programs that try to break a corpus, with the sizes of a whole campaign.
 FUZZERS = (
@@ -289,14 +302,20 @@ def long(session: nox.Session) -> None:
 
 
 @nox.session(requires=["boundaries"])
-@nox.parametrize("framework", [*BRIDGES], ids=[*BRIDGES])
+@nox.parametrize(
+    "python,framework",
+    [nox.param(python, name, id=name) for name, (python, *_) in BRIDGES.items()],
+)
 def bridges(session: nox.Session, framework: str) -> None:
-    """Read steps in loops of a framework, in an environment of that framework alone.
+    """Feed steps to a loop of a framework, in an environment of that framework alone.
 
-    PyTorch has several gigabytes to download, so `.ci/run` leaves this session out.
+    They have gigabytes to download, so `.ci/run` leaves this session out.
     """
-    members = sources(*with_members("roxxel-curriculum"))
-    session.install(*members, *BRIDGES[framework], "pytest>=9")
+    _, package, wanted = BRIDGES[framework]
+    session.install(*sources(*with_members(package)), *wanted, "pytest>=9")
+    if framework == "maxtext":
+        lines = session.run("python", "-c", OF_TPU, silent=True)
+        session.install(*wanted, *str(lines).split("\n"))
     tests = INTEGRATION / "bridges" / f"test_{framework}.py"
     session.run("pytest", tests, *session.posargs, env={"KERAS_BACKEND": "jax"})
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # Loops of other frameworks have a session of their own, `bridges`.
 collect_ignore = [
     f"bridges/test_{framework}.py"
-    for framework in ("torch", "keras")
+    for framework in ("torch", "keras", "maxtext")
     if not find_spec(framework)
 ]
 

@@ -65,6 +65,7 @@ UNDECLARED = {
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
     # Its users have it: no index has a small one for every machine.
     "roxxel-curriculum": {"torch"},
+    "roxxel-loader": {"maxtext"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},
 }

@@ -1,0 +1,148 @@
+"""What MaxText is given and refused; the session `bridges(maxtext)` runs MaxText."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_format import Roxxel
+from roxxel_loader.bridges import maxtext
+
+FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
+CONFIG = {
+    "dataset_type": "grain",
+    "expansion_factor_real_data": -1,
+    "global_batch_size_to_train_on": 4,
+    "global_batch_size_to_eval_on": 4,
+    "gradient_accumulation_steps": 1,
+    "max_target_length": 16,
+    "steps": 5,
+    "eval_interval": -1,
+}
+
+
+@pytest.fixture
+def interface(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stand for the two modules of MaxText; its iterator of batches is what it got."""
+    names = ("input_pipeline_interface", "multihost_dataloading")
+    modules = {name: ModuleType(name) for name in names}
+    vars(modules[names[1]])["MultiHostDataLoadIterator"] = lambda steps, _: steps
+    for name in ("maxtext", "maxtext.input_pipeline"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, f"maxtext.input_pipeline.{name}", module)
+    return modules[names[0]]
+
+
+@pytest.fixture
+def corpus(tmp_path: Any) -> Roxxel:
+    tokens = Roxxel(tmp_path / "corpus.rox")
+    tokens.write((np.arange(20) + start for start in range(30)), vocab_size=64)
+    return tokens
+
+
+def curriculum_of(corpus: Roxxel, second: int = 4, **options: Any) -> Curriculum:
+    phases = [Phase(3, 4, 9), Phase(2, second, 17)]
+    return Curriculum(corpus, phases, **options)
+
+
+def iterators(interface: Any, **changes: Any) -> tuple[Any, Any]:
+    config = SimpleNamespace(**(CONFIG | changes))
+    return interface.create_data_iterator(config, None)
+
+
+def test_every_batch_has_maxtexts_names_and_learns_what_the_mask_says(
+    interface: Any, corpus: Roxxel
+) -> None:
+    curriculum = curriculum_of(corpus, without={"self": [2]})
+    maxtext.feed(curriculum, seed=3)
+
+    found = [*iterators(interface)[0]]
+
+    sampler = curriculum.sampler(3, fields=FIELDS)
+    assert len(found) == sampler.total_steps
+    num_masked = 0
+    for step, batch in enumerate(found):
+        wanted = sampler.batch(step)
+        for part, columns in (("inputs", slice(-1)), ("targets", slice(1, None))):
+            assert np.array_equal(batch[part], wanted["tokens"][:, columns])
+            places = batch[f"{part}_position"]
+            assert np.array_equal(places, wanted["positions"][:, columns])
+        segments = wanted["segment_ids"]
+        assert np.array_equal(batch["inputs_segmentation"], segments[:, :-1])
+        is_learned = wanted["loss_mask"][:, 1:] == 1
+        learned = np.where(is_learned, segments[:, 1:], 0)
+        assert np.array_equal(batch["targets_segmentation"], learned)
+        assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
+        num_masked += (~is_learned).sum()
+    assert num_masked
+
+
+def test_a_state_goes_on_with_its_run_and_no_other(
+    interface: Any, corpus: Roxxel
+) -> None:
+    maxtext.feed(curriculum_of(corpus), seed=3)
+    steps = iterators(interface)[0]
+    whole = [*iterators(interface)[0]]
+    next(steps)
+    state = steps.get_state()
+
+    resumed = iterators(interface)[0]
+    resumed.set_state(state)
+    assert np.array_equal(next(resumed)["inputs"], whole[1]["inputs"])
+
+    maxtext.feed(curriculum_of(corpus), seed=4)
+    with pytest.raises(StateMismatch, match="seed"):
+        iterators(interface)[0].set_state(state)
+
+
+def test_the_future_of_a_run_may_be_edited_between_two_starts(
+    interface: Any, corpus: Roxxel
+) -> None:
+    maxtext.feed(curriculum_of(corpus), seed=3)
+    steps = iterators(interface)[0]
+    next(steps)
+
+    maxtext.feed(curriculum_of(corpus, second=2), seed=3)
+    resumed = iterators(interface)[0]
+    resumed.set_state(steps.get_state())
+
+    assert [len(batch["inputs"]) for batch in resumed] == [4, 4, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"global_batch_size_to_train_on": 2}, "per_device_batch_size"),
+        ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps=3"),
+        ({"max_target_length": 15}, "max_target_length=16"),
+        ({"steps": 6}, "steps=5"),
+        ({"dataset_type": "hf"}, "dataset_type=grain"),
+        ({"expansion_factor_real_data": 2}, "expansion_factor_real_data=2"),
+        ({"eval_interval": 1}, "held_out"),
+    ],
+)
+def test_what_maxtext_would_leave_out_without_a_word_is_refused(
+    interface: Any, corpus: Roxxel, changes: dict[str, Any], named: str
+) -> None:
+    maxtext.feed(curriculum_of(corpus))
+
+    with pytest.raises(ValueError, match=named):
+        iterators(interface, **changes)
+
+
+def test_an_evaluation_begins_anew_each_time(interface: Any, corpus: Roxxel) -> None:
+    held_out = Curriculum(corpus, [Phase(2, 2, 9)])
+    maxtext.feed(curriculum_of(corpus), held_out=held_out)
+
+    _, evaluated = iterators(interface, eval_interval=1)
+
+    first, again = [*evaluated], [*evaluated]
+    assert len(first) == 2
+    assert np.array_equal(first[0]["targets"], again[0]["targets"])
+    with pytest.raises(ValueError, match="eval_per_device_batch_size"):
+        iterators(interface, eval_interval=1, global_batch_size_to_eval_on=1)
