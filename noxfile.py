@@ -315,7 +315,7 @@ def bridges(session: nox.Session, framework: str) -> None:
     session.install(*sources(*with_members(package)), *wanted, "pytest>=9")
     if framework == "maxtext":
         lines = session.run("python", "-c", OF_TPU, silent=True)
-        session.install(*wanted, *str(lines).split("\n"))
+        session.install(*wanted, *str(lines).split())
     tests = INTEGRATION / "bridges" / f"test_{framework}.py"
     session.run("pytest", tests, *session.posargs, env={"KERAS_BACKEND": "jax"})
 
