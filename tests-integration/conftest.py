@@ -73,6 +73,8 @@ def environment(devices: int, cache: Path) -> Mapping[str, str]:
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(cache),
+        # The folder that a trainer chooses, also for what is compiled before it.
+        "JAX_COMPILATION_CACHE_DIR": str(cache / "roxxel" / "jax"),
         # Also cache programs that compile in less than a second.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         **(real(devices, REAL_DEVICES) if REAL_DEVICES else simulated(devices)),

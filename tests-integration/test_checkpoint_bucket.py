@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import forked
 import jax
 import numpy as np
 import pytest
@@ -462,7 +463,7 @@ def test_a_save_into_a_directory_that_cannot_be_is_one_sentence(
 def test_a_full_disk_ends_one_save(run: Run, tmp_path: Path, where: str) -> None:
     """The save after it is whole."""
     target = run.url if where == "bucket" else str(tmp_path / "checkpoints")
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, str(PROGRAM), "full", target],
         capture_output=True,
         text=True,
@@ -485,7 +486,7 @@ def test_a_program_that_was_killed_leaves_no_copies(
 ) -> None:
     """Copies of living programs stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, str(PROGRAM), "train", run.url],
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
@@ -508,7 +509,7 @@ def test_a_program_that_was_killed_leaves_no_copies(
 
 
 def test_the_later_of_two_programs_wins(run: Run) -> None:
-    with subprocess.Popen(
+    with forked.Popen(
         [sys.executable, str(PROGRAM), "serve", run.url],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -664,7 +665,7 @@ def test_a_store_that_ignores_conditions_is_refused(
 
 def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
     set_faults(run.port, latency_s=0.05)
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, str(PROGRAM), "leave", run.url],
         capture_output=True,
         text=True,
@@ -708,7 +709,7 @@ def test_a_running_program_saves_no_more_after_a_step_was_deleted(run: Run) -> N
     running = run.checkpointer(1)
     save(running, 10, 20)
     command = [sys.executable, "-m", "roxxel_ckpt.cli", "delete", f"{run.url}@20"]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    forked.run(command, check=True, capture_output=True, timeout=60)
 
     with pytest.raises(CheckpointWriteError, match="another program"):
         save(running, 30)
@@ -983,7 +984,7 @@ def test_a_url_of_the_run_in_place_of_its_checkpoints_is_named(run: Run) -> None
 
 
 def test_a_forked_process_gets_an_error_and_no_hang(run: Run) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, str(PROGRAM), "fork", run.url],
         capture_output=True,
         text=True,
@@ -1036,7 +1037,7 @@ def test_kills_leave_no_half_of_a_step(run: Run) -> None:
     chosen = random.Random(0)
     newest = 0
     for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "5"))):
-        with subprocess.Popen(
+        with forked.Popen(
             [sys.executable, str(PROGRAM), "train", run.url],
             stdout=subprocess.PIPE,
             text=True,
@@ -1069,7 +1070,7 @@ def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
         own = tmp_path / f"disk-{index}"
         own.mkdir()
         programs.append(
-            subprocess.Popen(
+            forked.Popen(
                 [sys.executable, str(PROGRAM), "pair", run.url, str(index), str(port)],
                 env={**os.environ, **simulated(2), "TMPDIR": str(own)},
                 stdout=subprocess.PIPE,

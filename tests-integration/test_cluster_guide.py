@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, simulated
@@ -111,7 +112,7 @@ def test_jax_accepts_the_flags_of_the_guide() -> None:
     given = " ".join(f if "=" in f else f"{f}=134217728" for f in sorted(flags))
     assert len(flags) == 5
 
-    subprocess.run(
+    forked.run(
         [sys.executable, "-c", "import jax; jax.devices()"],
         env={**os.environ, **simulated(1), "XLA_FLAGS": given},
         check=True,
@@ -142,7 +143,7 @@ def test_pods_of_the_jobset_find_each_other(project: Path) -> None:
     }
     said = all_said(
         [
-            subprocess.Popen(
+            forked.Popen(
                 [sys.executable, "-m", *container["command"]],
                 cwd=project,
                 env={

@@ -20,6 +20,7 @@ from functools import cached_property
 from itertools import combinations, cycle, product
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 import pytest
 from roxxel_curriculum.digest import add_step, batch_digest, digest_text
@@ -167,7 +168,7 @@ class Drill:
         command += [str(self.data), *arguments]
         port = free_port()
         processes = [
-            subprocess.Popen(
+            forked.Popen(
                 command
                 if num_processes == 1
                 else [*command, "--process", str(index), str(num_processes), str(port)],

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from .conftest import PROGRAMS, QUICK_COMPILATION
@@ -27,7 +27,7 @@ def test_an_effect_holds_in_as_many_seeds_as_its_page_says(
 
     # With optimizations: a program of minutes earns back what they cost.
     flags = os.environ.get("XLA_FLAGS", "").replace(QUICK_COMPILATION, "")
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-W", "error", str(PROGRAMS / shown[1])],
         cwd=tmp_path,
         env={**os.environ, "XLA_FLAGS": flags},

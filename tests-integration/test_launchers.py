@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 
 from .conftest import SEVERAL_PROCESSES, simulated
@@ -115,7 +116,7 @@ def test_two_processes_of_a_launcher_are_connected(
 ) -> None:
     port = free_port()
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, **simulated(1), **launcher(port, index)},
             stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 
 from .conftest import SEVERAL_PROCESSES, simulated
@@ -34,7 +35,7 @@ def start(
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start the command that a user types, in an environment with these variables."""
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "roxxel", *command, *options],
         cwd=folder,
         env={**os.environ, **simulated(1), **(variables or {})},
@@ -110,9 +111,7 @@ def test_audit_of_a_killed_run_continued_by_one_process_is_equal(
     assert "done: 16 of 16 steps" in shown
 
     audit = [sys.executable, "-m", "roxxel", "audit", "run"]
-    done = subprocess.run(
-        audit, cwd=project, capture_output=True, text=True, check=False
-    )
+    done = forked.run(audit, cwd=project, capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "16 steps" in done.stdout
@@ -145,7 +144,7 @@ def test_error_in_another_process_is_shown_with_its_index(project: Path) -> None
 
 
 def test_drill_of_two_processes_ends_as_the_unbroken_run(project: Path) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [
             *(sys.executable, "-m", "roxxel", "drill", "run.toml", "--seed", "3"),
             *("--processes", "2", "--kills", "1", "--steps", "9"),

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
@@ -75,7 +76,7 @@ def train(
     names = ",".join(map(str, copies))
     command = [sys.executable, str(PROGRAMS / "damaged.py"), names, str(run), *tokens]
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             command,
             env={**shared, "JAX_PROCESS_ID": str(index)},
             stdout=subprocess.PIPE,

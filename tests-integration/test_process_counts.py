@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 import pytest
 from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
@@ -77,7 +78,7 @@ def train(count: int, folder: Path, cache: Path) -> Run:
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
     }
     processes = [
-        subprocess.Popen(
+        forked.Popen(
             [*command, str(folder / "data"), str(run), str(seen)],
             env={**shared, "JAX_PROCESS_ID": str(index)},
             stdout=subprocess.PIPE,

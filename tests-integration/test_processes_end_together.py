@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from roxxel_train import RunFolder
 
@@ -19,6 +19,7 @@ from .programs import drill
 from .runs import free_port, rows
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
@@ -68,7 +69,7 @@ def train(
     try:
         for index, path in enumerate(outputs):
             with path.open("wb") as output:
-                process = subprocess.Popen(
+                process = forked.Popen(
                     [*command, *arguments],
                     env={**shared, "JAX_PROCESS_ID": str(index)},
                     stdout=output,

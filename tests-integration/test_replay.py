@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
@@ -95,7 +95,7 @@ class Project:
 
     def roxxel(self, *arguments: str) -> str:
         """Run the command; return what it printed."""
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "roxxel", *arguments],
             env=self._environment,
             cwd=self.folder,
@@ -115,7 +115,7 @@ class Project:
     def differing(self, branch: str) -> list[str]:
         """Return the arrays of a branch that differ from those of the scratch run."""
         pair = "scratch/checkpoints", f"{branch}/checkpoints"
-        done = subprocess.run(
+        done = forked.run(
             [sys.executable, "-m", "roxxel", "ckpt", "diff", "--values", *pair],
             env=self._environment,
             cwd=self.folder,

@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, data_state, open_run
@@ -125,7 +126,7 @@ class Runs:
     @contextlib.contextmanager
     def start(self, config: str, machine: str) -> Generator[subprocess.Popen[str]]:
         """Start a run, which ends with the block."""
-        with subprocess.Popen(
+        with forked.Popen(
             [sys.executable, "-m", "roxxel", "train", config],
             cwd=self.folder,
             env=self.on(machine),
@@ -268,7 +269,7 @@ def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
     for machines, steps in (("pq", 10), ("rp", 20)):
         address = f"127.0.0.1:{free_port()}"
         programs = [
-            subprocess.Popen(
+            forked.Popen(
                 [sys.executable, "pair.py", url, str(steps)],
                 cwd=runs.folder,
                 env={

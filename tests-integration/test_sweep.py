@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel
@@ -122,7 +123,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def started(project: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "roxxel", "sweep", *arguments],
         env=environment(1, cache),
         cwd=project,

@@ -11,10 +11,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 
 from .conftest import simulated
-from .runs import all_said, rows, stop_at, write_small_project
+from .runs import MODEL, all_said, rows, stop_at, write_small_project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,20 +33,35 @@ mode = "offline"
 """
 
 
+# The client may start for longer than a run waits for its sinks at its end.
+PATIENT = """
+from roxxel_train import Logger
+
+Logger.__init__.__kwdefaults__["timeout_s"] = 300
+"""
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     folder = write_small_project(tmp_path / "project")
     config = folder / "run.toml"
     text = config.read_text().replace("[eval]", f"{OPTIONS}\n[eval]")
     config.write_text(text)
+    (folder / "tiny.py").write_text(MODEL + PATIENT)
     return folder
 
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "roxxel", "train", "run.toml", *options],
         cwd=folder,
-        env={**os.environ, **simulated(1), "WANDB_API_KEY": "0" * 40},
+        env={
+            **os.environ,
+            **simulated(1),
+            "WANDB_API_KEY": "0" * 40,
+            "WANDB__SERVICE_WAIT": "300",
+            "WANDB_INIT_TIMEOUT": "300",
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
@@ -44,7 +44,7 @@ fields = ["tokens", "segment_ids", "loss_mask"]
 def train(count: int, config: Path, cache: Path) -> None:
     """Train a config in so many processes, of two devices together."""
     spread = ["--processes", str(count), "--devices-per-process", str(2 // count)]
-    done = subprocess.run(
+    done = forked.run(
         [*STRICT_AT_A_TIME, "-m", "roxxel", "train", str(config), *spread],
         env=environment(2 // count, cache),
         capture_output=True,

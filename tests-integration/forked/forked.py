@@ -30,6 +30,7 @@ import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -226,6 +227,12 @@ def serve() -> None:
                 for each in pkgutil.walk_packages(module.__path__, f"{name}."):
                     if not each.name.endswith(NOT_OURS):
                         importlib.import_module(each.name)
+    with suppress(ModuleNotFoundError):
+        # Only process 0 of a run may write to JAX's cache of programs. Each other one
+        # would compile 50 programs for its own device at every start.
+        compiler: Any = importlib.import_module("jax._src.compiler")
+        first = SimpleNamespace(process_id=0, client=None)
+        compiler.distributed = SimpleNamespace(global_state=first)
     set_by_imports = {n: v for n, v in os.environ.items() if n not in before}
     of_imports = [each for each in standing if each not in defaults]
     gc.freeze()

@@ -17,7 +17,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
-from drill import SEED, Model, loss_fn
+from drill import SEED, Model, loss_fn, norm
 from flax import nnx
 from jax.experimental import multihost_utils
 from roxxel import Curriculum, Phase, Roxxel, Trainer
@@ -77,7 +77,7 @@ if __name__ == "__main__":
         Curriculum(corpora["web"], PHASES, {"code": corpora["code"]}),
         loss_fn,
         run,
-        eval_fn=lambda state: float(optax.tree.norm(nnx.state(state.model, nnx.Param))),
+        eval_fn=lambda state: norm(state.model),
         checkpoint_every=3,
         gc_every=4,
         # The losses of four rows differ by more than this from step to step.
