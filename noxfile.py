@@ -134,6 +134,7 @@ BRIDGES = {
         ("torch>=2.6", "accelerate>=1", "transformers>=5"),
     ),
     "keras": (None, "roxxel-curriculum", ("keras>=3.15", "jax>=0.10")),
+    "olmo_core": (None, "roxxel-curriculum", ("ai2-olmo-core==3.0.0",)),
     "maxtext": (NEWEST_PYTHON, "roxxel-loader", ("maxtext==0.2.5",)),
 }
 OF_TPU = """

@@ -16,10 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # Loops of other frameworks have a session of their own, `bridges`.
+FRAMEWORKS = {
+    "torch": "torch",
+    "keras": "keras",
+    "maxtext": "maxtext",
+    "olmo": "olmo_core",
+}
 collect_ignore = [
-    f"bridges/test_{framework}.py"
-    for framework in ("torch", "keras", "maxtext")
-    if not find_spec(framework)
+    f"bridges/test_{name}.py"
+    for name, module in FRAMEWORKS.items()
+    if not find_spec(module)
 ]
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -64,7 +64,7 @@ UNDECLARED = {
     # Loads a tokenizer by its name, if it is installed.
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
     # Its users have it: no index has a small one for every machine.
-    "roxxel-curriculum": {"torch"},
+    "roxxel-curriculum": {"torch", "olmo-core"},
     "roxxel-loader": {"maxtext"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},

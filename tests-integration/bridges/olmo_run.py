@@ -1,0 +1,100 @@
+"""Trains a few steps with OLMo-core: `olmo_run.py CORPUS RUN SEEN KILL`.
+
+Each batch that the trainer gets is saved as `SEEN/STEP-RANK.npz`, and losses are
+printed. The program kills itself before it trains step `KILL`.
+"""
+
+# pyright: basic, reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from olmo_core.distributed.utils import get_rank, get_world_size
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.optim import AdamWConfig
+from olmo_core.train import (
+    Duration,
+    TrainerConfig,
+    prepare_training_environment,
+    teardown_training_environment,
+)
+from olmo_core.train.callbacks import Callback, CheckpointerCallback
+from olmo_core.train.train_module import TransformerTrainModuleConfig
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum.olmo import StepLoader
+from roxxel_format import Roxxel
+
+
+def curriculum_of(folder: str) -> Curriculum:
+    """Return ten steps of two lengths, some documents withdrawn."""
+    corpora = {name: Roxxel(f"{folder}/{name}.rox") for name in ("prose", "code")}
+    phases = [
+        Phase(6, 8, 65, {"self": 0.75, "code": 0.25}),
+        Phase(4, 4, 129, {"self": 0.5, "code": 0.5}),
+    ]
+    return Curriculum(
+        corpora["prose"], phases, {"code": corpora["code"]}, without={"self": [2]}
+    )
+
+
+@dataclass
+class Spy(Callback):
+    """Saves what the trainer gets, prints losses, and kills the program."""
+
+    seen: str = ""
+    kill: int = -1
+
+    def pre_step(self, batch: dict[str, Any]) -> None:
+        step = self.step - 1
+        if step == self.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        named: dict[str, Any] = {n: x.numpy() for n, x in batch.items()}
+        np.savez(Path(self.seen) / f"{step}-{get_rank()}.npz", **named)
+
+    def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
+        if "train/CE loss" in metrics:
+            print(f"loss {step - 1} {metrics['train/CE loss']!r}", flush=True)
+
+
+def main() -> None:
+    corpus, run, seen, kill = sys.argv[1:]
+    prepare_training_environment(backend="gloo", seed=1)
+    model = TransformerConfig.llama_like(
+        d_model=32, vocab_size=256, n_layers=1, n_heads=2
+    ).build(init_device="cpu")
+    module = TransformerTrainModuleConfig(
+        rank_microbatch_size=512, max_sequence_length=128, optim=AdamWConfig(lr=1e-3)
+    ).build(model, device=torch.device("cpu"))
+    loader = StepLoader(
+        curriculum_of(corpus),
+        run,
+        seed=3,
+        dp_rank=get_rank(module.dp_process_group),
+        dp_world_size=get_world_size(module.dp_process_group),
+    )
+    trainer = (
+        TrainerConfig(
+            save_folder=run,
+            save_overwrite=True,
+            max_duration=Duration.steps(loader.total_batches),
+            metrics_collect_interval=1,
+            device="cpu",
+        )
+        .with_callback("checkpointer", CheckpointerCallback(save_interval=2))
+        .with_callback("spy", Spy(seen=seen, kill=int(kill)))
+        .build(module, loader)
+    )
+    trainer.fit()
+    teardown_training_environment()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""OLMo-core trains the steps of a curriculum, in an environment of its own."""
+
+# pyright: basic, reportMissingImports=false
+# OLMo-core is in the environment of the session `bridges` alone.
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_curriculum.olmo import StepLoader
+from roxxel_format import Roxxel
+
+from .olmo_run import curriculum_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PROGRAM = str(Path(__file__).parent / "olmo_run.py")
+LOSS = re.compile(r"^loss (\d+) (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("olmo")
+    chosen = np.random.default_rng(0)
+    for name in ("prose", "code"):
+        documents = (
+            chosen.integers(0, 256, chosen.integers(20, 90)) for _ in range(200)
+        )
+        Roxxel(folder / f"{name}.rox").write(documents, vocab_size=256)
+    return folder
+
+
+def train(
+    folder: Path, run: str, kill: int = -1, launcher: Sequence[str] = ()
+) -> tuple[int, dict[int, str]]:
+    """Train; return the exit code and the losses, in full, by step."""
+    seen = folder / f"{run}-seen"
+    seen.mkdir(exist_ok=True)
+    arguments = [folder, folder / run, seen, kill]
+    done = subprocess.run(
+        [sys.executable, *launcher, PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, {int(n): loss for n, loss in LOSS.findall(done.stdout)}
+
+
+def assert_seen(folder: Path, run: str, steps: range, ranks: int = 1) -> None:
+    sampler = curriculum_of(str(folder)).sampler(3, fields=("tokens", "loss_mask"))
+    num_masked = 0
+    for step in steps:
+        wanted = sampler.batch(step)
+        files = [folder / f"{run}-seen" / f"{step}-{rank}.npz" for rank in range(ranks)]
+        found = [np.load(file) for file in files]
+        tokens = np.concatenate([each["input_ids"] for each in found])
+        labels = np.concatenate([each["labels"] for each in found])
+        assert np.array_equal(tokens, wanted["tokens"][:, :-1])
+        learned = np.where(wanted["loss_mask"] == 0, -100, wanted["tokens"])
+        assert np.array_equal(labels, learned[:, 1:])
+        num_masked += (labels == -100).sum()
+    assert num_masked
+
+
+def test_olmo_gets_the_batches_of_the_sampler_and_resumes_bit_for_bit(
+    folder: Path,
+) -> None:
+    code, whole = train(folder, "whole")
+    assert code == 0
+    assert [*whole] == [*range(10)]
+    assert_seen(folder, "whole", range(10))
+
+    assert train(folder, "killed", kill=7)[0] == -signal.SIGKILL
+    code, resumed = train(folder, "killed")
+    assert code == 0
+    assert min(resumed) > 0
+    assert resumed == {step: whole[step] for step in range(min(resumed), 10)}
+
+
+def test_two_ranks_go_on_where_one_stopped(folder: Path) -> None:
+    assert train(folder, "one", kill=7)[0] == -signal.SIGKILL
+    saved = max(int(path.name[4:]) for path in (folder / "one").glob("step*"))
+    shutil.rmtree(folder / "one-seen")
+
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    code, _ = train(folder, "one", launcher=ranks)
+
+    assert code == 0
+    assert_seen(folder, "one", range(saved, 10), ranks=2)
+
+
+def test_a_run_is_read_once_and_only_by_its_own_loader(folder: Path) -> None:
+    corpus = Roxxel(folder / "prose.rox")
+    curriculum = Curriculum(corpus, [Phase(2, 4, 17)])
+    loader = StepLoader(curriculum, folder, seed=3)
+    loader.reshuffle(1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    next(batches)
+    loader.reset()
+
+    with pytest.raises(ValueError, match="total_batches"):
+        loader.reshuffle(2)
+    with pytest.raises(StateMismatch, match="seed"):
+        StepLoader(curriculum, folder, seed=4).load_state_dict(state)
+    longer = StepLoader(Curriculum(corpus, [Phase(5, 4, 17)]), folder, seed=3)
+    longer.load_state_dict(state)
+    longer.reshuffle(2)
+    assert len([*longer]) == 4
