@@ -121,6 +121,7 @@ DRILLS = (
         "test",
         {"ROXXEL_DISK_FAULTS": "all"},
     ),
+    ("tests-integration/test_effects.py", "test", {"ROXXEL_EFFECT_SEEDS": "5"}),
     ("tests-integration/test_ray_train.py", "test", {}),
 )
 

@@ -22,10 +22,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# A module for `model = "NAME:make"`: predicts a token, of 50, from the previous one.
+# A module for `model = "NAME:make"`: predicts a token, of 50, from the previous one. A
+# run that a test stops is `PACED`, so that it has steps left when the signal arrives.
 MODEL = """\
+import os
+import time
+
 import optax
 from flax import nnx
+from roxxel import Roxxel
+
+pace_s, read = float(os.environ.get("ROXXEL_TEST_PACE_S", "0")), Roxxel.read
+if pace_s:
+    def read_slowly(*given, **named):
+        time.sleep(pace_s)
+        return read(*given, **named)
+
+    Roxxel.read = read_slowly
 
 def make():
     rngs = nnx.Rngs(0)
@@ -35,6 +48,8 @@ def make():
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
     return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
 """
+
+PACED = {"ROXXEL_TEST_PACE_S": "0.3"}
 
 # The special token of the tokenizers that tests train.
 END = "<|endoftext|>"

@@ -1,4 +1,9 @@
-"""Every campaign runs as a small sample; `nox -s fuzz campaign` runs them whole."""
+"""Campaigns run as a small sample; `nox -s fuzz campaign` runs them whole.
+
+Those that kill one writer have no sample, because other tests kill it at each call:
+`test_commit.py` of the format, `test_prepare.py`, `test_ray.py`, and
+`test_bucket_takeovers.py`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,7 @@ def run(program: str, *options: str) -> str:
         [sys.executable, "-W", "error", str(path), *options, *SEED],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -73,41 +78,12 @@ def test_a_failing_server_gives_the_right_tokens_or_an_error() -> None:
     assert found["several right"]
 
 
-def test_random_takeovers_lose_no_committed_step() -> None:
-    found = counts(run("bucket_takeovers.py", "--schedules", "5"))
-
-    assert found["schedules"] == 5
-    assert found["programs that were taken over"]
-
-
-@pytest.mark.parametrize("kind", ["create", "append", "replace"])
-def test_killed_writer_leaves_the_old_corpus_or_the_new_one(kind: str) -> None:
-    output = run("format_kill.py", "--kills", "2", "--kinds", kind)
-
-    killed = [n for what, n in counts(output).items() if f"{kind} killed" in what]
-    assert sum(killed) == 2
-
-
 def test_no_acknowledged_append_is_lost() -> None:
     output = run("format_append.py", "--appends", "12", "--kills", "2")
 
     found = counts(output)
     assert sum(found.values()) == 2 * 12
     assert found["acknowledged and there"]
-
-
-def test_killed_preparation_is_continued_to_the_same_bytes() -> None:
-    output = run("format_prepare.py", "--kills", "2")
-
-    found = counts(output)
-    assert sum(n for what, n in found.items() if "kills of" in what) == 2
-
-
-def test_preparation_killed_on_ray_is_continued_to_the_same_bytes() -> None:
-    output = run("format_prepare.py", "--ray", "--kills", "1")
-
-    found = counts(output)
-    assert sum(n for what, n in found.items() if "kills of" in what) == 1
 
 
 def test_cleaning_takes_nothing_of_a_living_writer() -> None:

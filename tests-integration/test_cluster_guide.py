@@ -16,7 +16,7 @@ import forked
 import pytest
 
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, simulated
-from .runs import all_said, free_port, rows, slurm_step, write_small_project
+from .runs import PACED, all_said, free_port, rows, slurm_step, write_small_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -85,7 +85,7 @@ def test_job_of_slurm_is_queued_again_at_its_time_limit_and_then_completes(
             check=False,
         )
 
-    first = run_job(ROXXEL_TEST_LIMIT="3")
+    first = run_job(ROXXEL_TEST_LIMIT="3", **PACED)
 
     assert first.returncode == 75, first.stderr
     assert (project / "scontrol.txt").read_text() == "requeue 1234\n"

@@ -14,7 +14,7 @@ import forked
 import pytest
 
 from .conftest import SEVERAL_PROCESSES, simulated
-from .runs import MODEL, all_said, rows, slurm_step, stop_at, write_small_project
+from .runs import MODEL, PACED, all_said, rows, slurm_step, stop_at, write_small_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,7 +90,8 @@ def test_signal_to_the_launcher_saves_and_the_same_command_continues(
 ) -> None:
     options = ("--processes", "2", "--devices-per-process", "2")
 
-    assert stop_at(3, signal.SIGTERM, start(project, *options)) == 75
+    paced = start(project, *options, variables=PACED)
+    assert stop_at(3, signal.SIGTERM, paced) == 75
     [(shown, told)] = all_said([start(project, *options)], 300)
 
     assert "done: 16 of 16 steps" in shown, told
@@ -103,10 +104,9 @@ def test_signal_to_the_launcher_saves_and_the_same_command_continues(
 def test_audit_of_a_killed_run_continued_by_one_process_is_equal(
     project: Path,
 ) -> None:
-    # The first evaluation is compiled at step 12, so the kill is before the end.
-    options = ("--set", "trainer.eval_every=12")
-    stop_at(12, signal.SIGKILL, start(project, "--processes", "2", *options))
-    [(shown, told)] = all_said([start(project, *options)], 300)
+    paced = start(project, "--processes", "2", variables=PACED)
+    stop_at(12, signal.SIGKILL, paced)
+    [(shown, told)] = all_said([start(project)], 300)
     assert "resumed from step" in told
     assert "done: 16 of 16 steps" in shown
 

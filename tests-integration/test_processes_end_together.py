@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import sys
 from dataclasses import dataclass
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 
 pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
-GUARD_S = 120
+GUARD_S = 600
 """Far longer than any run takes; a run that does not end fails its test."""
+
+
+SHORT = ("steps=40",)
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ending") / "data"
     drill.write(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(data: Path, compilation_cache: Path) -> Path:
+    """A run that was stopped and saved; a test resumes a copy."""
+    run = data.parent / "stopped"
+    assert train(data, run, compilation_cache, "sigterm@20:1").codes == [75, 75]
+    return run
 
 
 def train(
@@ -113,18 +125,14 @@ def test_read_error_in_one_process_ends_all_with_the_reason(
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("count", [2, 4])
 def test_killed_process_ends_the_others_with_the_reason(
-    data: Path, tmp_path: Path, compilation_cache: Path, count: int
+    data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
-    last = count - 1
-    ended = train(
-        data, tmp_path / "run", compilation_cache, f"kill@30:{last}", count=count
-    )
+    ended = train(data, tmp_path / "run", compilation_cache, "kill@30:3", count=4)
 
-    assert ended.codes == [1] * last + [-signal.SIGKILL]
-    reason = f"the run ends: process {last} failed: "
-    assert all(reason in text for text in (*ended.texts[:last], ended.log))
+    assert ended.codes == [1, 1, 1, -signal.SIGKILL]
+    reason = "the run ends: process 3 failed: "
+    assert all(reason in text for text in (*ended.texts[:3], ended.log))
 
 
 def test_end_of_the_first_process_ends_the_other(
@@ -159,25 +167,17 @@ def test_end_of_one_process_outside_the_run_ends_all_with_the_reason(
     assert all(f"the run ends: {reason}" in text for text in ended.texts)
 
 
-@pytest.mark.parametrize(("own", "count"), [(0, 4), (1, 2)])
-def test_process_killed_while_the_others_evaluate_ends_them_with_the_reason(
-    data: Path, tmp_path: Path, compilation_cache: Path, count: int, own: int
+@pytest.mark.parametrize("own", [0, 1])
+def test_process_killed_while_the_other_evaluates_ends_it_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path, own: int
 ) -> None:
-    last = count - 1
-    ended = train(
-        data,
-        tmp_path / "run",
-        compilation_cache,
-        "eval_every=5",
-        f"own={own}",
-        f"kill@evaluate:{last}",
-        *(f"sleep@evaluate:{index}" for index in range(last)),
-        count=count,
-    )
+    accidents = ("sleep@evaluate:0", "kill@evaluate:1")
+    options = ("eval_every=5", f"own={own}")
+    ended = train(data, tmp_path / "run", compilation_cache, *options, *accidents)
 
-    assert ended.codes == [1] * last + [-signal.SIGKILL]
-    reason = f"the run ends: process {last} failed: killed or crashed"
-    assert all(reason in text for text in (*ended.texts[:last], ended.log))
+    assert ended.codes == [1, -signal.SIGKILL]
+    reason = "the run ends: process 1 failed: killed or crashed"
+    assert all(reason in text for text in (ended.texts[0], ended.log))
 
 
 def test_process_killed_while_all_save_ends_the_others_with_the_reason(
@@ -193,14 +193,12 @@ def test_process_killed_while_all_save_ends_the_others_with_the_reason(
 
 
 def test_process_killed_while_all_restore_ends_the_others_with_the_reason(
-    data: Path, tmp_path: Path, compilation_cache: Path
+    data: Path, stopped: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
-    run = tmp_path / "run"
-    stopped = train(data, run, compilation_cache, "sigterm@20:1")
+    run = shutil.copytree(stopped, tmp_path / "run")
 
     ended = train(data, run, compilation_cache, "kill@restore:1")
 
-    assert stopped.codes == [75, 75]
     assert ended.codes == [1, -signal.SIGKILL]
     reason = "the run ends: process 1 failed: killed or crashed"
     assert all(reason in text for text in (ended.texts[0], ended.log))
@@ -230,9 +228,7 @@ def test_processes_that_share_no_disk_are_refused_before_the_first_step(
 
     assert ended.codes == [1, 1]
     log = (run / "0" / "system.log").read_text()
-    error = (
-        "process 1 does not see the file that process 0 wrote here, so no checkpoint"
-    )
+    error = "process 1 does not see the file that process 0 wrote here"
     remedy = "; give checkpoint_path a folder on a disk that all processes share"
     for text in (*ended.texts, log):
         assert error in text
@@ -253,13 +249,13 @@ def test_hanging_process_is_named_with_the_stacks_of_all(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
     ended = train(
-        data, tmp_path / "run", compilation_cache, "hang_after_s=3.0", "sleep@30:1"
+        data, tmp_path / "run", compilation_cache, "hang_after_s=10.0", "sleep@30:1"
     )
 
     assert ended.codes == [1, 1]
     for index, text in enumerate(ended.texts):
         assert "the run ends: process 1 failed: step" in text
-        assert "is not done after 3 s" in text
+        assert "is not done after 10 s" in text
         assert f"the stacks of process {index}:" in text
     assert "time.sleep(1000)" in ended.texts[1]
 
@@ -268,7 +264,7 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
     ended = train(
-        data, tmp_path / "run", compilation_cache, "hang_after_s=3.0", "gil@30:1"
+        data, tmp_path / "run", compilation_cache, "hang_after_s=10.0", "gil@30:1"
     )
 
     assert 0 not in ended.codes
@@ -280,12 +276,12 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
     ("standing", "count", "where"),
     [
         *((1, 2, where) for where in ("30", "compile", "save", "restore")),
-        (0, 2, "30"),
         (0, 4, "evaluate"),
     ],
 )
 def test_process_that_stands_is_named_in_every_log_within_the_limit(
     data: Path,
+    stopped: Path,
     tmp_path: Path,
     compilation_cache: Path,
     standing: int,
@@ -295,14 +291,13 @@ def test_process_that_stands_is_named_in_every_log_within_the_limit(
     """While process 0 stands, no request of another process gets an answer."""
     run = tmp_path / "run"
     if where == "restore":
-        stopped = train(data, run, compilation_cache, "sigterm@20:1")
-        assert stopped.codes == [75, 75]
+        shutil.copytree(stopped, run)
 
     ended = train(
         data,
         run,
         compilation_cache,
-        "hang_after_s=10.0",
+        "hang_after_s=60.0",
         "eval_every=5",
         "checkpoint_every=5",
         f"stand@{where}:{standing}",
@@ -318,7 +313,7 @@ def test_process_that_stands_is_named_in_every_log_within_the_limit(
             text,
         )
         assert found is not None
-        assert int(found[1]) < 10
+        assert int(found[1]) < 60
 
 
 @pytest.mark.parametrize("standing", [0, 1])
@@ -342,7 +337,12 @@ def test_process_that_holds_the_interpreter_lock_for_a_while_does_not_stand(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
     ended = train(
-        data, tmp_path / "run", compilation_cache, "eval_every=100", "busy@evaluate:1"
+        data,
+        tmp_path / "run",
+        compilation_cache,
+        "steps=20",
+        "eval_every=20",
+        "busy@evaluate:1",
     )
 
     assert ended.codes == [0, 0]
@@ -350,27 +350,12 @@ def test_process_that_holds_the_interpreter_lock_for_a_while_does_not_stand(
 
 
 @pytest.mark.parametrize(
-    ("argument", "values"),
-    [
-        ("checkpoint_every=7:1", "process 0: 1000; process 1: 7"),
-        ("grad_accum_steps=2:1", "process 0: 1; process 1: 2"),
-        ("seed=4:1", "process 0: 3; process 1: 4"),
-    ],
-)
-def test_different_setting_is_named_by_all(
-    data: Path, tmp_path: Path, compilation_cache: Path, argument: str, values: str
-) -> None:
-    ended = train(data, tmp_path / "run", compilation_cache, argument)
-
-    assert ended.codes == [1, 1]
-    name = argument.partition("=")[0]
-    error = f"caught SettingsDifferError: {name} differs between processes ({values}); "
-    assert all(error in text for text in ended.texts)
-
-
-@pytest.mark.parametrize(
     ("argument", "difference"),
     [
+        (
+            "grad_accum_steps=2:1",
+            "grad_accum_steps differs between processes (process 0: 1; process 1: 2); ",
+        ),
         (
             "corpus=code:1",
             "fingerprint of source 'self' differs between processes (process 0: ",
@@ -379,13 +364,13 @@ def test_different_setting_is_named_by_all(
             "rows=6:1",
             (
                 "phase 0 differs between processes "
-                '(process 0: "120 steps of 4 x 17 from step 0"; '
-                'process 1: "120 steps of 6 x 17 from step 0"); '
+                '(process 0: "100 steps of 4 x 17 from step 0"; '
+                'process 1: "100 steps of 6 x 17 from step 0"); '
             ),
         ),
     ],
 )
-def test_different_part_of_the_curriculum_is_named_by_all(
+def test_different_setting_or_part_of_the_curriculum_is_named_by_all(
     data: Path, tmp_path: Path, compilation_cache: Path, argument: str, difference: str
 ) -> None:
     ended = train(data, tmp_path / "run", compilation_cache, argument)
@@ -395,13 +380,12 @@ def test_different_part_of_the_curriculum_is_named_by_all(
     assert all(error in text for text in ended.texts)
 
 
-@pytest.mark.parametrize("rows_per_batch", [4, 3])
 def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
-    data: Path, tmp_path: Path, compilation_cache: Path, rows_per_batch: int
+    data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
     """Three rows do not divide, so no update synchronises the two processes."""
-    run, size = tmp_path / "run", f"rows={rows_per_batch}"
-    requests = ["save@10:1", "sigterm@80:1"]
+    run, size = tmp_path / "run", "rows=3"
+    requests = ["save@10:1", "sigterm@60:1"]
 
     ended = train(data, run, compilation_cache, size, *requests)
     saved = checkpoints(run)
@@ -416,35 +400,38 @@ def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
     assert json.dumps(rows(run)) == json.dumps(rows(tmp_path / "whole"))
 
 
-def test_a_slow_process_is_named_within_fifty_steps(
+def test_a_slow_process_is_named_in_the_log_and_its_lag_in_the_rows(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
-    ended = train(
-        data, tmp_path / "run", compilation_cache, "slow@1:2", "sigterm@50:0", count=4
-    )
+    """A busy machine may delay the other process too, so a row is a mean of 5 steps."""
+    options = ("steps=30", "log_every=5", "slow@1:1")
+    ended = train(data, tmp_path / "run", compilation_cache, *options)
 
-    assert ended.codes == [75] * 4
-    [named] = re.findall(r"step (\d+): process (\d) stays behind", ended.log)
-    assert int(named[0]) <= 50
-    assert named[1] == "2"
+    assert ended.codes == [0, 0]
+    assert re.search(r"step \d+: process 1 stays behind", ended.log)
     metrics = (tmp_path / "run" / "metrics.jsonl").read_text()
     lags = [float(lag) for lag in re.findall(r'"lag_s": ([\d.]+)', metrics)]
-    assert 0.1 < sorted(lags)[len(lags) // 2] < 0.3
+    assert max(lags) > 0.1
 
 
 @pytest.mark.parametrize(
     ("where", "arguments", "line"),
     [
         ("restore", (), r"in 'restore' after step 0 \(verify step \d+"),
-        ("compile", (), r"in 'compile' after step 0 \(compiling for .* 4 x 17"),
-        ("save", ("checkpoint_every=5",), r"in 'save' after step 10 \(commit step 5"),
-        ("evaluate", ("eval_every=5",), r"in 'evaluate' after step 5 \(eval_fn"),
-        ("30", (), r"in step \d+"),
+        ("compile", SHORT, r"in 'compile' after step 0 \(compiling for .* 4 x 17"),
+        (
+            "save",
+            (*SHORT, "checkpoint_every=5"),
+            r"in 'save' after step 10 \(commit step 5",
+        ),
+        ("evaluate", (*SHORT, "eval_every=5"), r"in 'evaluate' after step 5 \(eval_fn"),
+        ("30", SHORT, r"in step \d+"),
         ("compile", ("rows=3", "sigterm@10:0"), r"in 'compile' after step 0"),
     ],
 )
 def test_process_for_which_the_others_wait_is_named_with_what_it_does(
     data: Path,
+    stopped: Path,
     tmp_path: Path,
     compilation_cache: Path,
     where: str,
@@ -453,8 +440,7 @@ def test_process_for_which_the_others_wait_is_named_with_what_it_does(
 ) -> None:
     run = tmp_path / "run"
     if where == "restore":
-        stopped = train(data, run, compilation_cache, "sigterm@20:1")
-        assert stopped.codes == [75, 75]
+        shutil.copytree(stopped, run)
     until = rf"process 0 waited \d+ s at .* for process 1 {line}"
 
     ended = train(
@@ -480,7 +466,7 @@ def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
     run = tmp_path / "run"
     written: list[dict[int, float]] = []
     for kill in ("kill@38:0", "kill@33:0", "kill@28:0", "sigterm@30:0"):
-        accidents = ("checkpoint_every=10", "slow@1:0", kill)
+        accidents = ("checkpoint_every=10", kill)
         train(data, run, compilation_cache, *accidents, count=1)
         metrics = RunFolder(run).rows()[0]
         times = {

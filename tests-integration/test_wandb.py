@@ -15,10 +15,10 @@ import forked
 import pytest
 
 from .conftest import simulated
-from .runs import MODEL, all_said, rows, stop_at, write_small_project
+from .runs import MODEL, PACED, all_said, rows, stop_at, write_small_project
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 pytestmark = pytest.mark.long
@@ -51,7 +51,9 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, *options: str, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     return forked.Popen(
         [sys.executable, "-m", "roxxel", "train", "run.toml", *options],
         cwd=folder,
@@ -61,6 +63,7 @@ def start(folder: Path, *options: str) -> subprocess.Popen[str]:
             "WANDB_API_KEY": "0" * 40,
             "WANDB__SERVICE_WAIT": "300",
             "WANDB_INIT_TIMEOUT": "300",
+            **(variables or {}),
         },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -127,7 +130,7 @@ def assert_each_row(run: Path) -> None:
 
 
 def test_a_stopped_and_lengthened_run_is_one_run_of_wandb(project: Path) -> None:
-    assert stop_at(3, signal.SIGTERM, start(project)) == 75
+    assert stop_at(3, signal.SIGTERM, start(project, variables=PACED)) == 75
     process = start(project, "--set", "phases.1.steps=2")
     [(_, told)] = all_said([process], 300)
     assert process.returncode == 0, told
@@ -143,7 +146,8 @@ def test_a_stopped_and_lengthened_run_is_one_run_of_wandb(project: Path) -> None
 
 
 def test_a_killed_run_loses_no_row(project: Path) -> None:
-    assert stop_at(8, signal.SIGKILL, start(project)) == -signal.SIGKILL
+    killed = start(project, variables=PACED)
+    assert stop_at(8, signal.SIGKILL, killed) == -signal.SIGKILL
     [(shown, told)] = all_said([start(project)], 300)
 
     assert "done: 16 of 16 steps" in shown, told

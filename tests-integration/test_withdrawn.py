@@ -33,6 +33,10 @@ seq_len = 33
 total_steps = 6
 preset = "tiny"
 vocab_size = 64
+width = 16
+num_heads = 2
+num_layers = 1
+hidden = 24
 
 [trainer]
 log_every = 1

@@ -29,7 +29,7 @@ def state(seed):
 
 
 def serve(url):
-    saving = Checkpointer(url, state(0), timeout=60)
+    saving = Checkpointer(url, state(0), timeout=300)
     for line in sys.stdin:
         try:
             saving.save(int(line))
@@ -41,7 +41,7 @@ def serve(url):
 
 def train(url):
     model = state(0)
-    with Checkpointer(url, model, timeout=60, max_to_keep=2) as saving:
+    with Checkpointer(url, model, timeout=300, max_to_keep=2) as saving:
         start = saving.restore()
         print("restored", start, flush=True)
         expected = start + np.arange(512.0, dtype=np.float32).reshape(64, 8)
@@ -75,7 +75,7 @@ def pair(url, index, port):
         )
 
     model = nnx.Dict(weights=nnx.Param(sharded(0)))
-    with Checkpointer(url, model, max_to_keep=2, timeout=60) as saving:
+    with Checkpointer(url, model, max_to_keep=2, timeout=300) as saving:
         assert saving.restore() == 0
         saving.check_shared()
         for step in (1, 2, 3):
@@ -89,7 +89,7 @@ def pair(url, index, port):
             assert holds(3)
         assert saving.restore(2) == 2
         assert holds(2)
-    trees = Checkpointer(url.replace("/checkpoints", "/tree"), timeout=60)
+    trees = Checkpointer(url.replace("/checkpoints", "/tree"), timeout=300)
     tree = {"params": {"w": sharded(0)}, "count": 0}
     for step in (1, 2):
         tree = jax.tree.map(lambda leaf: leaf + 1, tree)
@@ -117,7 +117,7 @@ def pair(url, index, port):
 
 
 def fork(url):
-    saving = Checkpointer(url, state(0), timeout=60)
+    saving = Checkpointer(url, state(0), timeout=300)
     saving.save(1)
     saving.wait()
     child = os.fork()
@@ -135,7 +135,7 @@ def full(folder):
     numbers = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
     model = nnx.Dict(weights=nnx.Param(jax.device_put(numbers)))
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    saving = Checkpointer(folder, model, timeout=60)
+    saving = Checkpointer(folder, model, timeout=300)
     saving.save(1)
     saving.wait()
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -152,7 +152,7 @@ def full(folder):
 
 
 def leave(url):
-    Checkpointer(url, state(0), timeout=60).save(1)
+    Checkpointer(url, state(0), timeout=300).save(1)
 
 
 if __name__ == "__main__":

@@ -172,8 +172,8 @@ if __name__ == "__main__":
             f"127.0.0.1:{port}",
             count,
             index,
-            heartbeat_timeout_seconds=10,
-            shutdown_timeout_seconds=10,
+            heartbeat_timeout_seconds=60,
+            shutdown_timeout_seconds=60,
         )
     if jax.process_index() == 0:
         write(options.data)

@@ -1,7 +1,11 @@
 """What the programs of the effects share: a small model of bytes, and its loop.
 
+    effect_NAME.py [SEEDS]
+
 The model is a function of its arrays, so one compiled program serves every seed.
 """
+
+import sys
 
 import jax
 import numpy as np
@@ -11,7 +15,7 @@ from roxxel import Roxxel
 from roxxel.models import Llama, LlamaConfig, next_token_loss
 from roxxel.quickstart.corpus import VOCAB_SIZE, find_library, read_library
 
-SEEDS = range(5)
+SEEDS = range(int(sys.argv[1]) if len(sys.argv) > 1 else 5)
 
 
 def write_library(num_files):

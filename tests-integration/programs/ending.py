@@ -12,7 +12,7 @@ trainer), "after" (the construction), "compile", "evaluate", "save" and "restore
 `NAME=VALUE` gives the trainer another argument in one process, or in all processes
 without `:PROCESS`. Some names are settings of this program:
 
-- `rows`: rows of a batch;
+- `steps`, `rows`: steps of the run, and rows of a batch;
 - `corpus`: name of the corpus in `DATA`;
 - `arrays`, `values`: number of additional arrays of the model, and its seed;
 - `mib`: size of additional parameters;
@@ -41,7 +41,7 @@ from roxxel import Curriculum, NonFiniteError, Phase, Preempted, Roxxel, Trainer
 from roxxel_train._together import holders
 from roxxel_train.distributed import initialize
 
-STEPS = 120
+STEPS = 100
 TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
 
@@ -87,7 +87,7 @@ class Accidents:
         elif what == "nan":
             rows[0, 0] = -1
         elif what == "slow":
-            self.delay_s = 0.05
+            self.delay_s = 0.2
         elif what in SIGNALS:
             os.kill(os.getpid(), SIGNALS[what])
         elif what == "save":
@@ -183,7 +183,7 @@ if __name__ == "__main__":
     is_function = options.pop("build", 0)
     objects = (build, None) if is_function else build()
     corpus = Corpus(Path(data) / f"{options.pop('corpus', 'web')}_*.rox", accidents)
-    phases = [Phase(STEPS, options.pop("rows", 4), 17)]
+    phases = [Phase(options.pop("steps", STEPS), options.pop("rows", 4), 17)]
     try:
         trainer = Trainer(
             *objects,

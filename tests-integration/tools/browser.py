@@ -41,7 +41,7 @@ class Page:
         errors: Errors and warnings of the console, and uncaught exceptions.
     """
 
-    def __init__(self, connection: ClientConnection, timeout_s: float = 60.0) -> None:
+    def __init__(self, connection: ClientConnection, timeout_s: float = 600.0) -> None:
         self.errors: list[str] = []
         self._connection, self._timeout_s = connection, timeout_s
         self._ids = itertools.count()
