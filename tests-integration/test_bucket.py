@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
 from http.client import HTTPConnection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import forked
 import numpy as np
 import pytest
 from roxxel import Curriculum, Phase, Roxxel, Sampler
@@ -192,7 +192,7 @@ def test_a_run_from_a_bucket_equals_one_from_a_disk(
     with running_bucket(tmp_path) as port:
         set_faults(port, latency_s=0.01, rate=0.05, kinds=["503", "cut"])
         for name in paths:
-            done = subprocess.run(
+            done = forked.run(
                 [sys.executable, "-m", "roxxel", "train", f"{name}.toml"],
                 cwd=tmp_path,
                 env=environment(1, compilation_cache),

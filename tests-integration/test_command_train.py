@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import numpy as np
 from roxxel import Roxxel
 
@@ -90,7 +91,7 @@ def write_project(folder: Path) -> None:
 
 
 def start(folder: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-W", "error", "-m", "roxxel", *arguments],
         cwd=folder,
         env=environment(2, cache),

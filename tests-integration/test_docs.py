@@ -8,22 +8,23 @@ import importlib
 import os
 import re
 import runpy
-import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import forked
 import numpy as np
 import pytest
 from matplotlib import image
 from roxxel_train import TIMING_FIELDS
 from roxxel_train.config import TrainConfig
 
-from .conftest import PROGRAMS, QUICK_COMPILATION, environment
+from .conftest import PROGRAMS, environment
 from .tools.declared import is_of_extra
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
@@ -75,13 +76,11 @@ def run_page(
 ) -> subprocess.CompletedProcess[str]:
     devices = DEVICES.search(page.read_text())
     told = environment(int(devices[1]) if devices else 1, compilation_cache)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    # A reader compiles with optimizations, and may see other last digits without them.
-    flags = told.get("XLA_FLAGS", "").replace(QUICK_COMPILATION, "")
-    return subprocess.run(
+    path = os.pathsep.join([str(forked.commands()), os.environ["PATH"]])
+    return forked.run(
         [sys.executable, "-W", "error", str(PROGRAMS / "page.py"), str(page)],
         cwd=folder,
-        env={**told, "PATH": path, "XLA_FLAGS": flags},
+        env={**told, "PATH": path},
         capture_output=True,
         text=True,
         timeout=300,
@@ -193,7 +192,7 @@ def test_every_public_class_has_an_example(module: str, node: ast.ClassDef) -> N
 
 
 def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, PICTURES / "draw.py", tmp_path], check=True)
+    forked.run([sys.executable, PICTURES / "draw.py", tmp_path], check=True)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == DRAWN
     for name in DRAWN:

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from .conftest import PROGRAMS
@@ -27,7 +28,7 @@ def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, f"{index}.json") for index in range(count)]
         processes = [
-            subprocess.Popen(
+            forked.Popen(
                 [sys.executable, str(PROGRAM), str(index), str(count), str(port), file],
                 env=os.environ
                 | {

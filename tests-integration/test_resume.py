@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 
 from .conftest import PROGRAMS, environment
@@ -31,7 +32,7 @@ class Run:
         self.environment = environment(1, cache)
 
     def finish(self) -> None:
-        done = subprocess.run(
+        done = forked.run(
             self.command,
             env=self.environment,
             capture_output=True,
@@ -44,7 +45,7 @@ class Run:
 
     def stop_at(self, step: int, number: signal.Signals) -> int:
         """Send a signal once the log shows `step`; return the exit code."""
-        process = subprocess.Popen(
+        process = forked.Popen(
             self.command, env=self.environment, stderr=subprocess.PIPE, text=True
         )
         return stop_at(step, number, process)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from roxxel import open_run
 from roxxel.quickstart.corpus import docstrings, find_library, read_library
@@ -110,7 +111,7 @@ class User:
         self._environment = {**environment(1, cache), "WANDB_API_KEY": "0" * 40}
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return forked.Popen(
             [sys.executable, *command],
             cwd=self.folder,
             env=self._environment,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import forked
 import pytest
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
 DATA = """
@@ -63,7 +64,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 
 
 def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-c", program],
         cwd=folder,
         capture_output=True,
