@@ -7,6 +7,7 @@ Those that kill one writer have no sample, because other tests kill it at each c
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -21,9 +22,12 @@ SEED = ("--seed", "7")
 
 def run(program: str, *options: str) -> str:
     """Run a campaign and return what it printed."""
+    # The programs of a campaign make a model before a trainer chooses this folder.
+    cache = Path(os.environ["XDG_CACHE_HOME"]) / "roxxel" / "jax"
     path = Path(__file__).parent / "benchmarks" / program
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path), *options, *SEED],
+        env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(cache)},
         capture_output=True,
         text=True,
         timeout=900,

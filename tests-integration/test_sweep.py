@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,8 +188,9 @@ def test_a_killed_and_repeated_sweep_has_the_same_table(
 
 
 def test_a_renamed_source_uses_the_old_rows(
-    project: Path, cache: Path, whole: str
+    project: Path, cache: Path, whole: str, tmp_path: Path
 ) -> None:
+    project = shutil.copytree(project, tmp_path / "renamed")
     before = (project / "whole" / "sweep.csv").read_text()
     for file in project.glob("b_*"):
         file.rename(project / file.name.replace("b_", "beta_"))

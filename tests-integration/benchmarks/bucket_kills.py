@@ -51,7 +51,7 @@ CORPUS = "s3://data/corpus/web_*.rox"
 UNBROKEN, KILLED = "unbroken", "killed"
 LATENCY_S = 0.005
 LONGEST_DELAY_S = 0.05
-GUARD_S = 180.0
+GUARD_S = 600.0
 """Longest wait for processes that end by themselves."""
 
 
@@ -266,7 +266,7 @@ class Program:
 
     def _pause(self) -> None:
         assert time.perf_counter() - self._began_s < GUARD_S, self._errors()
-        time.sleep(0.002)
+        time.sleep(0.01)
 
     def _errors(self) -> str:
         home, machine = self._campaign.home, self._machine
