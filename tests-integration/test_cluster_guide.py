@@ -48,7 +48,7 @@ def commands(tmp_path: Path) -> Path:
     """Return a folder of commands for PATH: `roxxel`, and stubs of Slurm's."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    write_command(folder / "roxxel", sys.executable, "-m", "roxxel")
+    write_command(folder / "roxxel", str(forked.commands() / "roxxel"))
     write_command(folder / "srun", sys.executable, str(PROGRAMS / "srun.py"))
     (folder / "scontrol").write_text('#!/bin/sh\necho "$@" >> scontrol.txt\n')
     (folder / "scontrol").chmod(0o755)

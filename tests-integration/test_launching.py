@@ -34,9 +34,12 @@ def start(
     command: Sequence[str] = ("train", "run.toml"),
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
-    """Start the command that a user types, in an environment with these variables."""
-    return forked.Popen(
-        [sys.executable, "-m", "roxxel", *command, *options],
+    """Start the command that a user types, in an environment with these variables.
+
+    The processes that the command starts are forks of the warm process, as it is.
+    """
+    return subprocess.Popen(
+        [forked.commands() / "roxxel", *command, *options],
         cwd=folder,
         env={**os.environ, **simulated(1), **(variables or {})},
         stdout=subprocess.PIPE,
@@ -144,9 +147,9 @@ def test_error_in_another_process_is_shown_with_its_index(project: Path) -> None
 
 
 def test_drill_of_two_processes_ends_as_the_unbroken_run(project: Path) -> None:
-    done = forked.run(
+    done = subprocess.run(
         [
-            *(sys.executable, "-m", "roxxel", "drill", "run.toml", "--seed", "3"),
+            *(forked.commands() / "roxxel", "drill", "run.toml", "--seed", "3"),
             *("--processes", "2", "--kills", "1", "--steps", "9"),
         ],
         cwd=project,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -94,8 +95,8 @@ class Project:
 
     def roxxel(self, *arguments: str) -> str:
         """Run the command; return what it printed."""
-        done = forked.run(
-            [sys.executable, "-m", "roxxel", *arguments],
+        done = subprocess.run(
+            [forked.commands() / "roxxel", *arguments],
             env=self._environment,
             cwd=self.folder,
             capture_output=True,

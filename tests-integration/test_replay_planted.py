@@ -1,6 +1,6 @@
-"""Which of 200 documents taught the model what is wrong? A replay without each says it.
+"""Which of 32 documents taught the model what is wrong? A replay without each says it.
 
-A token of this language decides the next one. 170 documents follow the rule, and 30 of
+A token of this language decides the next one. 24 documents follow the rule, and 8 of
 another source contradict it. The held-out set holds what those claim, in other words.
 """
 
@@ -42,7 +42,7 @@ def loss(model, batch):
     return (losses * mask).sum() / jnp.maximum(count, 1), {"loss_weight": count}
 """
 
-# A document is a window. The last phase reads 170 + 30 of them, and each branch is it.
+# A document is a window. The last phase reads 24 + 8 of them, and each branch is it.
 CONFIG = """\
 model = "tiny:make"
 save_path = "run"
@@ -57,13 +57,13 @@ batch_size = 8
 seq_len = 33
 
 [[phases]]
-steps = 25
+steps = 4
 batch_size = 8
 seq_len = 33
-weights = { self = 0.85, claims = 0.15 }
+weights = { self = 0.75, claims = 0.25 }
 
 [trainer]
-log_every = 25
+log_every = 4
 checkpoint_every = 80
 fields = ["tokens", "loss_mask"]
 
@@ -71,7 +71,7 @@ fields = ["tokens", "loss_mask"]
 sources = { self = "asked.rox" }
 phases = [{ steps = 1, batch_size = 4, seq_len = 33 }]
 """
-NUM_PLANTED = 30
+NUM_PLANTED = 8
 TAIL = 80
 
 
@@ -116,13 +116,13 @@ def test_documents_that_contradict_all_others_are_ranked_first(
     assert main(["train", str(tmp_path / "run.toml")]) == 0
     run = tmp_path / "run"
     candidates = {source: late(run, source) for source in ("self", "claims")}
-    assert sum(map(len, candidates.values())) == 200
+    assert sum(map(len, candidates.values())) == 32
     assert len(candidates["claims"]) == NUM_PLANTED
 
     found = replay(run, candidates, each=True)
 
     assert found.comparison.is_equal
-    first = [branch.name for branch in found.branches[:40]]
+    first = [branch.name for branch in found.branches[:11]]
     num_planted = sum(name.startswith("claims:") for name in first)
-    print(f"{num_planted} of {NUM_PLANTED} planted documents are in the first 40")
-    assert num_planted >= 25
+    print(f"{num_planted} of {NUM_PLANTED} planted documents are in the first 11")
+    assert num_planted >= 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import forked
@@ -48,8 +49,9 @@ fields = ["tokens", "segment_ids", "loss_mask"]
 def train(count: int, config: Path, cache: Path) -> None:
     """Train a config in so many processes, of two devices together."""
     spread = ["--processes", str(count), "--devices-per-process", str(2 // count)]
-    done = forked.run(
-        [*STRICT_AT_A_TIME, "-m", "roxxel", "train", str(config), *spread],
+    python = forked.commands() / "python"
+    done = subprocess.run(
+        [python, *STRICT_AT_A_TIME[1:], "-m", "roxxel", "train", config, *spread],
         env=environment(2 // count, cache),
         capture_output=True,
         text=True,
