@@ -1,13 +1,13 @@
-"""A small model with every kind of state, and programs run in a fresh interpreter."""
+"""A small model with every kind of state, and whole programs."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import forked
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +16,7 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -151,17 +152,17 @@ def edit_json(path: Path, edit: Callable[[Any], Any]) -> None:
 
 
 def run_program(
-    source: str, cwd: Path, *arguments: str, timeout_s: float = 120
+    source: str, cwd: Path, run: Callable[..., Any] = forked.run
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program as a user would, in a folder of its own."""
+    """Run a program in a folder of its own, as a fork or by another `run`."""
     script = cwd / "program.py"
     script.write_text(source)
-    return subprocess.run(
-        [sys.executable, str(script), *arguments],
+    return run(
+        [sys.executable, str(script)],
         cwd=cwd,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         capture_output=True,
         text=True,
-        timeout=timeout_s,
+        timeout=120,
         check=False,
     )

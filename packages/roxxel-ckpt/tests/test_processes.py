@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -117,7 +118,7 @@ def test_two_processes_save_restore_and_fail_together(
     shutil.copytree(GOLDEN / "v2_two_processes", tmp_path / "golden_two")
     flags = "--xla_force_host_platform_device_count=2"
     programs = [
-        subprocess.Popen(
+        forked.Popen(
             [sys.executable, str(PROGRAM), str(port), str(index), str(tmp_path)],
             env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
             stdout=subprocess.DEVNULL,
