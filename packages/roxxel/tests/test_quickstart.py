@@ -1,33 +1,63 @@
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 import re
 import shlex
+import shutil
+import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from roxxel.cli import main
-from roxxel.config import load_config
+from roxxel.config import EvalConfig, RunConfig, load_config
+from roxxel.quickstart.folder import new_config
+from roxxel_curriculum import Phase, Schedule
 from roxxel_train import RunFolder
 
-from .helpers import run_python, write_library
+from .helpers import write_library
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+# One head: attention over 1024 tokens takes most of the time.
+SIZES = {"width": 8, "num_layers": 1, "hidden": 8, "num_heads": 1, "num_kv_heads": 1}
 
-@pytest.fixture
-def small_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make the quickstart quick: a made-up library and a tiny model."""
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """Train 4 steps of a small quickstart; return its folder and what it said.
+
+    A test that changes the run changes a copy. Later quickstarts are small too.
+    """
     from roxxel.models import PRESETS, LlamaConfig
 
-    write_library(tmp_path / "library", 150)
-    monkeypatch.setattr(
-        "roxxel.quickstart.run.find_library", lambda: tmp_path / "library"
-    )
-    smaller = functools.partial(LlamaConfig.tiny, width=8, num_layers=1, hidden=8)
-    monkeypatch.setitem(PRESETS, "tiny", smaller)
-    return tmp_path / "run"
+    def small(*arguments: Any) -> RunConfig:
+        return replace(
+            new_config(*arguments),
+            eval=EvalConfig(
+                {"self": ("data/held_out.rox",)}, Schedule((Phase(1, 1, 129),))
+            ),
+        )
+
+    folder = tmp_path_factory.mktemp("quickstart")
+    write_library(folder / "library", 120)
+    smaller = functools.partial(LlamaConfig.tiny, **SIZES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roxxel.quickstart.run.find_library", lambda: folder / "library")
+        patch.setattr("roxxel.quickstart.run.new_config", small)
+        patch.setitem(PRESETS, "tiny", smaller)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert main(quickstart(folder / "run", "--steps", "4")) == 0
+        yield folder / "run", printed.getvalue()
+
+
+def quickstart(out: Path, *options: str) -> list[str]:
+    return ["quickstart", "--out", str(out), *options]
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -43,97 +73,95 @@ def phase_steps(out: Path) -> list[int | None]:
     return [p.steps for p in load_config(out / "config.toml").schedule.phases]
 
 
-def test_a_run_is_planned_trained_lengthened_and_complete(
-    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_is_planned_trained_and_lengthened(
+    begun: tuple[Path, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = small_quickstart
-    command = ["quickstart", "--out", str(out)]
+    first, said = begun
+    assert "8 x 257" in said
+    assert "1 x 1025" in said
+    assert "Held-out loss: 5." in said
+    assert "after 4 steps (5.55 for a uniform guess)" in said
+    assert "--steps 8" in said
+    assert phase_steps(first) == [2, 2]
 
-    assert main([*command, "--steps", "4"]) == 0
-    first = capsys.readouterr().out
-    assert "8 x 257" in first
-    assert "1 x 1025" in first
-    assert "Held-out loss: 5." in first
-    assert "after 4 steps (5.55 for a uniform guess)" in first
-    assert "--steps 8" in first
-    assert phase_steps(out) == [2, 2]
+    out = tmp_path / "run"
+    shutil.copytree(first, out)
+    config = out / "config.toml"
+    text = config.read_text()
+    assert main(["report", str(out)]) == 0
+    capsys.readouterr()
 
-    assert main(command) == 0
-    assert "already complete" in capsys.readouterr().out
-
-    assert main([*command, "--steps", "3"]) == 1
-    assert "was started with --steps 4, and 3 is less" in capsys.readouterr().err
-
-    assert main([*command, "--steps", "6"]) == 0
+    assert main(quickstart(out, "--steps", "6")) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
     assert phase_steps(out) == [2, 4]
+    assert config.read_text() == "steps = 4\n".join(text.rsplit("steps = 2\n", 1))
     trained = [row["step"] for row in rows(out) if row["kind"] == "train"]
     assert trained == [1, 2, 3, 4, 5, 6]
 
-    assert main([*command, "--steps", "2", "--fresh"]) == 0
+    assert main(quickstart(out, "--steps", "2", "--fresh")) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
     assert phase_steps(out) == [1, 1]
+    assert not (out / "report.html").exists()
 
 
-def test_its_run_can_be_planned_trained_and_reported_by_its_config(
-    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+def test_a_complete_run_can_be_planned_and_trained_by_its_config(
+    begun: tuple[Path, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = small_quickstart
+    out, said = begun
     config = out / "config.toml"
-    assert main(["quickstart", "--out", str(out), "--steps", "3"]) == 0
-    said = capsys.readouterr().out
+    text = config.read_text()
     shown = re.findall(r": +(?:uv run )?roxxel (.*)", said)  # as it was itself started
     farewell = [shlex.split(line) for line in shown]
     by_name = {words[0]: words for words in farewell}
     assert by_name["report"] == ["report", str(out)]
     assert main(by_name["format"]) == 0  # data/ holds three corpora, so it names one
     assert "documents" in capsys.readouterr().out
-    begun = config.read_text()
 
     assert main(["plan", str(config)]) == 0
     planned = capsys.readouterr().out
-    assert "3 steps of this run are done." in planned
+    assert "4 steps of this run are done." in planned
     assert planned.splitlines()[0] in said
     assert main(["train", str(config)]) == 0
-    assert "already complete: 3 steps" in capsys.readouterr().out
-    assert main(["report", str(out)]) == 0
-
-    assert main(["quickstart", "--out", str(out)]) == 0
-    assert config.read_text() == begun
-    assert main(["quickstart", "--out", str(out), "--steps", "4"]) == 0
-    assert config.read_text() == begun.replace("steps = 1\n", "steps = 2\n")
-    assert main(["quickstart", "--out", str(out), "--steps", "2", "--fresh"]) == 0
-    assert not (out / "report.html").exists()
+    assert "already complete: 4 steps" in capsys.readouterr().out
+    assert main(quickstart(out)) == 0
+    assert "already complete" in capsys.readouterr().out
+    assert config.read_text() == text
 
 
-@pytest.mark.parametrize("extra", [[], ["--fresh"]])
-def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
-    small_quickstart: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--steps", "3"), r"was started with --steps 4, and 3 is less"),
+        (("--steps", "1000000"), r"--steps 1000000: phase .*epochs"),
+        (("--steps", "1000000", "--fresh"), r"--steps 1000000: phase .*epochs"),
+    ],
+)
+def test_steps_that_cannot_be_are_one_sentence_and_leave_the_run(
+    begun: tuple[Path, str],
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    said: str,
 ) -> None:
-    out = small_quickstart
-    assert main(["quickstart", "--out", str(out), "--steps", "2"]) == 0
+    out, _ = begun
     before = contents(out)
-    capsys.readouterr()
 
-    code = main(["quickstart", "--out", str(out), "--steps", "1000000", *extra])
+    code = main(quickstart(out, *options))
 
     error = capsys.readouterr().err
     assert code == 1
-    assert error.startswith("roxxel: --steps 1000000: phase ")
+    assert re.match(f"roxxel: .*{said}", error)
     assert error.count("\n") == 1
-    assert "epochs" in error
     assert contents(out) == before
 
 
 def test_a_missing_corpus_is_one_sentence(
-    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+    begun: tuple[Path, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    out = small_quickstart
-    assert main(["quickstart", "--out", str(out), "--steps", "2"]) == 0
+    out = tmp_path / "run"
+    shutil.copytree(begun[0], out)
     (out / "data" / "library.rox").unlink()
-    capsys.readouterr()
 
-    assert main(["quickstart", "--out", str(out)]) == 1
+    assert main(quickstart(out)) == 1
 
     assert "library.rox: this training file of the run is missing" in (
         capsys.readouterr().err
@@ -141,19 +169,24 @@ def test_a_missing_corpus_is_one_sentence(
 
 
 def test_the_command_prints_plain_lines_and_no_warning(tmp_path: Path) -> None:
-    write_library(tmp_path / "library", 150)
+    write_library(tmp_path / "library", 120)
     program = (
         "import functools, pathlib, sys\n"
         "from roxxel.cli import main\n"
         "from roxxel.quickstart import run\n"
         "from roxxel.models import PRESETS, LlamaConfig\n"
-        "sizes = {'width': 8, 'num_layers': 1, 'hidden': 8}\n"
+        f"sizes = {SIZES}\n"
         "run.find_library = lambda: pathlib.Path('library')\n"
         "PRESETS['tiny'] = functools.partial(LlamaConfig.tiny, **sizes)\n"
         "sys.exit(main(['quickstart', '--steps', '2']))\n"
     )
 
-    done = run_python("-W", "error", "-c", program, cwd=tmp_path)
+    done = forked.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
 
     assert done.returncode == 0, done.stderr
     assert "roxxel quickstart --steps 4" in done.stdout
