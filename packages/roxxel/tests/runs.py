@@ -96,6 +96,10 @@ seq_len = 33
 total_steps = 8
 preset = "tiny"
 vocab_size = 64
+width = 8
+hidden = 8
+num_heads = 2
+num_layers = 1
 
 [trainer]
 log_every = 1

@@ -40,15 +40,15 @@ def scheduled(width, total_steps):
     before = content(tmp_path)
     scratch = tmp_path / "scratch"
 
-    command = ["drill", str(config), "--steps", "5", "--kills", "2", "--seed", "1"]
+    command = ["drill", str(config), "--steps", "5", "--kills", "1", "--seed", "1"]
     assert main([*command, "--scratch", str(scratch)]) == 0
 
     shown = capsys.readouterr().out
     assert shown.startswith(
-        f"{config}: the first 5 steps, 2 kills, seed 1, in {scratch}"
+        f"{config}: the first 5 steps, 1 kill, seed 1, in {scratch}"
     )
-    assert "kill 2: after step" in shown
-    assert shown.count("s from the start to the first step") == 2
+    assert "kill 1: after step" in shown
+    assert shown.count("s from the start to the first step") == 1
     assert "log: 10 rows are equal" in shown
     assert "checkpoint: 2 leaves equal, 0 differences" in shown
     shutil.rmtree(scratch)

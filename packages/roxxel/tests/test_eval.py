@@ -67,8 +67,15 @@ def model() -> Llama:
 
 def likelihoods(model: Llama, tokens: list[int]) -> np.ndarray[Any, Any]:
     """Return the log-probability of each token but the first, one row at a time."""
-    rows = np.asarray(jax.nn.log_softmax(model(jnp.asarray([tokens[:-1]]))[0]))
+    row = np.zeros((1, CONTEXT), np.int32)  # one shape; no token depends on a later one
+    row[0, : len(tokens) - 1] = tokens[:-1]
+    rows = np.asarray(logarithms(model, row))[0]
     return rows[np.arange(len(tokens) - 1), tokens[1:]]
+
+
+@nnx.jit
+def logarithms(model: Llama, rows: Any) -> jax.Array:
+    return jax.nn.log_softmax(model(rows))
 
 
 def asked(*arguments: Any) -> Any:
