@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # The test group holds the extra; an environment of the whole workspace may not.
 collect_ignore = [] if find_spec("obstore") else ["extras"]
 
-settings.register_profile("roxxel-format", deadline=None)
+settings.register_profile("roxxel-format", deadline=None, max_examples=50)
 settings.load_profile("roxxel-format")
 
 

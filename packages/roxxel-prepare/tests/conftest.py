@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EXTRAS = ("jinja2", "pyarrow", "tokenizers", "zstandard")
 collect_ignore = [] if all(map(find_spec, EXTRAS)) else ["extras"]
 
-settings.register_profile("roxxel-prepare", deadline=None)
+settings.register_profile("roxxel-prepare", deadline=None, max_examples=50)
 settings.load_profile("roxxel-prepare")
 
 
