@@ -14,13 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import blended
 import maxtext
 import numpy as np
 from absl import app
 from maxtext.input_pipeline import input_pipeline_interface as interface
 from maxtext.trainers.pre_train import train
-from roxxel_curriculum import Curriculum, Phase
-from roxxel_format import Roxxel
 from roxxel_loader.bridges import maxtext as bridge
 
 SMALL = [
@@ -34,21 +33,9 @@ SMALL = [
 ]
 
 
-def curriculum_of(folder: str) -> Curriculum:
-    """Return ten steps of two lengths over a blend, some documents withdrawn."""
-    corpora = {name: Roxxel(f"{folder}/{name}.rox") for name in ("prose", "code")}
-    phases = [
-        Phase(6, 8, 65, {"self": 0.75, "code": 0.25}),
-        Phase(4, 4, 129, {"self": 0.5, "code": 0.5}),
-    ]
-    return Curriculum(
-        corpora["prose"], phases, {"code": corpora["code"]}, without={"self": [2]}
-    )
-
-
 def main() -> None:
     corpus, seen, kill, *settings = sys.argv[1:]
-    bridge.feed(curriculum_of(corpus), seed=3)
+    bridge.feed(blended.curriculum_of(corpus), seed=blended.SEED)
     make: Any = interface.create_data_iterator
 
     def spied(config: Any, mesh: Any) -> tuple[Any, Any]:

@@ -1,7 +1,7 @@
 """Trains a few steps with OLMo-core: `olmo_run.py CORPUS RUN SEEN KILL`.
 
-Each batch that the trainer gets is saved as `SEEN/STEP-RANK.npz`, and losses are
-printed. The program kills itself before it trains step `KILL`.
+Each batch that the trainer gets is saved as `SEEN/STEP-RANK.npz`, and the losses are in
+`SEEN/losses.txt`. The program kills itself before it trains step `KILL`.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import blended
 import numpy as np
 import torch
+from olmo_core.distributed.parallel import DataParallelType
 from olmo_core.distributed.utils import get_rank, get_world_size
 from olmo_core.nn.transformer import TransformerConfig
 from olmo_core.optim import AdamWConfig
@@ -27,27 +29,16 @@ from olmo_core.train import (
     teardown_training_environment,
 )
 from olmo_core.train.callbacks import Callback, CheckpointerCallback
-from olmo_core.train.train_module import TransformerTrainModuleConfig
-from roxxel_curriculum import Curriculum, Phase
+from olmo_core.train.train_module import (
+    TransformerDataParallelConfig,
+    TransformerTrainModuleConfig,
+)
 from roxxel_curriculum.olmo import StepLoader
-from roxxel_format import Roxxel
-
-
-def curriculum_of(folder: str) -> Curriculum:
-    """Return ten steps of two lengths, some documents withdrawn."""
-    corpora = {name: Roxxel(f"{folder}/{name}.rox") for name in ("prose", "code")}
-    phases = [
-        Phase(6, 8, 65, {"self": 0.75, "code": 0.25}),
-        Phase(4, 4, 129, {"self": 0.5, "code": 0.5}),
-    ]
-    return Curriculum(
-        corpora["prose"], phases, {"code": corpora["code"]}, without={"self": [2]}
-    )
 
 
 @dataclass
 class Spy(Callback):
-    """Saves what the trainer gets, prints losses, and kills the program."""
+    """Saves what the trainer gets and the losses, and kills the program."""
 
     seen: str = ""
     kill: int = -1
@@ -60,23 +51,28 @@ class Spy(Callback):
         np.savez(Path(self.seen) / f"{step}-{get_rank()}.npz", **named)
 
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
-        if "train/CE loss" in metrics:
-            print(f"loss {step - 1} {metrics['train/CE loss']!r}", flush=True)
+        if "train/CE loss" in metrics and get_rank() == 0:
+            with (Path(self.seen) / "losses.txt").open("a") as file:
+                file.write(f"{step - 1} {metrics['train/CE loss']!r}\n")
 
 
 def main() -> None:
     corpus, run, seen, kill = sys.argv[1:]
     prepare_training_environment(backend="gloo", seed=1)
+    of_ranks = TransformerDataParallelConfig(name=DataParallelType.ddp)
     model = TransformerConfig.llama_like(
         d_model=32, vocab_size=256, n_layers=1, n_heads=2
     ).build(init_device="cpu")
     module = TransformerTrainModuleConfig(
-        rank_microbatch_size=512, max_sequence_length=128, optim=AdamWConfig(lr=1e-3)
+        rank_microbatch_size=256,
+        max_sequence_length=128,
+        optim=AdamWConfig(lr=1e-3),
+        dp_config=of_ranks if get_world_size() > 1 else None,
     ).build(model, device=torch.device("cpu"))
     loader = StepLoader(
-        curriculum_of(corpus),
+        blended.curriculum_of(corpus),
         run,
-        seed=3,
+        seed=blended.SEED,
         dp_rank=get_rank(module.dp_process_group),
         dp_world_size=get_world_size(module.dp_process_group),
     )
@@ -88,7 +84,9 @@ def main() -> None:
             metrics_collect_interval=1,
             device="cpu",
         )
-        .with_callback("checkpointer", CheckpointerCallback(save_interval=2))
+        .with_callback(
+            "checkpointer", CheckpointerCallback(save_interval=2, save_async=False)
+        )
         .with_callback("spy", Spy(seen=seen, kill=int(kill)))
         .build(module, loader)
     )

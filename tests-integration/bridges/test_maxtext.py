@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel
 
-from .maxtext_run import curriculum_of
+from . import blended
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,12 +34,7 @@ class Trained(NamedTuple):
 @pytest.fixture(scope="module")
 def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
     folder = tmp_path_factory.mktemp("maxtext")
-    chosen = np.random.default_rng(0)
-    for name in ("prose", "code"):
-        documents = (
-            chosen.integers(0, 256, chosen.integers(20, 90)) for _ in range(200)
-        )
-        Roxxel(folder / f"{name}.rox").write(documents, vocab_size=256)
+    blended.write(folder)
     (folder / "seen").mkdir()
 
     def start(run: str, kill: int = -1, rows: int = 8) -> Trained:
@@ -73,7 +67,8 @@ def test_maxtext_gets_the_batches_of_the_sampler_and_resumes_bit_for_bit(
     assert [*whole.losses] == [*range(10)]
     [seen] = tmp_path_factory.getbasetemp().glob("maxtext*/seen")
     fields = ("tokens", "positions", "segment_ids", "loss_mask")
-    sampler = curriculum_of(str(seen.parent)).sampler(3, fields=fields)
+    curriculum = blended.curriculum_of(seen.parent)
+    sampler = curriculum.sampler(blended.SEED, fields=fields)
     num_masked = 0
     for step in range(10):
         wanted, found = sampler.batch(step), np.load(seen / f"{step}.npz")

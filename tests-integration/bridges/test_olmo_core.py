@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -19,24 +18,18 @@ from roxxel_curriculum import Curriculum, Phase, StateMismatch
 from roxxel_curriculum.olmo import StepLoader
 from roxxel_format import Roxxel
 
-from .olmo_run import curriculum_of
+from . import blended
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PROGRAM = str(Path(__file__).parent / "olmo_run.py")
-LOSS = re.compile(r"^loss (\d+) (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("olmo")
-    chosen = np.random.default_rng(0)
-    for name in ("prose", "code"):
-        documents = (
-            chosen.integers(0, 256, chosen.integers(20, 90)) for _ in range(200)
-        )
-        Roxxel(folder / f"{name}.rox").write(documents, vocab_size=256)
+    blended.write(folder)
     return folder
 
 
@@ -47,17 +40,18 @@ def train(
     seen = folder / f"{run}-seen"
     seen.mkdir(exist_ok=True)
     arguments = [folder, folder / run, seen, kill]
+    losses = seen / "losses.txt"
+    losses.unlink(missing_ok=True)
     done = subprocess.run(
-        [sys.executable, *launcher, PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, *launcher, PROGRAM, *map(str, arguments)], check=False
     )
-    return done.returncode, {int(n): loss for n, loss in LOSS.findall(done.stdout)}
+    lines = losses.read_text().splitlines() if losses.exists() else []
+    return done.returncode, {int(n): loss for n, loss in map(str.split, lines)}
 
 
 def assert_seen(folder: Path, run: str, steps: range, ranks: int = 1) -> None:
-    sampler = curriculum_of(str(folder)).sampler(3, fields=("tokens", "loss_mask"))
+    curriculum = blended.curriculum_of(folder)
+    sampler = curriculum.sampler(blended.SEED, fields=("tokens", "loss_mask"))
     num_masked = 0
     for step in steps:
         wanted = sampler.batch(step)

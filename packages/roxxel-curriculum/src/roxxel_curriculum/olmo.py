@@ -96,7 +96,6 @@ class StepLoader(_loading.DataLoaderBase):
             global_batch_size=rows * (length - 1),  # OLMo-core shows it
             dp_world_size=dp_world_size,
             dp_rank=dp_rank,
-            fs_local_rank=0,
         )
 
     @property
