@@ -4,11 +4,11 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+from compilation import QUICK_COMPILATION
+
 # Before JAX looks: some tests need several devices, the others take one of them.
-# Without LLVM's optimizations a program compiles in half the time.
 os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0",
+    "XLA_FLAGS", f"--xla_force_host_platform_device_count=8 {QUICK_COMPILATION}"
 )
 
 import jax

@@ -157,6 +157,7 @@ def test_a_skipped_spike_leaves_the_run_as_without_its_batch(tmp_path: Path) -> 
             corpus(tmp_path / "without"), [Phase(29, 4, 9)], skips=[(20, 1)]
         ),
         grad_accum_steps=2,
+        skip_spikes=rule,
     )
     without.run()
     assert values(survivor) == values(without)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-# Before JAX looks: without LLVM's optimizations a program compiles in half the time.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+from compilation import QUICK_COMPILATION
+
+# Before JAX looks.
+os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
 import jax
 import pytest

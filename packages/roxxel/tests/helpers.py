@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from compilation import QUICK_COMPILATION
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -38,6 +40,6 @@ def run_python(
         check=False,
         cwd=cwd,
         # Tests of other packages in this process may have asked for many devices.
-        env={**os.environ, "XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        env={**os.environ, "XLA_FLAGS": QUICK_COMPILATION},
         stdin=subprocess.DEVNULL,
     )
