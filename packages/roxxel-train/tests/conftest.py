@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION
 
@@ -14,6 +14,9 @@ os.environ.setdefault(
 import jax
 import pytest
 from hypothesis import settings
+from roxxel_train import trainer
+from roxxel_train._step.step import choose_step as choose
+from roxxel_train._step.step import jit_update as jit
 
 # JAX compiles at first use: how long an example takes says nothing here.
 settings.register_profile("compiling", deadline=None)
@@ -31,6 +34,37 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def trace_once() -> Iterator[None]:
+    """Share traced and lowered updates between trainers that train alike.
+
+    Tracing and lowering an update takes longer than all else that a small trainer does.
+    A loss that a test defines is not shared: it may hold objects of this test.
+    """
+    steps: dict[Any, Any] = {}
+    updates: dict[Any, Any] = {}
+
+    def choose_step(loss_fn: Any, train_step: Any, parts: int) -> Any:
+        step = choose(loss_fn, train_step, parts)
+        name = getattr(train_step or loss_fn, "__qualname__", "<locals>")
+        if "<locals>" in name:
+            return step
+        return steps.setdefault((loss_fn, train_step, parts), step)
+
+    def jit_update(graphdef: Any, step: Any, state: Any, *others: Any) -> Any:
+        update = jit(graphdef, step, state, *others)
+        if step not in steps.values():
+            return update
+        shardings = jax.tree.map(lambda x: x.sharding, state)
+        leaves, structure = jax.tree.flatten((shardings, others))
+        return updates.setdefault((graphdef, step, structure, *leaves), update)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "choose_step", choose_step)
+        patch.setattr(trainer, "jit_update", jit_update)
+        yield
 
 
 @pytest.fixture

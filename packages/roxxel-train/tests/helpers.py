@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VOCABULARY = 13
+
+
+adam = cache(optax.adam)
+"""One object for each rate: JAX traces an update anew for an equal one."""
 
 
 class Tiny(nnx.Module):
@@ -69,7 +74,7 @@ def corpus(folder: Path) -> Roxxel:
 
 def pair(seed: int = 0, width: float = 1e-2) -> tuple[Tiny, nnx.Optimizer[Any]]:
     model = Tiny(nnx.Rngs(seed))
-    return model, nnx.Optimizer(model, optax.adam(width), wrt=nnx.Param)
+    return model, nnx.Optimizer(model, adam(width), wrt=nnx.Param)
 
 
 def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> Trainer:
