@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import forked
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,7 +36,7 @@ SMALL = PROGRAM + "jax.jit(lambda x: x + 3)(jnp.ones(5)).block_until_ready()"
 def test_cache_is_on_unless_the_user_has_decided(
     settings: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", PROGRAM],
         cwd=tmp_path,
         env={**os.environ, **settings},
@@ -86,7 +86,7 @@ def test_a_run_in_a_bucket_names_the_setting_if_no_home_is_known(
 def test_cache_takes_programs_that_compile_fast_unless_the_user_has_decided(
     settings: dict[str, str], is_taken: bool, tmp_path: Path
 ) -> None:
-    subprocess.run(
+    forked.run(
         [sys.executable, "-c", SMALL],
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path), **settings},
         check=True,

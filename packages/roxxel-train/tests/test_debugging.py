@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 from roxxel_curriculum import Phase
 
-from .helpers import loss_fn, rows, trainer
+from .helpers import VOCABULARY, adam, loss_fn, rows, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,13 +23,20 @@ def test_a_loss_may_look_at_values_without_jit(tmp_path: Path) -> None:
         seen.append(int(batch[0, 0]))
         return loss_fn(model, batch)
 
-    phases = [Phase(2, 4, 9)]
+    def small() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
+        # Without jit, a dropout takes JAX seconds.
+        model = nnx.Embed(VOCABULARY, VOCABULARY, rngs=nnx.Rngs(0))
+        return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
+
+    phases, pair = [Phase(2, 4, 9)], small()
     with jax.disable_jit():
-        one = trainer(tmp_path / "a", phases, loss_fn=looks, best_metric="loss")
+        one = trainer(
+            tmp_path / "a", phases, pair=pair, loss_fn=looks, best_metric="loss"
+        )
         assert one.run().complete
 
     assert seen == [int(one.sampler.batch(step)[0, 0]) for step in range(2)]
-    trainer(tmp_path / "b", phases).run()
+    trainer(tmp_path / "b", phases, pair=small()).run()
     of_a, of_b = ([row["loss"] for row in rows(tmp_path / x)] for x in "ab")
     assert of_a == pytest.approx(of_b, rel=1e-5)
 

@@ -15,10 +15,13 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_train import Logger, Preempted
 
-from .helpers import VOCABULARY, corpus, loss_fn, rows, trainer, values
+from .helpers import VOCABULARY, adam, corpus, loss_fn, rows, trainer, values
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+ONE_STEP = [Phase(1, 4, 9)]
 
 
 class Stateful(nnx.Module):
@@ -37,7 +40,7 @@ class Stateful(nnx.Module):
 
 def stateful(seed: int = 0) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
     model = Stateful(seed)
-    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
 
 
 def masked_loss(model: Any, batch: jax.Array) -> Any:
@@ -153,9 +156,7 @@ def test_a_set_outside_the_mean_is_logged_alone(
         "web": held_out(tmp_path),
         "code": Curriculum(corpus(tmp_path), [Phase(3, 2, 9)]),
     }
-    one = trainer(
-        tmp_path / "eval", eval_curriculum=sets, eval_mean=names, checkpoint_every=5
-    )
+    one = trainer(tmp_path / "eval", ONE_STEP, eval_curriculum=sets, eval_mean=names)
 
     summary = one.run()
 
@@ -174,12 +175,14 @@ def test_a_mean_over_sets_that_do_not_exist_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, eval_curriculum=sets["web"], eval_mean=[])
 
 
-def test_named_set_in_which_nothing_counts_is_named(tmp_path: Path) -> None:
-    def nothing(model: Any, batch: jax.Array) -> Any:
-        return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}
+def nothing(model: Any, batch: jax.Array) -> Any:
+    """Return a loss of which no token counts."""
+    return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}
 
+
+def test_named_set_in_which_nothing_counts_is_named(tmp_path: Path) -> None:
     sets = {"web": held_out(tmp_path)}
-    one = trainer(tmp_path, loss_fn=nothing, eval_curriculum=sets)
+    one = trainer(tmp_path, ONE_STEP, loss_fn=nothing, eval_curriculum=sets)
 
     with pytest.raises(ValueError, match=r"every batch of eval_curriculum\['web'\]"):
         one.run()
@@ -200,10 +203,8 @@ def test_held_out_sets_are_checked(tmp_path: Path, sets: Any, words: str) -> Non
 
 
 def test_held_out_data_in_which_nothing_counts_is_an_error(tmp_path: Path) -> None:
-    def nothing(model: Any, batch: jax.Array) -> Any:
-        return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}
-
-    one = trainer(tmp_path, loss_fn=nothing, eval_curriculum=held_out(tmp_path))
+    data = held_out(tmp_path)
+    one = trainer(tmp_path, ONE_STEP, loss_fn=nothing, eval_curriculum=data)
 
     with pytest.raises(ValueError, match="'loss_weight' is 0 in every batch of eval_"):
         one.run()
@@ -243,12 +244,13 @@ class Killing(Logger):
         super().progress(step, total_steps, loss)
 
 
+def small(model: Any, batch: jax.Array) -> jax.Array:
+    return loss_fn(model, batch % VOCABULARY)
+
+
 def test_evaluation_that_was_interrupted_is_made_once_later(tmp_path: Path) -> None:
     data = Stopping(500)
     held = Curriculum(data, [Phase(2, 3, 9), Phase(3, 2, 12)])
-
-    def small(model: Any, batch: jax.Array) -> jax.Array:
-        return loss_fn(model, batch % VOCABULARY)
 
     options: dict[str, Any] = {
         "loss_fn": small,

@@ -7,6 +7,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import forked
 import pytest
 from roxxel_train import local
 from roxxel_train._together import launcher
@@ -194,12 +195,10 @@ def test_each_process_says_who_is_missing_while_it_connects(
     with ExitStack() as stack:
         address = f"127.0.0.1:{stack.enter_context(launcher.held_port())}"
         command = [sys.executable, str(PROGRAMS / "connecting.py"), address, "3"]
-        processes: dict[int, subprocess.Popen[str]] = {}
+        processes: dict[int, forked.Popen] = {}
         for index in started:
             process = processes[index] = stack.enter_context(
-                subprocess.Popen(
-                    [*command, str(index)], stderr=subprocess.PIPE, text=True
-                )
+                forked.Popen([*command, str(index)], stderr=subprocess.PIPE, text=True)
             )
             stack.callback(process.kill)
         for index, text in lines.items():

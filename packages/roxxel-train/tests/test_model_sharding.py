@@ -15,7 +15,7 @@ from roxxel_curriculum import Phase
 from roxxel_loader import make_hybrid_sharding_config
 from roxxel_train._step.model_sharding import MIN_SPLIT_SIZE, ModelLayout
 
-from .helpers import rows, trainer
+from .helpers import adam, rows, trainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +33,7 @@ FSDP = ModelLayout(
     ("data",),
     min_split_size=0,
 )
+PHASES = [Phase(2, 4, 9)]
 GIVEN = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
 
 
@@ -55,7 +56,7 @@ class Model(nnx.Module):
 
 def build(width: int = 64) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
     model = Model(nnx.Rngs(0), width)
-    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+    return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
 
 
 def built(mesh: Mesh, width: int = 64) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
@@ -173,7 +174,7 @@ def test_layout_is_chosen_by_name_and_by_how_rows_are_split() -> None:
 def test_hybrid_mesh_holds_the_whole_model_in_every_group(tmp_path: Path) -> None:
     def wide() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
         model = nnx.Embed(2048, 64, rngs=nnx.Rngs(0))
-        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+        return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
 
     config = make_hybrid_sharding_config(1)
     groups = jax.devices()[:4], jax.devices()[4:8]
@@ -216,7 +217,7 @@ def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
     width = MIN_SPLIT_SIZE // 8
     pair = (lambda: build(width), None) if way == "created" else built(grid(), width)
 
-    one = trainer(tmp_path, pair=pair, mesh=grid(), model_sharding=split_over)
+    one = trainer(tmp_path, PHASES, pair=pair, mesh=grid(), model_sharding=split_over)
 
     found = leaves((one.model, one.optimizer))
     split = split_over or None
@@ -231,7 +232,9 @@ def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
 
 
 def test_model_from_a_function_has_the_form_of_the_built_one(tmp_path: Path) -> None:
-    one = trainer(tmp_path, pair=(build, None), mesh=grid(), model_sharding="fsdp")
+    one = trainer(
+        tmp_path, PHASES, pair=(build, None), mesh=grid(), model_sharding="fsdp"
+    )
     model, optimizer = one.model, one.optimizer
     other = built(grid())
 
@@ -264,10 +267,11 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
     def deep() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
         layers = (nnx.Linear(width, width, rngs=nnx.Rngs(seed)) for seed in range(4))
         model = nnx.Sequential(*layers)
-        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+        return model, nnx.Optimizer(model, adam(1e-2), wrt=nnx.Param)
 
     one = trainer(
         tmp_path,
+        PHASES,
         pair=(deep, None),
         mesh=mesh,
         model_sharding=mesh.axis_names,
@@ -294,7 +298,7 @@ def test_array_that_is_split_over_the_mesh_keeps_its_sharding(tmp_path: Path) ->
     columns = NamedSharding(mesh, PartitionSpec(None, "data"))
     model.down.kernel.set_value(jax.device_put(model.down.kernel[...], columns))
 
-    trainer(tmp_path, pair=(model, optimizer), mesh=mesh, model_sharding="fsdp")
+    trainer(tmp_path, PHASES, pair=(model, optimizer), mesh=mesh, model_sharding="fsdp")
 
     assert axes_by_dimension(model.down.kernel[...]) == (None, "data")
 
@@ -306,7 +310,7 @@ def test_array_on_a_mesh_of_another_shape_gets_a_new_sharding(tmp_path: Path) ->
     pairs = NamedSharding(turned, PartitionSpec("data"))
     model.carry.set_value((jnp.zeros(8), jax.device_put(jnp.zeros(2), pairs)))
 
-    trainer(tmp_path, pair=(model, optimizer), mesh=grid())
+    trainer(tmp_path, PHASES, pair=(model, optimizer), mesh=grid())
 
     assert axes_by_dimension(model.carry.get_value()[1]) == (None,)
 
@@ -328,7 +332,7 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it(
         return model.weight.sum()
 
     try:
-        one = trainer(tmp_path, pair=(stray, None), mesh=grid(), loss_fn=loss)
+        one = trainer(tmp_path, PHASES, pair=(stray, None), mesh=grid(), loss_fn=loss)
     except TypeError as error:
         assert str(error) == (  # noqa: PT017 - older versions of Flax keep it
             "model/mask is an array without a Variable, which a model given as a "
@@ -363,7 +367,7 @@ def test_wrong_model_or_optimizer_is_named(
         _, optimizer = built(grid())
 
     with pytest.raises(TypeError, match=message):
-        trainer(tmp_path, pair=(model, optimizer), mesh=grid())
+        trainer(tmp_path, PHASES, pair=(model, optimizer), mesh=grid())
 
 
 def test_run_from_a_function_on_eight_devices_goes_on_on_one(tmp_path: Path) -> None:
