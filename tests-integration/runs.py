@@ -30,15 +30,15 @@ import time
 
 import optax
 from flax import nnx
-from roxxel import Roxxel
+from roxxel import Sampler
 
-pace_s, read = float(os.environ.get("ROXXEL_TEST_PACE_S", "0")), Roxxel.read
+pace_s, rows = float(os.environ.get("ROXXEL_TEST_PACE_S", "0")), Sampler.rows
 if pace_s:
-    def read_slowly(*given, **named):
+    def rows_slowly(*given, **named):
         time.sleep(pace_s)
-        return read(*given, **named)
+        return rows(*given, **named)
 
-    Roxxel.read = read_slowly
+    Sampler.rows = rows_slowly
 
 def make():
     rngs = nnx.Rngs(0)

@@ -120,11 +120,22 @@ def test_audit_of_a_killed_run_continued_by_one_process_is_equal(
     assert "16 steps" in done.stdout
 
 
+# Process 1 is killed when it reads the batch of step 8, so that the run has begun.
+DIES = """
+import signal
+
+def die(sampler, step, *given, **named):
+    if step == 8:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rows(sampler, step, *given, **named)
+
+if os.environ["JAX_PROCESS_ID"] == "1":
+    Sampler.rows = die
+"""
+
+
 def test_process_that_dies_ends_the_others_and_is_named(project: Path) -> None:
-    (project / "tiny.py").write_text(
-        MODEL + "\nimport os, signal\nif os.environ['JAX_PROCESS_ID'] == '1':\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
+    (project / "tiny.py").write_text(MODEL + DIES)
 
     process = start(project, "--processes", "2")
     [(_, told)] = all_said([process], 300)

@@ -99,6 +99,7 @@ def main(address: str, programs: str) -> None:
         signal.signal(each, lambda number, _: os.kill(fork, number))
     code = os.waitstatus_to_exitcode(status_of(link))
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        with suppress(OSError):  # SIGKILL has no handler
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     sys.exit(code)
