@@ -146,8 +146,7 @@ def test_a_stopped_and_lengthened_run_is_one_run_of_wandb(project: Path) -> None
 
 
 def test_a_killed_run_loses_no_row(project: Path) -> None:
-    killed = start(project, variables=PACED)
-    assert stop_at(8, signal.SIGKILL, killed) == -signal.SIGKILL
+    assert stop_at(8, signal.SIGKILL, start(project)) == -signal.SIGKILL
     [(shown, told)] = all_said([start(project)], 300)
 
     assert "done: 16 of 16 steps" in shown, told
