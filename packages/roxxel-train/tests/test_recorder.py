@@ -34,6 +34,10 @@ def blend() -> Curriculum:
     return Curriculum(readers["self"], phases, {"code": readers["code"]})
 
 
+def eight_steps() -> Curriculum:
+    return Curriculum(PositionReader(500), [Phase(8, 3, 10)])
+
+
 def count(_: Any, optimizer: Any, __: Any) -> Any:
     """Make no update; the loss is the number of the step."""
     optimizer.step[...] += 1
@@ -71,9 +75,18 @@ def test_rows_say_what_each_source_gave_and_should_have_given(tmp_path: Path) ->
     assert by_step[70]["tokens_by_source"]["code"] <= SIZES["code"]
 
 
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that keeps all its checkpoints."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    options: dict[str, Any] = {"eval_fn": lambda _: None, "eval_every": 1}
+    counting(folder, max_to_keep=None, **options).run()
+    return folder
+
+
 @pytest.mark.parametrize("at", [3, 7, 31])
 def test_rows_of_a_run_that_goes_on_are_those_of_an_unbroken_one(
-    tmp_path: Path, at: int
+    tmp_path: Path, unbroken: Path, at: int
 ) -> None:
     trips = True
 
@@ -83,26 +96,24 @@ def test_rows_of_a_run_that_goes_on_are_those_of_an_unbroken_one(
             trips = False
             raise RuntimeError("it tripped")
 
-    def checkpoints(name: str) -> list[dict[str, float]]:
-        folder = tmp_path / name / "run" / "checkpoints"
-        with Checkpointer(folder, pair()[0]) as kept:
+    def checkpoints(folder: Path) -> list[dict[str, float]]:
+        with Checkpointer(folder / "run" / "checkpoints", pair()[0]) as kept:
             return [kept.metrics(step) for step in range(10, 71, 10)]
 
     options: dict[str, Any] = {"eval_every": 1, "max_to_keep": None}
-    counting(tmp_path / "a", eval_fn=lambda _: None, **options).run()
     with pytest.raises(RuntimeError, match="it tripped"):
-        counting(tmp_path / "b", eval_fn=trip, **options).run()
-    counting(tmp_path / "b", eval_fn=trip, **options).run()
+        counting(tmp_path, eval_fn=trip, **options).run()
+    counting(tmp_path, eval_fn=trip, **options).run()
 
-    assert rows(tmp_path / "b") == rows(tmp_path / "a")
-    assert rows(tmp_path / "a")[1]["loss_mean"] == 4.5  # of steps 2 to 7
-    assert checkpoints("b") == checkpoints("a")
+    assert rows(tmp_path) == rows(unbroken)
+    assert rows(unbroken)[1]["loss_mean"] == 4.5  # of steps 2 to 7
+    assert checkpoints(tmp_path) == checkpoints(unbroken)
 
 
-def test_metric_cannot_take_the_name_of_a_field_that_a_row_has(tmp_path: Path) -> None:
-    counting(tmp_path, eval_fn=lambda _: None, eval_every=1).run()
-
-    [first, *_], _ = RunFolder(tmp_path / "run").rows()
+def test_metric_cannot_take_the_name_of_a_field_that_a_row_has(
+    tmp_path: Path, unbroken: Path
+) -> None:
+    [first, *_], _ = RunFolder(unbroken / "run").rows()
     fields = first.keys() - {"norm"}
     assert fields >= {"loss", "phase", "tokens_by_source", "step_s", "read_s"}
     for name in fields - {"loss", "perplexity"}:
@@ -165,6 +176,7 @@ def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(
 ) -> None:
     one = counting(
         tmp_path,
+        curriculum=eight_steps(),
         checkpoint_every=2,
         max_to_keep=None,
         eval_every=4,
@@ -190,7 +202,12 @@ def test_updates_without_a_token_to_learn_count_in_no_mean(tmp_path: Path) -> No
         return {"loss": scalars["loss"] * weight, "loss_weight": weight}
 
     counting(
-        tmp_path, train_step=masked, log_every=2, checkpoint_every=2, max_to_keep=None
+        tmp_path,
+        curriculum=eight_steps(),
+        train_step=masked,
+        log_every=2,
+        checkpoint_every=2,
+        max_to_keep=None,
     ).run()
 
     means = {row["step"]: row.get("loss_mean") for row in rows(tmp_path)}
@@ -205,7 +222,7 @@ def test_updates_without_a_token_to_learn_count_in_no_mean(tmp_path: Path) -> No
 def test_every_row_on_the_terminal_names_the_total(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    counting(tmp_path, log_every=35).run()
+    counting(tmp_path, log_every=35, checkpoint_every=99).run()
 
     lines = capsys.readouterr().err.splitlines()
     shown = [line.split("  ")[0] for line in lines if "  loss " in line]
