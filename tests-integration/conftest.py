@@ -10,22 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import forked
 import pytest
+from compilation import QUICK_COMPILATION
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator, Mapping
 
 # Loops of other frameworks have a session of their own, `bridges`.
-FRAMEWORKS = {
-    "torch": "torch",
-    "keras": "keras",
-    "maxtext": "maxtext",
-    "olmo": "olmo_core",
-}
 collect_ignore = [
-    f"bridges/test_{name}.py"
-    for name, module in FRAMEWORKS.items()
-    if not find_spec(module)
+    f"bridges/test_{framework}.py"
+    for framework in ("torch", "keras", "maxtext", "olmo_core")
+    if not find_spec(framework)
 ]
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -36,9 +31,6 @@ PROGRAMS = Path(__file__).parent / "programs"
 REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
 os.environ["JAX_PLATFORMS"] = "cpu"
 
-# Without LLVM's optimizations a program compiles in half the time, and no test asks how
-# fast it runs.
-QUICK_COMPILATION = "--xla_backend_optimization_level=0"
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 SEVERAL_PROCESSES = pytest.mark.skipif(
     REAL_DEVICES is not None, reason="processes of one machine share no real device"

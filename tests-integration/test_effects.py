@@ -13,8 +13,9 @@ from pathlib import Path
 
 import forked
 import pytest
+from compilation import QUICK_COMPILATION
 
-from .conftest import PROGRAMS, QUICK_COMPILATION
+from .conftest import PROGRAMS
 
 pytestmark = pytest.mark.long
 
