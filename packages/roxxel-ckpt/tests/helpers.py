@@ -1,13 +1,10 @@
-"""A small model with every kind of state, and whole programs."""
+"""A small model with every kind of state."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import TYPE_CHECKING, Any
 
-import forked
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +13,6 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -149,20 +145,3 @@ def largest_file(directory: Path) -> Path:
 def edit_json(path: Path, edit: Callable[[Any], Any]) -> None:
     """Rewrite a JSON file."""
     path.write_text(json.dumps(edit(json.loads(path.read_text()))))
-
-
-def run_program(
-    source: str, cwd: Path, run: Callable[..., Any] = forked.run
-) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder of its own, as a fork or by another `run`."""
-    script = cwd / "program.py"
-    script.write_text(source)
-    return run(
-        [sys.executable, str(script)],
-        cwd=cwd,
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )

@@ -13,13 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointWriteError
 
-from .helpers import checkpointer, names, run_program
+from .helpers import checkpointer, names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from multiprocessing.connection import Connection
 
     import pytest
@@ -45,6 +47,23 @@ assert (threading.active_count(), list(logging.getLogger().handlers)) == before
 assert "orbax.checkpoint" not in sys.modules
 assert not sys.modules["jax._src.xla_bridge"]._backends, "a device was touched"
 """
+
+
+def run_program(
+    source: str, cwd: Path, run: Callable[..., Any] = forked.run
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder of its own, as a fork or by another `run`."""
+    script = cwd / "program.py"
+    script.write_text(source)
+    return run(
+        [sys.executable, str(script)],
+        cwd=cwd,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def test_program_without_close_loses_nothing_in_silence(tmp_path: Path) -> None:

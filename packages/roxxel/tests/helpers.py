@@ -6,11 +6,12 @@ import os
 import random
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -29,10 +30,13 @@ def write_library(folder: Path, num_files: int) -> list[str]:
 
 
 def run_python(
-    *arguments: str, cwd: Path | None = None, timeout_s: float = 300.0
+    *arguments: str,
+    cwd: Path | None = None,
+    timeout_s: float = 300.0,
+    run: Callable[..., Any] = subprocess.run,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a fresh interpreter and return what it printed."""
-    return subprocess.run(
+    """Run a fresh interpreter, or by another `run`; return what it printed."""
+    return run(
         [sys.executable, *arguments],
         capture_output=True,
         text=True,

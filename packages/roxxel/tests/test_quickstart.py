@@ -6,7 +6,6 @@ import io
 import re
 import shlex
 import shutil
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from roxxel.quickstart.folder import new_config
 from roxxel_curriculum import Phase, Schedule
 from roxxel_train import RunFolder
 
-from .helpers import write_library
+from .helpers import run_python, write_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,12 +180,7 @@ def test_the_command_prints_plain_lines_and_no_warning(tmp_path: Path) -> None:
         "sys.exit(main(['quickstart', '--steps', '2']))\n"
     )
 
-    done = forked.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    done = run_python("-W", "error", "-c", program, cwd=tmp_path, run=forked.run)
 
     assert done.returncode == 0, done.stderr
     assert "roxxel quickstart --steps 4" in done.stdout
