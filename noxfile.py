@@ -83,10 +83,6 @@ PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
 # time limits and for servers. So four run at once, however few the cores.
 FOUR = ("--numprocesses=4",)
 
-# A long test runs alone: the tests of one file would outlast all others. A mark
-# `xdist_group` keeps those together that share a fixture as long as they are.
-EACH = ("--dist=loadgroup",)
-
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.
 ONCE = (
@@ -299,7 +295,7 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
 def long(session: nox.Session) -> None:
     """Run the integration tests that kill programs or start many of them."""
     sync(session, "--all-packages", "--group", "integration")
-    options = (*OTHERS, "-m", "long", *FOUR, *EACH, *session.posargs)
+    options = (*OTHERS, "-m", "long", *PARALLEL, *FOUR, *session.posargs)
     session.run("pytest", INTEGRATION, *options)
 
 

@@ -33,7 +33,7 @@ from .runs import all_said, free_port, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("drill")]
+pytestmark = pytest.mark.long
 
 WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-pytestmark = [
-    SEVERAL_PROCESSES,
-    pytest.mark.long,
-    pytest.mark.xdist_group("process_counts"),
-]
+pytestmark = [SEVERAL_PROCESSES, pytest.mark.long]
 
 # The drill of runs covers 2 processes of 2 devices.
 COUNTS = (1, 4)

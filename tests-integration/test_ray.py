@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.filterwarnings("default"),  # Ray warns of itself
     pytest.mark.long,
-    pytest.mark.xdist_group("ray"),
 ]
 
 TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]

@@ -22,7 +22,6 @@ pytestmark = [
     SEVERAL_PROCESSES,
     pytest.mark.filterwarnings("default"),  # Ray warns of itself
     pytest.mark.long,
-    pytest.mark.xdist_group("ray"),
 ]
 
 GUIDE = Path(__file__).parents[1] / "docs" / "guides" / "cluster.md"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("report_page")]
+pytestmark = pytest.mark.long
 
 NAME = "code <b>x</b>"
 """Name of a source; its characters must not become markup in a chart either."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
     from pathlib import Path
 
-pytestmark = [pytest.mark.long, pytest.mark.xdist_group("run_bucket")]
+pytestmark = pytest.mark.long
 
 CONFIG = """\
 model = "tiny:make"
