@@ -29,8 +29,11 @@ def spans_of(curriculum: Curriculum) -> dict[str, Spans]:
 
 
 @st.composite
-def big_runs(draw: st.DrawFn) -> tuple[Curriculum, float]:
-    """Draw a curriculum and a scale at which each source has some spans."""
+def big_runs(draw: st.DrawFn) -> tuple[Curriculum, float, bool]:
+    """Draw a curriculum, a scale at which each source has some spans, and a truth.
+
+    The last value says whether every source repeats, so that none runs out.
+    """
     names = NAMES[: draw(st.integers(1, 3))]
     scale = draw(st.sampled_from((1 / 2, 1 / 4, 1 / 8)))
     readers = {
@@ -48,15 +51,15 @@ def big_runs(draw: st.DrawFn) -> tuple[Curriculum, float]:
     mix = {name: readers[name] for name in names[1:]}
     policies = {name: draw(st.sampled_from(("repeat", "drop", 2))) for name in mix}
     curriculum = Curriculum(readers["self"], phases, mix, policies=policies)
-    return curriculum, scale
+    return curriculum, scale, {*policies.values()} <= {"repeat"}
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=big_runs(), seed=st.integers(0, 2**32))
 def test_epochs_at_the_end_of_each_phase_differ_by_a_batch_and_parts_of_spans(
-    drawn: tuple[Curriculum, float], seed: int
+    drawn: tuple[Curriculum, float, bool], seed: int
 ) -> None:
-    big, scale = drawn
+    big, scale, all_repeat = drawn
 
     proxy = big.proxy(scale=scale, seed=seed)
 
@@ -76,7 +79,8 @@ def test_epochs_at_the_end_of_each_phase_differ_by_a_batch_and_parts_of_spans(
             rounded += of_spans * part.span_tokens * of_big
         for name, (of_big, of_small) in ends.items():
             apart = abs(of_big - of_small) * spans[1][name].num_tokens
-            assert apart <= batch + rounded
+            # Where a source runs out sooner or later, the others stand in for it.
+            assert apart <= batch + rounded or not all_repeat
             is_named = any(f"source {name!r}" in note for note in proxy.notes)
             assert is_named or apart <= batch
 
@@ -84,9 +88,9 @@ def test_epochs_at_the_end_of_each_phase_differ_by_a_batch_and_parts_of_spans(
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=big_runs(), seed=st.integers(0, 2**32))
 def test_no_token_outside_the_share_of_its_source_is_read(
-    drawn: tuple[Curriculum, float], seed: int
+    drawn: tuple[Curriculum, float, bool], seed: int
 ) -> None:
-    big, scale = drawn
+    big, scale, _ = drawn
     small = big.proxy(scale=scale, seed=seed).curriculum
     sampler = small.sampler(seed)
 
