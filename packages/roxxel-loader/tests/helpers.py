@@ -27,7 +27,7 @@ def threads() -> list[threading.Thread]:
 def join_threads() -> None:
     """Wait for threads that were told to stop but were not waited for."""
     for thread in threads():
-        thread.join(timeout=10)
+        thread.join(timeout=120)
     assert threads() == []
 
 

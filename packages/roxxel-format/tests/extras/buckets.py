@@ -51,7 +51,7 @@ class Bucket:
 
     def _call(self, path: str, data: bytes | None) -> bytes:
         method = "GET" if data is None else "PUT"
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             connection.request(method, f"/{path}", data)
             return connection.getresponse().read()
