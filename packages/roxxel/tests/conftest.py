@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 # A busy machine is no failure.
-settings.register_profile("roxxel", deadline=None)
+settings.register_profile("roxxel", deadline=None, max_examples=50)
 settings.load_profile("roxxel")
 
 if TYPE_CHECKING:
