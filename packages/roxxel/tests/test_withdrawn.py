@@ -47,8 +47,9 @@ def test_the_log_and_the_plan_say_from_which_step(
     assert "step 4: " in log
     assert " documents of self withdrawn: loss_mask is 0 on the tokens" in log
 
+    trained = config_of(project, 8, end=WITHOUT)
     other = config_of(project, 9, end="[without]\nself = [[0, 50]]\n")
-    diff = said(capsys, "plan", other, "--diff", project / "8.toml")
+    diff = said(capsys, "plan", other, "--diff", trained)
     plan = said(capsys, "plan", other)
 
     assert "withdrawn of source 'self' from step 8 on: 50 documents instead of" in diff
