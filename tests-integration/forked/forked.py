@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HERE = Path(__file__).parent
+TEMPORARY = tempfile.gettempdir()
+"""Where the warm process has its folder, whatever a test says of such folders later."""
 
 _subprocess: Any = subprocess
 
@@ -154,7 +156,7 @@ def commands() -> Path:
 @cache
 def _warm() -> Path:
     """Start the warm process of this process; return its folder, with its socket."""
-    folder = Path(tempfile.mkdtemp(prefix="forked-"))
+    folder = Path(tempfile.mkdtemp(prefix="forked-", dir=TEMPORARY))
     start = f"import sys; sys.path.insert(1, {str(HERE)!r}); import warm; warm.serve()"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "socket"))
