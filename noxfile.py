@@ -77,7 +77,11 @@ OTHERS = (
 
 # Tests run at the same time, one for each core, but at most four. The tests of a file
 # run in one process, because they share fixtures and compiled programs.
-PARALLEL = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+# They run as written; `uv run pytest` runs them in random order, with the seed printed.
+PARALLEL = (
+    *("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"),
+    *("-p", "no:randomly"),
+)
 
 # Integration tests wait for the programs that they start, and those for each other, for
 # time limits and for servers. So four run at once, however few the cores.
