@@ -7,12 +7,37 @@ CPU instead of 0.1. Later versions of XLA have only those emitters.
 
 from __future__ import annotations
 
+import importlib
 from importlib.metadata import version
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-_HAS_OLDER_EMITTERS = tuple(map(int, version("jaxlib").split(".")[:2])) <= (0, 10)
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+# Loops of PyTorch are tested without JAX.
+_JAXLIB = version("jaxlib") if find_spec("jaxlib") else "1.0"
+_HAS_OLDER_EMITTERS = tuple(map(int, _JAXLIB.split(".")[:2])) <= (0, 10)
 
 QUICK_COMPILATION = (
     "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
     + " --xla_cpu_use_fusion_emitters=false" * _HAS_OLDER_EMITTERS
 )
 """A part of `XLA_FLAGS`, which is set before JAX looks for its devices."""
+
+
+def share_compilations(folder: Path) -> Mapping[str, str]:
+    """Let JAX keep compiled programs, however small, in a folder.
+
+    Returns:
+        The variables by which a program that a test starts does the same.
+    """
+    jax: Any = importlib.import_module("jax")
+    settings: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    return {name.upper(): str(value) for name, value in settings.items()}

@@ -4,7 +4,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from compilation import QUICK_COMPILATION
+from compilation import QUICK_COMPILATION, share_compilations
 
 # Before JAX looks: some tests need several devices, the others take one of them.
 os.environ.setdefault(
@@ -24,16 +24,12 @@ settings.load_profile("compiling")
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="session", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Share compiled programs, however small, between the tests of this run."""
-    folder = tmp_path_factory.mktemp("compiled")
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-    return folder
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Share compiled programs between the tests of this run."""
+    share_compilations(tmp_path_factory.mktemp("compiled"))
 
 
 @pytest.fixture(scope="session", autouse=True)
