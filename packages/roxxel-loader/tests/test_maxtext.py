@@ -15,6 +15,7 @@ from roxxel_loader.bridges import maxtext
 FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 CONFIG = {
     "dataset_type": "grain",
+    "enable_rampup_batch_size": False,
     "expansion_factor_real_data": -1,
     "global_batch_size_to_train_on": 4,
     "global_batch_size_to_eval_on": 4,
@@ -122,6 +123,7 @@ def test_the_future_of_a_run_may_be_edited_between_two_starts(
         ({"max_target_length": 15}, "max_target_length=16"),
         ({"steps": 6}, "steps=5"),
         ({"dataset_type": "hf"}, "dataset_type=grain"),
+        ({"enable_rampup_batch_size": True}, "enable_rampup_batch_size"),
         ({"expansion_factor_real_data": 2}, "expansion_factor_real_data=2"),
         ({"eval_interval": 1}, "held_out"),
     ],

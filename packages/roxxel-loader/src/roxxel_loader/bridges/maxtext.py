@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Curriculum, Sampler
 
-__all__ = ["feed", "named"]
+__all__ = ["feed"]
 
 _FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 _ENDINGS = {"": "tokens", "_position": "positions", "_segmentation": "segment_ids"}
@@ -85,25 +85,11 @@ def feed(
     interface.create_data_iterator = create_data_iterator
 
 
-def named(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a batch by MaxText's names.
+def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of rows of T + 1 tokens by MaxText's names, as T columns of int32.
 
-    Args:
-        batch: A batch of rows of T + 1 tokens with the fields `tokens`, `positions`,
-            `segment_ids` and `loss_mask`.
-
-    Returns:
-        `inputs` and `targets`, with `_position` and `_segmentation` of both: int32
-        arrays of shape `(B, T)`. MaxText learns the targets whose segmentation is not
-        0, so a token outside the loss mask has the segmentation 0 as a target.
-
-    Example:
-        >>> ones = np.ones((1, 3), np.int32)
-        >>> batch = {"positions": ones, "segment_ids": ones}
-        >>> mask = np.array([[1, 0, 1]])
-        >>> found = named({**batch, "tokens": ones * 7, "loss_mask": mask})
-        >>> found["targets"].tolist(), found["targets_segmentation"].tolist()
-        ([[7, 7]], [[0, 1]])
+    MaxText learns the targets whose segmentation is not 0, so a token outside the loss
+    mask has the segmentation 0 as a target.
     """
     columns = {"inputs": slice(-1), "targets": slice(1, None)}
     found = {
@@ -135,7 +121,7 @@ class _Steps(ElasticIterator):
             raise StopIteration
         batch = self._share.batch(self._step)
         self._step += 1
-        return named(batch)
+        return _named(batch)
 
     def get_state(self) -> dict[str, Any]:
         return self._sampler.state(self._step)
@@ -159,7 +145,7 @@ class _HeldOut:
         self._share = _share_of(self._sampler)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(named, map(self._share.batch, range(self._sampler.total_steps)))
+        return map(_named, map(self._share.batch, range(self._sampler.total_steps)))
 
 
 def _share_of(sampler: Sampler) -> Share:
@@ -177,6 +163,11 @@ def _check(config: Any, sampler: Sampler) -> None:
         raise ValueError(
             f"expansion_factor_real_data={config.expansion_factor_real_data}: every "
             "process reads its own rows; leave it at -1"
+        )
+    if config.enable_rampup_batch_size:
+        raise ValueError(
+            "enable_rampup_batch_size=True: MaxText would cut a step into several; "
+            "leave it False, and let the phases of the curriculum raise batch_size"
         )
     _check_rows(sampler, config.global_batch_size_to_train_on, "")
     parts = config.gradient_accumulation_steps
