@@ -105,6 +105,8 @@ def test_a_run_is_read_once_and_only_by_its_own_loader(folder: Path) -> None:
     next(batches)
     loader.reset()
 
+    with pytest.raises(ValueError, match="batch size scheduler"):
+        loader.global_batch_size = 128
     with pytest.raises(ValueError, match="total_batches"):
         loader.reshuffle(2)
     with pytest.raises(StateMismatch, match="seed"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum.curriculum import Curriculum
     from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["StepLoader", "next_token"]
+__all__ = ["StepLoader"]
 
 try:
     _loading: Any = importlib.import_module("olmo_core.data.data_loader")
@@ -40,15 +40,10 @@ _FIELDS = ("tokens", "loss_mask")
 _NOT_LEARNED = -100
 
 
-def next_token(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of rows of T + 1 tokens by OLMo-core's names.
+def _next_token(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch of rows of T + 1 tokens by OLMo-core's names, as T columns.
 
-    Args:
-        batch: Tensors of the fields `tokens` and `loss_mask`.
-
-    Returns:
-        `input_ids` and `labels`: tensors of int64 and shape `(B, T)`. The label of a
-        token outside the loss mask is -100, which OLMo-core does not learn.
+    OLMo-core does not learn the label -100, which a token outside the loss mask gets.
     """
     tokens, mask = batch["tokens"], batch["loss_mask"]
     labels = tokens.masked_fill(mask == 0, _NOT_LEARNED)
@@ -93,7 +88,7 @@ class StepLoader(_loading.DataLoaderBase):
         _loading.DataLoaderBase.__init__(
             self,
             work_dir=work_dir,
-            global_batch_size=rows * (length - 1),  # OLMo-core shows it
+            global_batch_size=rows * (length - 1),
             dp_world_size=dp_world_size,
             dp_rank=dp_rank,
         )
@@ -103,6 +98,19 @@ class StepLoader(_loading.DataLoaderBase):
         """Number of steps of the run."""
         return self.sampler.total_steps
 
+    @property
+    def global_batch_size(self) -> int:
+        """Tokens of the first step over all ranks, which OLMo-core shows."""
+        return self._global_batch_size
+
+    @global_batch_size.setter
+    def global_batch_size(self, _: int) -> None:
+        # OLMo-core's own setter would count the batches anew, and lose the step.
+        raise ValueError(
+            "the phases of the curriculum say how large each batch is; leave "
+            "OLMo-core's batch size scheduler out"
+        )
+
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
         return iter(
             step_loader(
@@ -110,7 +118,7 @@ class StepLoader(_loading.DataLoaderBase):
                 self.batches_processed,
                 rank=self.dp_rank,
                 world_size=self.dp_world_size,
-                transform=next_token,
+                transform=_next_token,
                 num_workers=self._num_workers,
             )
         )
@@ -151,7 +159,7 @@ class StepLoader(_loading.DataLoaderBase):
     def get_mock_batch(self) -> dict[str, Any]:
         """Return the rows of the first step, for a dry run that trains nothing."""
         options = {"rank": self.dp_rank, "world_size": self.dp_world_size}
-        loader = step_loader(self.sampler, 0, 1, transform=next_token, **options)
+        loader = step_loader(self.sampler, 0, 1, transform=_next_token, **options)
         return next(iter(loader))
 
     def global_num_tokens_in_batch(self, batch: Mapping[str, Any]) -> int:
