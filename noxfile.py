@@ -127,7 +127,8 @@ DRILLS = (
 
 # What the session `bridges` installs, by the framework of its tests: a Python, the
 # package whose tests these are, and requirements. MaxText has what it needs on a TPU in
-# an extra, which a CPU can have but for `libtpu`.
+# an extra, which a CPU can have but for `libtpu` and for builds of torch that are on no
+# index.
 BRIDGES = {
     "torch": (
         None,
