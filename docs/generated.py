@@ -31,8 +31,8 @@ from roxxel.config import (
     MeshConfig,
     RunConfig,
 )
-from roxxel.learning_rate import LearningRate
 from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
+from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
 from roxxel_store.command import EXIT_CODES

@@ -13,9 +13,9 @@ import pytest
 from flax import nnx
 from lm_eval.tasks import TaskManager
 from roxxel.cli import main
-from roxxel.evaluations import evaluations_of
+from roxxel.evaluate.results import evaluations_of
+from roxxel.evaluate.scoring import Scorer
 from roxxel.models import Llama, LlamaConfig
-from roxxel.scoring import Scorer
 from roxxel_format import Roxxel
 from roxxel_format.texts import text_codec
 
@@ -83,7 +83,7 @@ def asked(*arguments: Any) -> Any:
 
 
 def harness(model: nnx.Module, codec: TextCodec) -> Any:
-    from roxxel.harness import HarnessModel
+    from roxxel.evaluate.harness import HarnessModel
 
     return HarnessModel(model, codec, end=0, context=CONTEXT, batch_size=3)
 
@@ -207,7 +207,7 @@ def test_a_run_is_evaluated_on_a_task_of_its_own(
 
     # To find all tasks of the harness would take 15 s.
     monkeypatch.setattr(
-        "roxxel.harness.TaskManager",
+        "roxxel.evaluate.harness.TaskManager",
         lambda include_path, **_: TaskManager(
             include_path=include_path, include_defaults=False
         ),

@@ -17,7 +17,7 @@ from roxxel.config import (
     open_curriculum,
     open_sampler,
 )
-from roxxel.learning_rate import LearningRate
+from roxxel.recipe.learning_rate import LearningRate
 from roxxel_format import Roxxel
 
 from .helpers import run_python

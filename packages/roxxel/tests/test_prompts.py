@@ -11,8 +11,8 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel.prompts import Prompt, Prompts
-from roxxel.sampling import sample_tokens
+from roxxel.evaluate.prompts import Prompt, Prompts
+from roxxel.evaluate.sampling import sample_tokens
 from roxxel_format import Roxxel
 from roxxel_format.texts import text_codec
 
@@ -158,7 +158,7 @@ def asked(*arguments: Any) -> Any:
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Any:
-    from roxxel.harness import HarnessModel
+    from roxxel.evaluate.harness import HarnessModel
 
     _, codec = written(tmp_path, "words with BOS")
     return HarnessModel(Counting(), codec, end=1, context=8, batch_size=2)

@@ -31,8 +31,8 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from roxxel.learning_rate import SCHEDULES, LearningRate
 from roxxel.models import RecipeOptimizer, llama, make_optimizer
+from roxxel.recipe.learning_rate import SCHEDULES, LearningRate
 
 TINY: dict[str, Any] = {
     "preset": "tiny",

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 from roxxel.cli import main
+from roxxel.evaluate.sampling import sample_tokens
+from roxxel.evaluate.scoring import Scorer
 from roxxel.models import Llama, LlamaConfig
-from roxxel.sampling import sample_tokens
-from roxxel.scoring import Scorer
 from roxxel_format import Roxxel
 
 from .runs import said

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel import Roxxel
-from roxxel.search import find_text, search
+from roxxel.runs.search import find_text, search
 from roxxel_format.texts import text_codec
 
 from .searched_tokenizers import END, SCRIPTS, TOKENIZERS, UNKNOWN, WHOLE, decoded

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
-from roxxel.search import find_tokens
+from roxxel.runs.search import find_tokens
 from roxxel_store.screen import shown
 from roxxel_train import RunFolderError
 

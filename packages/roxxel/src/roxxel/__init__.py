@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from roxxel import checkpoint, sharding
     from roxxel.config import load_schedule, parse_schedule, schedule_from
     from roxxel.replaying import check_replay, replay
-    from roxxel.run import Run, open_run
+    from roxxel.runs.run import Run, open_run
     from roxxel.sweeping import sweep
 
 _MEMBERS = (
@@ -48,7 +48,7 @@ _MEMBERS = (
 """The packages in the order of search; only importing `roxxel_loader` imports JAX."""
 
 _OWN = {
-    **dict.fromkeys(("Run", "open_run"), "run"),
+    **dict.fromkeys(("Run", "open_run"), "runs.run"),
     **dict.fromkeys(("check_replay", "replay"), "replaying"),
     "sweep": "sweeping",
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),

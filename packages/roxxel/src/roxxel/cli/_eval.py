@@ -23,13 +23,13 @@ from roxxel.cli._runs import (
     opened,
 )
 from roxxel.cli._words import at_least_1
-from roxxel.evaluations import FOLDER, add_evaluations
+from roxxel.evaluate.results import FOLDER, add_evaluations
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Evaluate the model of a run on tasks of EleutherAI's lm-evaluation-harness, such
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate, write the results and print them."""
-    from roxxel.harness import HarnessModel, evaluate
+    from roxxel.evaluate.harness import HarnessModel, evaluate
 
     options.run, step = split_step(options.run)
     if options.out is None and url_of(options.run) is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel.models import Llama
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Write the model of a run as a folder that the library transformers loads:

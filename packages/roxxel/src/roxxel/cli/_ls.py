@@ -15,13 +15,13 @@ from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
 
-from roxxel.run_status import read_status
+from roxxel.runs.status import read_status
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from roxxel.run_status import RunStatus
+    from roxxel.runs.status import RunStatus
 
 DESCRIPTION = """\
 List runs: status, steps done, the step of the newest checkpoint (from which a

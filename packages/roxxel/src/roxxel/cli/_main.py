@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         passed_on = import_module(f"roxxel_{name}.cli")
         more = {}
         if name == "ckpt":
-            more["describe"] = import_module("roxxel.run_texts").run_texts
+            more["describe"] = import_module("roxxel.runs.texts").run_texts
         return passed_on.main(rest, prog=f"roxxel {name}", **more)
     if name in COMMANDS:
         # One parser per command, so that an error shows the usage of the command.

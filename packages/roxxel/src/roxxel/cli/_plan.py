@@ -32,7 +32,7 @@ from roxxel.config import (
     refused,
     used_config,
 )
-from roxxel.learning_rate import RECIPE, rate_of
+from roxxel.recipe.learning_rate import RECIPE, rate_of
 
 if TYPE_CHECKING:
     import argparse

@@ -31,12 +31,12 @@ from roxxel.cli._runs import (
 )
 from roxxel.cli._sample import add_sampling_arguments, continued
 from roxxel.cli._words import tell
-from roxxel.run import open_run
+from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
     import argparse
 
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 See what some documents did to a model. The command goes back to the newest

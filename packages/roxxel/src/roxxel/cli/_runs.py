@@ -18,8 +18,8 @@ from roxxel_train.run_folder import shown_name
 
 from roxxel.cli._words import at_least_1
 from roxxel.config import separator_of, whole_of
-from roxxel.run import open_run
-from roxxel.search import search
+from roxxel.runs.run import open_run
+from roxxel.runs.search import search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
-    from roxxel.run import Run
-    from roxxel.search import Found
+    from roxxel.runs.run import Run
+    from roxxel.runs.search import Found
 
 
 def add_run_arguments(

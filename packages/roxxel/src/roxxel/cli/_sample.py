@@ -25,7 +25,7 @@ from roxxel.cli._words import at_least_1
 if TYPE_CHECKING:
     import argparse
 
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Let the model of a run continue a text, to see what it has learned. RUN@STEP
@@ -95,8 +95,8 @@ def continued(
     model = model_of(opened_run, step, options)
     ends = ends_of(corpora, model, codec)
 
-    from roxxel.prompts import Prompts
-    from roxxel.sampling import sample_tokens
+    from roxxel.evaluate.prompts import Prompts
+    from roxxel.evaluate.sampling import sample_tokens
 
     prompts = Prompts(codec, ends)
     if not (options.prompt or codec.before):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Location, Sampler
     from roxxel_format import TokenReader
 
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Occurrence, Sampler
     from roxxel_format import TokenReader
 
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Find every step and row in which a run has read, or will read, a document, a

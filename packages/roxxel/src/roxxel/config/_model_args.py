@@ -19,8 +19,8 @@ from roxxel.config._declaration import ConfigError
 from roxxel.config._model_code import parsed
 from roxxel.config._modules import module_file
 from roxxel.config._open import separator_of
-from roxxel.learning_rate import RECIPE, LearningRate, rate_of
-from roxxel.llama_config import LlamaConfig, llama_config
+from roxxel.recipe.learning_rate import RECIPE, LearningRate, rate_of
+from roxxel.recipe.llama_config import LlamaConfig, llama_config
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

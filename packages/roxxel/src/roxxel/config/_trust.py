@@ -19,7 +19,7 @@ from roxxel_train import RunFolderError
 
 from roxxel.config._model_code import definitions_of, functions_of
 from roxxel.config._modules import module_files
-from roxxel.learning_rate import RECIPE
+from roxxel.recipe.learning_rate import RECIPE
 
 if TYPE_CHECKING:
     from roxxel.config._declaration import RunConfig

@@ -6,12 +6,12 @@ are those of a Hugging Face class such as `LlamaForCausalLM`, so `roxxel export`
 a folder that the library transformers reads.
 """
 
-from roxxel.llama_config import PRESETS, LlamaConfig, RopeScaling
 from roxxel.models._layers import rotate
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, make_optimizer
 from roxxel.models._recipe import llama, remade
+from roxxel.recipe.llama_config import PRESETS, LlamaConfig, RopeScaling
 
 __all__ = [
     "PRESETS",

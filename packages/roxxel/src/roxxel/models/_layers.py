@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 if TYPE_CHECKING:
-    from roxxel.llama_config import LlamaConfig, RopeScaling
+    from roxxel.recipe.llama_config import LlamaConfig, RopeScaling
 
 _Axes = tuple[str | None, str | None]
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from roxxel.llama_config import RopeScaling
 from roxxel.models._layers import Layer, Matrix, RMSNorm, frequencies
+from roxxel.recipe.llama_config import RopeScaling
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel.llama_config import LlamaConfig
+    from roxxel.recipe.llama_config import LlamaConfig
 
 _POLICIES = {
     "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,

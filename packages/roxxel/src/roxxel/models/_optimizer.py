@@ -14,8 +14,8 @@ import optax
 from flax import nnx
 from optax import contrib
 
-from roxxel._checks import check_choice, check_number
-from roxxel.learning_rate import LearningRate, rate_of
+from roxxel.recipe._checks import check_choice, check_number
+from roxxel.recipe.learning_rate import LearningRate, rate_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

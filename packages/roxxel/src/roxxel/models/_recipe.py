@@ -11,11 +11,11 @@ from flax import nnx
 from roxxel_store.arguments import as_integer
 from roxxel_store.records import find_object
 
-from roxxel._checks import check_choice, check_number
-from roxxel.llama_config import PRESETS, LlamaConfig, llama_config
 from roxxel.models._llama import Llama, made_by
 from roxxel.models._loss import next_token_loss
 from roxxel.models._optimizer import RecipeOptimizer, recipe_keys
+from roxxel.recipe._checks import check_choice, check_number
+from roxxel.recipe.llama_config import PRESETS, LlamaConfig, llama_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,14 +23,14 @@ from roxxel_store.errors import reason_of
 from roxxel_store.files import matches_in, open_file, read_file
 from roxxel_store.records import MAX_BYTES, find_object, parse_object
 
-from roxxel.llama_config import (
+from roxxel.models._layers import frequencies
+from roxxel.models._llama import Llama
+from roxxel.recipe.llama_config import (
     LlamaConfig,
     NormPlacement,
     QkNorm,
     RopeScaling,
 )
-from roxxel.models._layers import frequencies
-from roxxel.models._llama import Llama
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -207,8 +207,8 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
 def _say_ending(
     folder: QuickstartFolder, trainer: Trainer, summary: RunSummary, say: Say
 ) -> None:
+    from roxxel.evaluate.sampling import sample_tokens
     from roxxel.models import Llama
-    from roxxel.sampling import sample_tokens
 
     say("")
     if summary.start_step == summary.total_steps:

@@ -57,8 +57,8 @@ from roxxel.replaying._receipt import (
     read_receipt,
     write_receipt,
 )
-from roxxel.run import Run, open_run
-from roxxel.trained import is_complete, train, write_configs
+from roxxel.runs.run import Run, open_run
+from roxxel.runs.trained import is_complete, train, write_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
     from roxxel.config import RunConfig
     from roxxel.replaying._choice import Listed
-    from roxxel.run import Corpus
+    from roxxel.runs.run import Corpus
 
 __all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
 

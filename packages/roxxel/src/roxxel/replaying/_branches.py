@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel.replaying._choice import Listed
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 CONTROL = "control"
 """The branch that leaves nothing out."""

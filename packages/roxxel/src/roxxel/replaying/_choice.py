@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel.config import RunConfig
-    from roxxel.run import Run
+    from roxxel.runs.run import Run
 
 Listed = dict[str, list[Any]]
 """Documents and ranges of tokens by source, as JSON and TOML write them."""

@@ -12,13 +12,13 @@ from roxxel_ckpt import BestRule
 from roxxel_train import RunFolder
 from roxxel_train.run_folder import is_count
 
-from roxxel.evaluations import evaluations_of
+from roxxel.evaluate.results import evaluations_of
 from roxxel.report._clock import clock_of
 from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import Clock, Series, indices_to_draw
 from roxxel.report._spikes import Spike, find_spikes
 from roxxel.report._table import Table, read_rows, thinned
-from roxxel.run_status import status_of, total_steps_of
+from roxxel.runs.status import status_of, total_steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

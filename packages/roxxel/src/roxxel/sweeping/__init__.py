@@ -15,6 +15,7 @@ from roxxel_ckpt.coordination import process_index
 from roxxel_train.distributed import barrier
 
 from roxxel.config import load_config
+from roxxel.runs.trained import train, write_configs
 from roxxel.sweeping._file import load_sweep
 from roxxel.sweeping._result import (
     PAGE,
@@ -36,7 +37,6 @@ from roxxel.sweeping._runs import (
 )
 from roxxel.sweeping._table import Row, Table, is_finished, read_table
 from roxxel.sweeping.laws import Fit, fit_law
-from roxxel.trained import train, write_configs
 
 if TYPE_CHECKING:
     import os

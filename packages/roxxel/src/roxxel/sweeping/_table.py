@@ -11,8 +11,8 @@ import numpy as np
 from roxxel_train import RunFolder, RunFolderError
 from roxxel_train.run_folder import number
 
+from roxxel.runs.trained import is_complete
 from roxxel.sweeping._runs import begun
-from roxxel.trained import is_complete
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

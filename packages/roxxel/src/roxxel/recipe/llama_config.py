@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from roxxel_store.arguments import as_integer
 
-from roxxel._checks import check_choice, check_number
+from roxxel.recipe._checks import check_choice, check_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable

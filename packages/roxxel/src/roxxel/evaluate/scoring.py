@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from roxxel._forward import Forward
+from roxxel.evaluate._forward import Forward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -33,7 +33,7 @@ def add_evaluations(
         path: The file; a missing folder is made.
         step: Step of the evaluated checkpoint.
         versions: Versions of the libraries that evaluated, by name.
-        tasks: Results by task, as `roxxel.harness.evaluate` returns them.
+        tasks: Results by task, as `roxxel.evaluate.harness.evaluate` returns them.
 
     Raises:
         RunFolderError: The file holds something else, or results of another step.

@@ -14,9 +14,9 @@ from roxxel_store import missing_extra
 from roxxel_store.arguments import nearest
 from roxxel_store.screen import note
 
-from roxxel.prompts import Prompt, Prompts
-from roxxel.sampling import Continuation
-from roxxel.scoring import Scorer
+from roxxel.evaluate.prompts import Prompt, Prompts
+from roxxel.evaluate.sampling import Continuation
+from roxxel.evaluate.scoring import Scorer
 
 try:
     from lm_eval.api.model import TemplateLM

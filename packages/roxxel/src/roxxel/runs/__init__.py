@@ -1,0 +1,1 @@
+"""A run that exists: opened as one object, searched, listed, and trained on."""
