@@ -202,7 +202,7 @@ def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
         assert np.mean(np.abs(drawn - shown) > 0.1) < 0.001
 
 
-def test_chart_of_the_readme_shows_the_figures_of_the_benchmarks() -> None:
+def test_chart_shows_the_figures_of_the_benchmarks() -> None:
     drawn: dict[str, str] = runpy.run_path(str(PICTURES / "speed.py"))["drawings"]()
 
     assert {name: (PICTURES / name).read_text() for name in drawn} == drawn

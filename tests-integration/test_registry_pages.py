@@ -120,7 +120,7 @@ def test_a_page_shows_no_placeholder_for_the_address() -> None:
 
 
 def test_the_start_page_lists_all_extras() -> None:
-    table = (ROOT / "docs" / "start.md").read_text("utf-8").partition("| extra |")[2]
+    table = (ROOT / "docs" / "install.md").read_text("utf-8").partition("| extra |")[2]
     listed = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
 
     names = re.findall(r"`(\w+)`", " ".join(listed))
