@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import read_description
+from roxxel_ckpt.values import contradiction
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.digest import (
     add_step,
@@ -24,6 +26,7 @@ from roxxel_curriculum.digest import (
     sum_digests,
 )
 from roxxel_curriculum.testing import PositionReader
+from roxxel_train import RunFolder
 
 from .helpers import mesh_of, rows, trainer
 
@@ -163,6 +166,33 @@ def test_rows_and_checkpoints_have_the_digest_of_what_was_fed(
         path = tmp_path / "run" / "checkpoints" / str(step)
         extra: Any = read_description(path).extra
         assert extra["ledger"]["digest"] == digests[step]
+
+
+def test_every_save_has_the_digest_of_its_state_in_log_and_checkpoint(
+    tmp_path: Path,
+) -> None:
+    trainer(tmp_path, mesh=mesh_of(2)).run()
+
+    run = RunFolder(tmp_path / "run")
+    extras = {each.step: each.extra["state_digest"] for each in run.checkpoints()[0]}
+    assert run.saves() == extras
+    assert [*extras] == [4, 8, 10]
+    for step in extras:
+        assert contradiction(f"{tmp_path}/run@{step}", run.saves()[step]) is None
+    assert "at step 4" in str(contradiction(f"{tmp_path}/run@4", extras[8]))
+
+
+def test_saves_that_a_start_gave_up_are_not_in_the_result(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+    whole = RunFolder(tmp_path / "run").saves()
+    for step in (8, 10):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / str(step))
+
+    trainer(tmp_path).run()
+
+    assert RunFolder(tmp_path / "run").saves() == whole
+    log = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert log.count('"kind": "save"') == 5
 
 
 def test_floats_have_a_digest_and_batches_without_tokens_have_none(

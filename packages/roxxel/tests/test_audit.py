@@ -51,6 +51,32 @@ def test_a_sound_run_is_one_line(
     assert said.err == ""
 
 
+def test_the_checkpoint_of_another_run_is_named(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained / "run", run)
+    model = nnx.Embed(256, 2, rngs=nnx.Rngs(1))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(Roxxel(trained / "web_*.rox"), [Phase(40, 2, 33)]),
+        loss_fn,
+        tmp_path / "other",
+        checkpoint_every=100,
+    ).run()
+    shutil.rmtree(run / "checkpoints" / "40")
+    shutil.copytree(tmp_path / "other/checkpoints/40", run / "checkpoints" / "40")
+
+    assert main(["audit", str(run)]) == 3
+    assert main(["audit", str(run), "--steps", "0:9"]) == 0
+    assert main(["ckpt", "verify", str(run)]) == 3
+
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("checkpoint of step 40: ")
+    assert "this run did not save it" in said[-1]
+
+
 def test_a_mask_that_was_replaced_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +105,8 @@ def test_a_part_of_the_run_can_be_chosen(
     trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["audit", str(trained / "run"), "--steps", "12:13", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"num_steps": 10, "differences": []}
+    found = {"num_steps": 10, "differences": [], "checkpoints": []}
+    assert json.loads(capsys.readouterr().out) == found
 
     assert main(["audit", str(trained / "run"), "--sample", "2"]) == 0
     assert capsys.readouterr().out.startswith("20 steps: ")

@@ -280,6 +280,37 @@ class Checkpointer:
             self._position = number
             return True
 
+    def state_digest(self) -> str:
+        """Return a digest of the live model and optimizer, as 16 hexadecimal digits.
+
+        The digest is a sum over the name, the place and the bits of every value, so it
+        is equal for every sharding and every number of processes. Save it in `extra`
+        as `state_digest`: then `roxxel-ckpt verify` finds a checkpoint whose arrays are
+        others. Every process makes this call.
+
+        Raises:
+            CheckpointError: An array was donated to a computation.
+            TypeError: The checkpointer was made without a model.
+
+        Example:
+            >>> from flax import nnx
+            >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+            >>> with Checkpointer("digests", model) as checkpointer:
+            ...     digest = checkpointer.state_digest()
+            ...     checkpointer.save(1, extra={"state_digest": digest})
+            True
+        """
+        from roxxel_ckpt._arrays.state_digest import state_digest
+
+        live = self._live()
+        if live is None:
+            raise TypeError(
+                f"{self._folder}: was opened without a model, so there is no live "
+                "state; make Checkpointer(path, model)"
+            )
+        arrays = live.to_stored()
+        return state_digest((name, live.specs[name], x) for name, x in arrays.items())
+
     def check_shared(self) -> None:
         """Check that all processes see the same folder of checkpoints.
 

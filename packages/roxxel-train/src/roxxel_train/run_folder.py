@@ -35,7 +35,7 @@ from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, TimedRows, goodput
-from roxxel_train.starts import Followed, RunStart, follow
+from roxxel_train.starts import STATE_DIGEST, Followed, RunStart, follow
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -414,6 +414,19 @@ class RunFolder:
             if len(newest) == len(kinds) or left < 0:
                 break
         return newest
+
+    def saves(self) -> dict[int, str]:
+        """Return the digest of the state at each save, as the log has it, by step.
+
+        Raises:
+            RunFolderError: `metrics.jsonl` is not a regular file.
+        """
+        found: dict[int, str] = {}
+        for line in self._followed.saves(self.path / METRICS):
+            row = find_object(line) or {}
+            if is_count(row.get("step")) and isinstance(row.get(STATE_DIGEST), str):
+                found[row["step"]] = row[STATE_DIGEST]
+        return found
 
     def log(self) -> list[LogEntry]:
         """Return the entries of `system.log`, each with its traceback.

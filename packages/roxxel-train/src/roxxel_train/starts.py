@@ -4,7 +4,8 @@
 with the CRC-32 and the place of the line after which the run goes on: the last line
 when the restored checkpoint was saved. The lines between that line and the start are
 given up: the run makes these steps again. An ending writes a row of the kind `end`.
-Both say what happened, so they count even where rows around them are given up.
+Both say what happened, so they count even where rows around them are given up. A save
+writes a row of the kind `save` with the digest of the state, before the checkpoint.
 
 A reader follows the starts back from the newest one::
 
@@ -31,9 +32,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-START, END = "start", "end"
-KINDS = (START, END)
+START, END, SAVE = "start", "end", "save"
+KINDS = (START, END, SAVE)
 """Kinds of rows that only a trainer writes."""
+
+STATE_DIGEST = "state_digest"
+"""What `Checkpointer.state_digest` returned, in the row of a save and in `extra`."""
 
 _HEADS = {kind: f'{{"kind": "{kind}"'.encode() for kind in KINDS}
 _OF_TRAINER = tuple(_HEADS.values())
@@ -109,7 +113,14 @@ class Followed:
     ending: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def lines(self, path: Path) -> Iterator[bytes]:
-        """Yield the lines of the result; starts and endings are left out."""
+        """Yield the lines of metrics in the result."""
+        return (x for x in self._all(path) if not x.startswith(_OF_TRAINER))
+
+    def saves(self, path: Path) -> Iterator[bytes]:
+        """Yield the lines of saves in the result."""
+        return (x for x in self._all(path) if x.startswith(_HEADS[SAVE]))
+
+    def _all(self, path: Path) -> Iterator[bytes]:
         if not self.kept:
             return
         with path.open("rb") as file:
@@ -118,8 +129,7 @@ class Followed:
                 left = stop - begin
                 while left > 0 and (line := file.readline()):
                     left -= len(line)
-                    if not line.startswith(_OF_TRAINER):
-                        yield line
+                    yield line
 
     def newest_lines(self, path: Path) -> Iterator[bytes]:
         """Yield the lines of the result from the newest one back; as `lines`."""

@@ -6,7 +6,6 @@ codes mean.
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import math
@@ -21,17 +20,20 @@ from roxxel_store.amounts import aligned, short_size
 from roxxel_store.command import (
     FOUND,
     REFUSED,
-    Progress,
     interruptible,
     terminal_width,
 )
 from roxxel_store.screen import say
 
 from roxxel_ckpt._integrity import (
-    LocalFiles,
     find_missing,
-    find_undigested,
-    problem_of,
+)
+from roxxel_ckpt._named_steps import (
+    holds_none,
+    named_folder,
+    named_for_deletion,
+    named_step,
+    named_steps,
 )
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
@@ -44,31 +46,22 @@ from roxxel_ckpt._place.description import (
     digests_of,
 )
 from roxxel_ckpt._restore.compare import plan_restore
-from roxxel_ckpt.cli._named_steps import (
-    holds_none,
-    named_folder,
-    named_for_deletion,
-    named_step,
-    named_steps,
-)
 from roxxel_ckpt.cli.arguments import parser
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
     CheckpointNotFoundError,
 )
+from roxxel_ckpt.values import contradiction, damage_of, different_leaves, sound
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from roxxel_ckpt._integrity import FileDigest
     from roxxel_ckpt._place.folder import Folder, Step
 
     Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
-
-# A step of a bucket is verified in parts of this size, so that it needs little room.
-_PART_BYTES = 1 << 30
+    Logged = Callable[[str, int], str | None]
 
 
 @interruptible("roxxel-ckpt")
@@ -77,6 +70,7 @@ def main(
     *,
     prog: str = "roxxel-ckpt",
     describe: Describe | None = None,
+    logged: Logged | None = None,
 ) -> int:
     """Run the command.
 
@@ -86,12 +80,15 @@ def main(
         describe: Function that returns further texts for an export, by name. Its
             arguments are the folder of the checkpoints, the step, and the `extra` of
             the step.
+        logged: Function that returns the state digest that a run has logged when it
+            saved a step; None if no log has it. Its arguments are the folder of the
+            checkpoints and the step.
 
     Returns:
         The exit code.
     """
     found = parser(prog)
-    found.set_defaults(describe=describe)
+    found.set_defaults(describe=describe, logged=logged)
     commands = {name: partial(_on_cpu, act) for name, act in _COMMANDS.items()}
     expected = CheckpointError, ImportError, OSError, ValueError
     return found.run(commands, arguments, expected)
@@ -254,10 +251,9 @@ def _diff(options: argparse.Namespace) -> int:
         ]
     same = len(report.restored)
     if options.values:
-        with _sound(steps[0], "compared") as a, _sound(steps[1], "compared") as b:
-            for name, line in _different_values((a, b), report.restored, leaves[0]):
-                lines.append(f"! {name}: {line}")
-                same -= 1
+        names = {*report.restored}
+        differences, same = different_leaves(*steps)
+        lines += [f"! {each}" for each in differences if each.name in names]
     for line in lines:
         say(line)
     alike, note = "equal", ""
@@ -284,39 +280,12 @@ def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
         yield from _values(inner_name, x)
 
 
-def _different_values(
-    directories: tuple[Path, Path],
-    names: Sequence[str],
-    leaves: dict[str, LeafSpec],
-) -> Iterable[tuple[str, str]]:
-    """Yield each leaf whose bits differ, with a line that describes the difference."""
-    import numpy as np
-
-    from roxxel_ckpt._arrays.export import read_as_numpy
-
-    def bits(values: Any) -> Any:
-        return np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, -1)
-
-    readers = (read_as_numpy(path, names, leaves) for path in directories)
-    for (name, a), (_, b) in zip(*readers, strict=True):
-        if a.tobytes() == b.tobytes():
-            continue
-        differ = (bits(a) != bits(b)).any(axis=1)
-        line = f"{differ.sum()} of {a.size} values differ"
-        if a.dtype.kind in "fc" or a.dtype.name.startswith(("bfloat", "float8")):
-            wide = "complex128" if a.dtype.kind == "c" else "float64"
-            pair = [x.astype(wide).reshape(-1)[differ] for x in (a, b)]
-            with np.errstate(invalid="ignore"):
-                line += f", by up to {abs(pair[0] - pair[1]).max():.3g}"
-        yield name, line
-
-
 def _verify(options: argparse.Namespace) -> int:
     code = 0
     for text in options.paths:
         for step in named_steps(text):
             try:
-                damage = _damage(step)
+                damage = damage_of(step) or _contradiction(step, options.logged)
             except OSError as error:
                 say(f"{step.location}: UNKNOWN, {error}")
                 code = code or REFUSED
@@ -327,86 +296,17 @@ def _verify(options: argparse.Namespace) -> int:
     return code
 
 
-def _damage(step: Step, files: LocalFiles | None = None) -> str | None:
-    """Describe the first damage in any file of a step; None if the step is sound.
-
-    With `files`, all files of the step are in their directory afterwards. Without, a
-    step in a bucket needs room for a small part of its files at a time.
-    """
-    try:
-        description, leaves = described_whole(step)
-        digests = digests_of(step, description)
-    except CheckpointDamagedError as error:
-        return problem_of(error, step.location)
-    num_bytes = sum(digest.num_bytes for digest in digests.values())
-    num_read = 0
-    with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
-        for part in [digests] if files is not None else _parts(digests):
-            with contextlib.nullcontext(files) if files else step.opened() as some:
-                damages = some.damages(part)
-            if damages:
-                return next(iter(damages.values()))
-            num_read += sum(digest.num_bytes for digest in part.values())
-            progress(num_read, num_bytes)
-    with contextlib.nullcontext(files) if files else step.opened() as some:
-        return _misfit(some, leaves, digests)
-
-
-def _parts(digests: Mapping[str, FileDigest]) -> Iterable[dict[str, FileDigest]]:
-    """Yield digests of files that have about a gigabyte together."""
-    part: dict[str, FileDigest] = {}
-    num_bytes = 0
-    for name, digest in digests.items():
-        part[name] = digest
-        num_bytes += digest.num_bytes
-        if num_bytes > _PART_BYTES:
-            yield part
-            part, num_bytes = {}, 0
-    yield part
-
-
-def _misfit(
-    files: LocalFiles,
-    leaves: Mapping[str, LeafSpec],
-    digests: Mapping[str, FileDigest],
-) -> str | None:
-    """Describe the first array whose sound files do not fit the description."""
-    from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
-
-    saved = {name: spec for name, spec in leaves.items() if spec.is_stored}
-    layouts = layout_files(saved)
-    problem = find_undigested(layouts, digests)
-    if problem is not None:
-        return problem
-    damages = files.damages({name: digests[name] for name in layouts})
-    if damages:
-        return next(iter(damages.values()))
-    chunks = chunk_files(digests)
-    for name, spec in saved.items():
-        try:
-            read_layout(files.directory, name, spec, chunks)
-        except CheckpointDamagedError as error:
-            return problem_of(error, files.directory)
-    return None
-
-
-@contextlib.contextmanager
-def _sound(step: Step, done: str) -> Generator[Path]:
-    """Yield a directory with all files of a step; raise if any file is damaged."""
-    with step.opened() as files:
-        damage = _damage(step, files)
-        if damage is not None:
-            raise CheckpointDamagedError(
-                f"{step.location}: cannot be {done} because {damage}; name another step"
-            )
-        yield files.directory
+def _contradiction(step: Step, logged: Logged | None) -> str | None:
+    """Describe in which a sound step contradicts its digest, or the log of its run."""
+    folder = step.location.rpartition("/")[0]
+    return contradiction(step, logged and logged(folder, step.number))
 
 
 def _export(options: argparse.Namespace) -> int:
     target = Path(options.safetensors)
     check_output(target)
     step = named_step(options.step)
-    with _sound(step, "exported") as directory:
+    with sound(step, "exported") as directory:
         from roxxel_ckpt._arrays.export import export_safetensors
 
         description, leaves = described_whole(step)

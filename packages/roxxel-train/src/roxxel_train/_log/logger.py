@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +27,7 @@ from roxxel_train._files.log import (
 )
 from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
-from roxxel_train.starts import END, KINDS, START
+from roxxel_train.starts import END, KINDS, SAVE, START, STATE_DIGEST
 
 if TYPE_CHECKING:
     import os
@@ -231,6 +232,13 @@ class Logger:
         self._row({"kind": START, **row, **place}, terminal=False)
         if past is not None and past.unwritten and self._files is not None:
             self._files.lines(past.unwritten)
+
+    def save(self, step: int, digest: str) -> None:
+        """Write the row of a save, with the digest of the state, into the file."""
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        row = {"kind": SAVE, "step": step, "time": now, STATE_DIGEST: digest}
+        if self._files is not None:
+            self._files.row(LateRow(row))
 
     def end(self, row: Mapping[str, Any]) -> None:
         """Write the row of an ending."""

@@ -166,7 +166,8 @@ class Session:
                     Stragglers(self.processes.own_times, log.warning),
                     state.skipped,
                 )
-                stack.push(lambda _, error, __: state.leave(error, recorder, log))
+                logs = self._logs
+                stack.push(lambda _, error, __: state.leave(error, recorder, logs))
                 yield
 
     def update_of(self, batch: Any) -> Callable[[Any, Any], Any] | None:
@@ -308,7 +309,7 @@ class Session:
 
     def _save(self) -> None:
         with self.processes.paused("save"):
-            self.state.save(self.recorder, self.log)
+            self.state.save(self.recorder, self._logs)
 
     def _end(self, request: Request | None) -> None:
         """Save the state, and raise unless `Trainer.stop` ends the run."""
@@ -343,7 +344,7 @@ class Session:
         for line in opening:
             log.info(line)
         row = state.start_row(self.machine.kinds, seconds) | self._declared(start)
-        for each in {log, self._own_log}:
+        for each in self._logs:
             each.start(row, state.past_log)
         starts = self._starts()
         # Where the rows go to a log of the user, only the starts are in the folder.
@@ -394,6 +395,11 @@ class Session:
             yield from plan.notes_on_longest
         if state.rate_at is not None and (planned is None or planned["step"] != total):
             yield from events.ended_rate(state.rate_at, state.step, total)
+
+    @property
+    def _logs(self) -> Sequence[Logger]:
+        """The log of the run, and that in its folder if the user has given a log."""
+        return [self.log] if self._record is None else [self.log, self._record]
 
     @property
     def _own_log(self) -> Logger:
@@ -452,7 +458,7 @@ class Session:
         self.log.info(line)
 
     def _log_end(self, row: Mapping[str, Any]) -> None:
-        for log in {self.log, self._own_log}:
+        for log in self._logs:
             log.end(row)
 
     def _spent(self, folder: Path) -> Goodput | None:

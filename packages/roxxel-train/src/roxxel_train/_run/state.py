@@ -48,6 +48,7 @@ from roxxel_train._step.step import (
     take,
 )
 from roxxel_train.errors import NonFiniteError, RunMismatchError
+from roxxel_train.starts import STATE_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence
@@ -347,8 +348,10 @@ class RunState:
         """Put the newest arrays into the user's objects, without a copy."""
         put(self.model, self.optimizer, self.arrays)
 
-    def save(self, recorder: Recorder, log: Logger) -> None:
+    def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
         """Save the state, unless the newest checkpoint holds this step.
+
+        The first of `logs` has the metrics rows; all get the row of the save.
 
         Raises:
             NonFiniteError: A loss or a parameter is not finite.
@@ -362,9 +365,12 @@ class RunState:
         recorder.drain()
         with recorder.excluded("save_s"):
             self._check(finite, recorder)
+            digest = self.checkpointer.state_digest()
+            for each in logs:
+                each.save(self.step, digest)
             # A resumed run relies on all metrics rows up to its checkpoint. If the log
             # fails, the checkpoint keeps them, and the run ends with `log.failure`.
-            position = log.position()
+            position = logs[0].position()
             # The mean loss of a checkpoint is that since the last one that was due.
             every = self._checkpoint_every
             is_due = not isinstance(every, int) or self.step % every == 0
@@ -375,6 +381,7 @@ class RunState:
                 "fields": [*self.sampler.fields],
                 "next_rate": self.next_rate,
                 "run": (self._record or {}).get("id"),
+                STATE_DIGEST: digest,
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
@@ -398,7 +405,10 @@ class RunState:
         self._check(self._finite(), recorder)
 
     def leave(
-        self, error: BaseException | None, recorder: Recorder, log: Logger
+        self,
+        error: BaseException | None,
+        recorder: Recorder,
+        logs: Sequence[Logger],
     ) -> None:
         """Put the newest arrays into the user's objects at the end of a run.
 
@@ -413,9 +423,9 @@ class RunState:
         # With several processes, the others would not join the save.
         elif isinstance(error, Exception) and jax.process_count() == 1:
             try:
-                self.save(recorder, log)
+                self.save(recorder, logs)
             except Exception as second:  # noqa: BLE001 - the first error is the one to raise
-                log.warning(failed_save(self.step, error, second))
+                logs[0].warning(failed_save(self.step, error, second))
         self.show()
 
     def _begin_branch(self) -> None:

@@ -11,18 +11,24 @@ from typing import TYPE_CHECKING
 from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
+from roxxel_train.starts import STATE_DIGEST
 
 from roxxel.cli._runs import add_run_arguments, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from roxxel_train.audit import Audit, Difference
+
+    from roxxel.runs.run import Run
 
 DESCRIPTION = """\
 Read the batches of a run again, and compare their digests with those in
 metrics.jsonl, which the devices computed from the tokens that they received.
 A difference is a range of steps between two rows of the log. If a block does
 not match its checksum, the output also names each step that reads the block.
-Exit code 3 means that a batch differs.
+Then compare the digest of the state in each checkpoint with the one that the run
+logged when it saved. Exit code 3 means that a batch or a checkpoint differs.
 """
 
 _STEPS = re.compile(r"(\d+):(\d+)")
@@ -68,7 +74,13 @@ def run(options: argparse.Namespace) -> None:
             )
         except (ValueError, IndexError) as error:
             raise RunFolderError(f"{options.run}: {error}") from error
-    _show(result, is_json=options.json)
+    strange = [*_strange_checkpoints(opened_run, options.steps)]
+    _show(result, strange, is_json=options.json)
+    if strange:
+        raise Found(
+            f"{options.run}: {len(strange)} checkpoints are not those that its log "
+            "speaks of; restore the run's own folder, or branch from a step before them"
+        )
     if not result.is_sound:
         raise Found(
             f"{options.run}: {len(result.differences)} intervals of its log differ "
@@ -77,14 +89,33 @@ def run(options: argparse.Namespace) -> None:
         )
 
 
-def _show(result: Audit, *, is_json: bool) -> None:
+def _strange_checkpoints(run: Run, steps: range | None) -> Iterator[str]:
+    """Yield a line for each checkpoint whose digest is not that of the log."""
+    saves = run.files.saves()
+    for each in run.checkpoints:
+        if steps is not None and not steps.start <= each.step <= steps.stop:
+            continue
+        logged, recorded = saves.get(each.step), each.extra.get(STATE_DIGEST)
+        if logged == recorded:
+            continue
+        known = "no save" if logged is None else f"the state digest {logged}"
+        yield (
+            f"checkpoint of step {each.step}: has the state digest {recorded}, and the "
+            f"log has {known} at this step, so this run did not save it"
+        )
+
+
+def _show(result: Audit, strange: Sequence[str], *, is_json: bool) -> None:
     if is_json:
         differences = [
             {"start": each.start, "stop": each.stop, "damage": dict(each.damage)}
             for each in result.differences
         ]
-        say(json.dumps({"num_steps": result.num_steps, "differences": differences}))
+        found = {"num_steps": result.num_steps, "differences": differences}
+        say(json.dumps({**found, "checkpoints": strange}))
         return
+    for line in strange:
+        say(line)
     first_steps: dict[str, int] = {}
     for difference in result.differences:
         say(str(_without_repeats(difference, first_steps)))

@@ -78,7 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         passed_on = import_module(f"roxxel_{name}.cli")
         more = {}
         if name == "ckpt":
-            more["describe"] = import_module("roxxel.runs.texts").run_texts
+            texts = import_module("roxxel.runs.texts")
+            more = {"describe": texts.run_texts, "logged": texts.logged_digest}
         return passed_on.main(rest, prog=f"roxxel {name}", **more)
     if name in COMMANDS:
         # One parser per command, so that an error shows the usage of the command.

@@ -1,8 +1,9 @@
-"""Texts about a run that the export of a checkpoint contains; without JAX."""
+"""What `roxxel ckpt` is told about the run that saved a checkpoint; without JAX."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from roxxel_train import RunFolder
@@ -24,9 +25,9 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         the hash of the primary corpus's tokenizer. An unknown text is left out.
     """
     texts: dict[str, str] = {}
-    run = re.sub("/checkpoints$", "", checkpoints)
-    if run != checkpoints:
-        config = RunFolder(run).config_text(step)
+    run = _run_of(checkpoints)
+    if run is not None:
+        config = run.config_text(step)
         if config is not None:
             texts["config"] = config
     data: Any = extra.get("data") or {}
@@ -34,3 +35,22 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         if source.get("name") == "self" and source.get("tokenizer"):
             texts["tokenizer"] = str(source["tokenizer"])
     return texts
+
+
+def logged_digest(checkpoints: str, step: int) -> str | None:
+    """Return the state digest that a run has logged at a save; None if it is unknown.
+
+    Arguments as for `run_texts`.
+    """
+    run = _run_of(checkpoints)
+    return None if run is None else run.saves().get(step)
+
+
+@lru_cache(maxsize=1)
+def _run_of(checkpoints: str) -> RunFolder | None:
+    """Return the run around a folder of checkpoints; None if the folder stands alone.
+
+    The command asks for each of its steps, and its log is read once.
+    """
+    run = re.sub("/checkpoints$", "", checkpoints)
+    return None if run == checkpoints else RunFolder(run)

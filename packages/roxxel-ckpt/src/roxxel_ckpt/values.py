@@ -1,0 +1,255 @@
+"""What the arrays of saved steps hold, compared bit by bit; no model is needed.
+
+`roxxel` uses this module too; user programs need not. A step is the path or the URL of
+a step, `FOLDER@STEP`, or a folder of checkpoints or of a run, which stands for its
+newest step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel_store.amounts import short_size
+from roxxel_store.command import Progress
+
+from roxxel_ckpt._integrity import LocalFiles, find_undigested, problem_of
+from roxxel_ckpt._named_steps import named_step
+from roxxel_ckpt._names import METADATA_FILE, STATE, leaf_path
+from roxxel_ckpt._place.description import described_whole, digests_of
+from roxxel_ckpt._restore.compare import plan_restore
+from roxxel_ckpt.errors import CheckpointDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._place.description import LeafSpec
+    from roxxel_ckpt._place.folder import Step
+
+STATE_DIGEST = "state_digest"
+"""The key of `extra` with what `Checkpointer.state_digest` returned."""
+
+# A step of a bucket is read in parts of this size, so that it needs little room.
+_PART_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class LeafDifference:
+    """How a leaf differs between two steps.
+
+    Attributes:
+        name: Its name, such as `model/embed/kernel`.
+        what: The difference in words.
+
+    Example:
+        >>> str(LeafDifference("model/bias", "2 of 8 values differ, by up to 0.5"))
+        'model/bias: 2 of 8 values differ, by up to 0.5'
+    """
+
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.what}"
+
+
+def different_leaves(a: Step | str, b: Step | str) -> tuple[list[LeafDifference], int]:
+    """Compare all leaves of two steps; return the differences, and how many are equal.
+
+    Raises:
+        CheckpointNotFoundError: A step does not exist.
+        CheckpointDamagedError: A step is damaged.
+    """
+    steps = [named_step(each) if isinstance(each, str) else each for each in (a, b)]
+    both, leaves = zip(*map(described_whole, steps), strict=True)
+    report = plan_restore(both[0].step, *leaves, whole=True)
+    found = [LeafDifference(name, "only the first has it") for name in report.dropped]
+    found += [LeafDifference(name, "only the second has it") for name in report.new]
+    found += [
+        LeafDifference(name, f"{one} and {other}")
+        for name, one, other in report.mismatched
+    ]
+    with sound(steps[0], "compared") as one, sound(steps[1], "compared") as other:
+        values = [*_different_values((one, other), report.restored, leaves[0])]
+    return [*found, *values], len(report.restored) - len(values)
+
+
+def contradiction(step: Step | str, logged: str | None = None) -> str | None:
+    """Say in which the arrays of a step contradict its digest; None if they do not.
+
+    Args:
+        step: A step whose files are sound.
+        logged: The digest in the log of the run that has saved the step, if it is
+            known.
+
+    Returns:
+        A part of a sentence; None also if neither the step nor the log has a digest.
+    """
+    if isinstance(step, str):
+        step = named_step(step)
+    description, leaves = described_whole(step)
+    recorded = (description.extra or {}).get(STATE_DIGEST)
+    if logged is not None and recorded not in {None, logged}:
+        return (
+            f"its description has the state digest {recorded}, and the log of the run "
+            f"has {logged} at step {description.step}: this run did not save it"
+        )
+    expected = logged or recorded
+    if expected is None:
+        return None
+    found = _state_digest(step, leaves, digests_of(step, description))
+    if found == expected:
+        return None
+    if logged is None:
+        return f"its arrays have the state digest {found} and not {expected}"
+    return (
+        f"its arrays have the state digest {found}, and the log of the run has "
+        f"{logged} at step {description.step}: this run did not save them"
+    )
+
+
+def _state_digest(
+    step: Step, leaves: Mapping[str, LeafSpec], digests: Mapping[str, FileDigest]
+) -> str:
+    from roxxel_ckpt._arrays.export import read_as_numpy
+    from roxxel_ckpt._arrays.state_digest import state_digest
+
+    def stored() -> Iterator[tuple[str, LeafSpec, Any]]:
+        num_bytes = sum(spec.num_bytes or 0 for spec in leaves.values())
+        num_read = 0
+        with Progress(f"hashing {step.location}, {short_size(num_bytes)}") as progress:
+            for group in _groups(leaves):
+                folders = tuple(f"{STATE}/{leaf_path(name)}/" for name in group)
+                files = {
+                    name: digest
+                    for name, digest in digests.items()
+                    if name == METADATA_FILE or name.startswith(folders)
+                }
+                with step.opened() as some:
+                    for damage in some.damages(files).values():
+                        raise CheckpointDamagedError(
+                            f"{step.location}: {damage}; name another step"
+                        )
+                    for name, array in read_as_numpy(some.directory, group, leaves):
+                        yield name, leaves[name], array
+                        num_read += leaves[name].num_bytes or 0
+                        progress(num_read, num_bytes)
+
+    return state_digest(stored())
+
+
+def _groups(leaves: Mapping[str, LeafSpec]) -> Iterator[list[str]]:
+    """Yield the names of leaves that have about a gigabyte together."""
+    group: list[str] = []
+    num_bytes = 0
+    for name, spec in leaves.items():
+        group.append(name)
+        num_bytes += spec.num_bytes or 0
+        if num_bytes > _PART_BYTES:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
+
+
+def _different_values(
+    directories: tuple[Path, Path],
+    names: Sequence[str],
+    leaves: Mapping[str, LeafSpec],
+) -> Iterator[LeafDifference]:
+    from roxxel_ckpt._arrays.export import read_as_numpy
+
+    def bits(values: Any) -> Any:
+        return np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, -1)
+
+    readers = (read_as_numpy(path, names, leaves) for path in directories)
+    for (name, a), (_, b) in zip(*readers, strict=True):
+        if a.tobytes() == b.tobytes():
+            continue
+        differ = (bits(a) != bits(b)).any(axis=1)
+        line = f"{differ.sum()} of {a.size} values differ"
+        if a.dtype.kind in "fc" or a.dtype.name.startswith(("bfloat", "float8")):
+            wide = "complex128" if a.dtype.kind == "c" else "float64"
+            pair = [x.astype(wide).reshape(-1)[differ] for x in (a, b)]
+            with np.errstate(invalid="ignore"):
+                line += f", by up to {abs(pair[0] - pair[1]).max():.3g}"
+        yield LeafDifference(name, line)
+
+
+def damage_of(step: Step, files: LocalFiles | None = None) -> str | None:
+    """Describe the first damage in any file of a step; None if the step is sound.
+
+    With `files`, all files of the step are in their directory afterwards. Without, a
+    step in a bucket needs room for a small part of its files at a time.
+    """
+    try:
+        description, leaves = described_whole(step)
+        digests = digests_of(step, description)
+    except CheckpointDamagedError as error:
+        return problem_of(error, step.location)
+    num_bytes = sum(digest.num_bytes for digest in digests.values())
+    num_read = 0
+    with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
+        for part in [digests] if files is not None else _parts(digests):
+            with contextlib.nullcontext(files) if files else step.opened() as some:
+                damages = some.damages(part)
+            if damages:
+                return next(iter(damages.values()))
+            num_read += sum(digest.num_bytes for digest in part.values())
+            progress(num_read, num_bytes)
+    with contextlib.nullcontext(files) if files else step.opened() as some:
+        return _misfit(some, leaves, digests)
+
+
+def _parts(digests: Mapping[str, FileDigest]) -> Iterable[dict[str, FileDigest]]:
+    """Yield digests of files that have about a gigabyte together."""
+    part: dict[str, FileDigest] = {}
+    num_bytes = 0
+    for name, digest in digests.items():
+        part[name] = digest
+        num_bytes += digest.num_bytes
+        if num_bytes > _PART_BYTES:
+            yield part
+            part, num_bytes = {}, 0
+    yield part
+
+
+def _misfit(
+    files: LocalFiles,
+    leaves: Mapping[str, LeafSpec],
+    digests: Mapping[str, FileDigest],
+) -> str | None:
+    """Describe the first array whose sound files do not fit the description."""
+    from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
+
+    saved = {name: spec for name, spec in leaves.items() if spec.is_stored}
+    layouts = layout_files(saved)
+    problem = find_undigested(layouts, digests)
+    if problem is not None:
+        return problem
+    damages = files.damages({name: digests[name] for name in layouts})
+    if damages:
+        return next(iter(damages.values()))
+    chunks = chunk_files(digests)
+    for name, spec in saved.items():
+        try:
+            read_layout(files.directory, name, spec, chunks)
+        except CheckpointDamagedError as error:
+            return problem_of(error, files.directory)
+    return None
+
+
+@contextlib.contextmanager
+def sound(step: Step, done: str) -> Generator[Path]:
+    """Yield a directory with all files of a step; raise if any file is damaged."""
+    with step.opened() as files:
+        damage = damage_of(step, files)
+        if damage is not None:
+            raise CheckpointDamagedError(
+                f"{step.location}: cannot be {done} because {damage}; name another step"
+            )
+        yield files.directory
