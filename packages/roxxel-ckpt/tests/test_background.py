@@ -196,23 +196,6 @@ def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["1", "2"]
 
 
-def test_a_step_is_flushed_with_all_its_files_and_folders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flushed, fsync = set[int](), os.fsync
-
-    def flush(descriptor: int) -> None:
-        fsync(descriptor)
-        flushed.add(os.fstat(descriptor).st_ino)
-
-    monkeypatch.setattr(os, "fsync", flush)
-    with checkpointer(tmp_path / "run") as saving:
-        saving.save(1)
-
-    parts = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
-    assert [path for path in parts if path.stat().st_ino not in flushed] == []
-
-
 def test_a_step_whose_name_cannot_be_flushed_replaces_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

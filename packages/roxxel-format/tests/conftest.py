@@ -19,7 +19,7 @@ settings.load_profile("roxxel-format")
 
 
 def no_sync(_fd: int) -> None:
-    """Stand for fsync: what survives a loss of power no test can see."""
+    """Stand for fsync: `tests-integration/test_lost_power.py` sees what it does."""
 
 
 @pytest.fixture(scope="session", autouse=True)

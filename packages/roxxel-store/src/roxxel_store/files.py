@@ -277,6 +277,18 @@ def sync_file(fd: int) -> None:
     os.fsync(fd)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents, unless they exist, and flush their names.
+
+    Raises:
+        OSError: The path is no folder, or no folder can be made here.
+    """
+    new = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in new:
+        sync_folder(each.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the names in a folder to the disk.
 

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_store.disk import DiskFolder
 from roxxel_store.files import (
+    make_folder,
     matches_in,
     mode_of,
     read_file,
@@ -359,7 +360,7 @@ class LocalFolder:
 
     def _make(self) -> None:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
         except OSError as error:
             raise self._cannot_hold(error) from error
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
-from roxxel_store.files import draft_path, drafted_name
+from roxxel_store.files import draft_path, drafted_name, make_folder
 from roxxel_store.output import replace_file
 from roxxel_store.screen import note
 from roxxel_store.urls import DEFAULT_TIMEOUT_S
@@ -327,7 +327,7 @@ class CorpusWrite:
     ) -> WriteSummary:
         """Write a corpus of one file, which needs no manifest."""
         name, started = self.place.name, self._started
-        name.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(name.folder)
         path, draft = name.single, draft_path(name.single)
         with alone(name):  # Locks the draft until it is renamed.
             metadata: dict[str, Any] = {"arguments": self.recipe.arguments}

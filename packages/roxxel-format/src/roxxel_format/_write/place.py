@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from roxxel_store import roxxel_command
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
-from roxxel_store.files import claim_name
+from roxxel_store.files import claim_name, make_folder
 from roxxel_store.place import InBucket, OnDisk
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
@@ -283,7 +283,7 @@ class FolderPlace(Place):
 
     def enter(self, resources: contextlib.ExitStack) -> None:
         """Create the folder, and hold the lock of writes."""
-        self.name.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.name.folder)
         resources.callback(remove_idle_locks, self.name)
         resources.enter_context(writing(self.name))
 

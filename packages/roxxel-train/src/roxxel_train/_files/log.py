@@ -23,6 +23,7 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+from roxxel_store.files import make_folder
 from roxxel_store.locks import try_lock, unlock
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class LogFiles:
     """Both files of a folder. Calls queue work; `position`, `flush`, `close` wait."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         with ExitStack() as on_error:
             self._rows = _LogFile(folder / METRICS, _json_line)
             on_error.callback(self._rows.close)

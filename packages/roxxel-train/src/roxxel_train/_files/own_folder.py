@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.locations import folder_url
+from roxxel_store.files import make_folder
 from roxxel_store.output import replace_file
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered
@@ -87,7 +88,7 @@ class OwnFolder:
             CheckpointWriteError: A later program has begun to run in the bucket.
             CheckpointBucketError: The bucket refuses, fails, or does not answer.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         with locked(self.path) as is_free:
             if not is_free:
                 raise RunMismatchError(

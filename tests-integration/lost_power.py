@@ -1,0 +1,132 @@
+"""What a folder holds after a loss of power, at any moment of some work.
+
+A disk keeps what was flushed: the content of a file at its last fsync, and the names in
+a folder at the folder's last fsync. It may keep any part of the rest. Four kinds of
+disk stand for all. Of the changes of names that were not flushed, one keeps none, one
+all, one those by which names are gone, and one the last rename. A file that was not
+flushed is empty.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+Files = dict[str, bytes]
+"""The content of each file, by its path in a folder."""
+
+Names = dict[str, int]
+"""The names in a folder, each with the number of its inode."""
+
+DISKS: Sequence[Callable[[Names, Names, Names], Names]] = (
+    lambda flushed, _, __: flushed,
+    lambda _, now, __: now,
+    lambda flushed, now, _: {name: flushed[name] for name in flushed if name in now},
+    lambda flushed, _, last: flushed | last,
+)
+
+
+class LostPower:
+    """What would be left of a folder after each flush and each rename in a block.
+
+    What the folder holds at the beginning of the block is on the disk.
+
+    Attributes:
+        histories: For each kind of disk what it holds, from the beginning to the end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.histories: Sequence[list[Files]] = [[] for _ in DISKS]
+        self._folder = folder
+        self._root = folder.stat().st_ino
+        self._flushed: dict[int, bytes | Names] = {}
+        self._renamed: dict[int, Names] = {}  # the last name, by its folder
+        self._lock = threading.RLock()
+        self._block = ExitStack()
+
+    def __enter__(self) -> Self:
+        for path in (self._folder, *self._folder.rglob("*")):
+            self._flush(path)
+        patch = self._block.enter_context(pytest.MonkeyPatch.context())
+        for name in ("fsync", "rename", "replace"):
+            patch.setattr(os, name, self._noting(name, getattr(os, name)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._note()
+        self._block.close()
+
+    def _noting(self, name: str, call: Callable[..., None]) -> Callable[..., None]:
+        def noted(*values: Any, **named: Any) -> None:
+            with self._lock:
+                call(*values, **named)
+                if name == "fsync":
+                    self._flush(f"/proc/self/fd/{values[0]}")
+                else:
+                    path = Path(values[1])
+                    last = {path.name: path.stat().st_ino}
+                    self._renamed = {path.parent.stat().st_ino: last}
+                self._note()
+
+        return noted
+
+    def _flush(self, path: Path | str) -> None:
+        # It stays open, so that no later file gets the number of its inode.
+        descriptor = os.open(path, os.O_RDONLY)
+        self._block.callback(os.close, descriptor)
+        status = os.fstat(descriptor)
+        self._flushed[status.st_ino] = (
+            _names_in(descriptor)
+            if stat.S_ISDIR(status.st_mode)
+            else os.pread(descriptor, status.st_size, 0)
+        )
+
+    def _note(self) -> None:
+        now = {
+            each.stat().st_ino: _names_in(each)
+            for each in (self._folder, *self._folder.rglob("*"))
+            if each.is_dir()
+        }
+        for kept, history in zip(DISKS, self.histories, strict=True):
+            left = dict(self._left(self._root, "", kept, now))
+            if history[-1:] != [left]:
+                history.append(left)
+
+    def _left(
+        self,
+        inode: int,
+        path: str,
+        kept: Callable[[Names, Names, Names], Names],
+        now: Mapping[int, Names],
+    ) -> Iterator[tuple[str, bytes]]:
+        flushed = self._flushed.get(inode, b"")
+        if isinstance(flushed, bytes) and inode not in now:
+            yield path, flushed
+            return
+        names = {} if isinstance(flushed, bytes) else flushed
+        found = kept(names, now.get(inode, {}), self._renamed.get(inode, {}))
+        for name, inner in found.items():
+            yield from self._left(inner, f"{path}/{name}".strip("/"), kept, now)
+
+
+def _names_in(folder: Path | int) -> Names:
+    with os.scandir(folder) as entries:
+        return {each.name: each.inode() for each in entries}
+
+
+def write_files(files: Files, folder: Path) -> None:
+    """Write files into a new folder."""
+    folder.mkdir()
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
