@@ -60,10 +60,14 @@ def losses(model: Llama, batch: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
 
 @cache
 def gradients(
-    chunk: int | None = None, *, tied: bool = True, remat: str = "none"
+    chunk: int | None = None,
+    *,
+    tied: bool = True,
+    remat: str = "none",
+    dtype: str = "float32",
 ) -> tuple[float, list[np.ndarray[Any, Any]]]:
     """Return the loss of the batch, and its gradients, of a model of one layer."""
-    model = made(num_layers=1, tied=tied, remat=remat)
+    model = made(num_layers=1, tied=tied, remat=remat, dtype=dtype)
     return derived(lambda model: losses_in_parts(model, chunk), model)
 
 
@@ -226,9 +230,41 @@ def test_a_backward_pass_computes_again_what_remat_says() -> None:
     assert num_products("none") < num_products("dots") < num_products("full")
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("chunk", "tied"), [(7, True), (8, False), (100, True)])
-def test_chunks_change_neither_loss_nor_gradients(chunk: int, tied: bool) -> None:
-    check_same(gradients(chunk, tied=tied), gradients(tied=tied))
+def test_chunks_change_neither_loss_nor_gradients(
+    chunk: int, tied: bool, dtype: str
+) -> None:
+    parts = gradients(chunk, tied=tied, dtype=dtype)
+
+    check_same(parts, gradients(tied=tied, dtype=dtype))
+
+
+def test_no_product_with_logits_is_computed_twice() -> None:
+    model = made(num_layers=1)
+    graphdef, state = nnx.split(model)
+
+    def loss(state: Any) -> jax.Array:
+        return losses_in_parts(nnx.merge(graphdef, state), 7)
+
+    program = jax.jit(jax.value_and_grad(loss)).lower(state).as_text()
+
+    products = [line for line in program.splitlines() if "dot_general" in line]
+    of_chunks = [line for line in products if "2x7x61x" in line]
+    assert len(of_chunks) == 3, "logits, and what both of their factors change by"
+
+
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_losses_of_rows_can_be_derived_too(chunk: int | None) -> None:
+    def of_rows(model: Llama) -> jax.Array:
+        logged = next_token_loss(model, BATCH, loss_chunk=chunk)[1]
+        return (logged["row_loss"] * logged["row_weight"]).sum() / logged["loss_weight"]
+
+    def of_all(model: Llama) -> jax.Array:
+        return next_token_loss(model, BATCH)[0]
+
+    model = made(num_layers=1)
+    check_same(derived(of_rows, model), derived(of_all, model))
 
 
 def test_no_product_of_a_bfloat16_model_takes_float32_logits() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
 from roxxel_store.arguments import as_integer
 
 from roxxel.models._llama import logits_of
@@ -35,15 +35,15 @@ def next_token_loss(
             `loss_mask` weights each token as a target. Other fields are ignored.
         z_loss: Weight of the squared logarithm of the softmax's denominator (Chowdhery
             et al., PaLM, 2022), which keeps logits from drifting; 1e-4 is usual.
-        loss_chunk: Columns whose logits are in memory at the same time. The backward
-            pass computes these logits again. None keeps the logits of all columns.
+        loss_chunk: Columns whose logits are in memory at the same time; None for all.
+            The loss costs the same products with any number.
 
     Returns:
         A float32 scalar and a dict. `loss_weight` is the number of targets that count.
         `row_loss` and `row_weight`, of shape (B,), are the mean cross-entropy and the
         number of targets of each row; the trainer logs the loss of each source from
         them. With `z_loss`, the dict also has `cross_entropy`, the loss without the
-        z-loss term.
+        z-loss term. Weights of targets have no gradient.
     """
     fields = batch if isinstance(batch, Mapping) else {"tokens": batch}
     tokens, segments = fields["tokens"], fields.get("segment_ids")
@@ -64,93 +64,160 @@ def next_token_loss(
         None if segments is None else segments[:, :-1],
         None if positions is None else positions[:, :-1],
     )
-    sums = _sums(hidden, model.output_matrix(), tokens[:, 1:], weights, loss_chunk)
     row_weight = weights.sum(axis=1)
     count = row_weight.sum()
-    cross_entropy, z_term = (total.sum() / jnp.maximum(count, 1) for total in sums)
+    shares = weights / jnp.maximum(count, 1)
+    if loss_chunk is not None:
+        as_integer("loss_chunk", loss_chunk, 1)
+    loss, losses = _loss(
+        hidden, model.output_matrix(), tokens[:, 1:], shares, z_loss, loss_chunk
+    )
+    sums = (losses * weights).sum(axis=1)
     logged = {
         "loss_weight": count,
-        "row_loss": sums[0] / jnp.maximum(row_weight, 1),
+        "row_loss": sums / jnp.maximum(row_weight, 1),
         "row_weight": row_weight,
     }
     if not z_loss:
-        return cross_entropy, logged
-    return cross_entropy + z_loss * z_term, {**logged, "cross_entropy": cross_entropy}
+        return loss, logged
+    return loss, {**logged, "cross_entropy": sums.sum() / jnp.maximum(count, 1)}
 
 
-def _sums(
+def _loss_alone(
     hidden: jax.Array,
     matrix: jax.Array,
     targets: jax.Array,
-    weights: jax.Array,
+    shares: jax.Array,
+    z_loss: float,
     chunk: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return two sums for each row: cross-entropy and squared log-denominator."""
-    length = targets.shape[1]
-    if chunk is None:
-        return _chunk_sums(matrix, hidden, targets, weights)
-    as_integer("loss_chunk", chunk, 1)
-    num_chunks = -(-length // chunk)
-    missing = num_chunks * chunk - length
+    """Return the loss, and the cross-entropy of each token, float32, shape (B, T).
+
+    `shares` are the weights of the targets, divided by their sum, and have no
+    gradient.
+
+    Where a gradient is wanted, the forward pass computes it, chunk by chunk: no pass
+    then computes logits a second time, and none keeps them.
+    """
+    losses, log_sums = _of_targets(hidden, matrix, targets, chunk)
+    return _total(losses, log_sums, shares, z_loss), losses
+
+
+def _loss_forward(
+    hidden: Any,
+    matrix: Any,
+    targets: Any,
+    shares: Any,
+    z_loss: float,
+    chunk: int | None,
+) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
+    of_what = (hidden.value, targets.value, shares.value)
+
+    def of_part(
+        of_matrix: jax.Array, part: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        hidden, targets, shares = part
+        logits, losses, log_sums = _of_logits(hidden, matrix.value, targets)
+        probabilities = jnp.exp(logits - log_sums[..., None])
+        is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+        change = probabilities * (shares * (1 + 2 * z_loss * log_sums))[..., None]
+        change -= jnp.where(is_target, shares[..., None], 0)
+        # A product of a float32 and a bfloat16 array would run in float32, at half the
+        # rate of a GPU's bfloat16 products or less.
+        change = change.astype(hidden.dtype)
+        of_matrix += jnp.einsum(
+            "btv,btc->vc", change, hidden, preferred_element_type=jnp.float32
+        )
+        return of_matrix, (losses, log_sums, change @ matrix.value)
+
+    zeros = jnp.zeros(matrix.value.shape, jnp.float32)
+    of_matrix, parts = jax.lax.scan(of_part, zeros, _cut(of_what, chunk))
+    losses, log_sums, of_hidden = _joined(parts, targets.value.shape[1])
+    loss = _total(losses, log_sums, shares.value, z_loss)
+    kept = (of_hidden, of_matrix, hidden.value, matrix.value, targets.value)
+    return (loss, losses), kept
+
+
+def _loss_backward(
+    _z_loss: float,
+    chunk: int | None,
+    kept: tuple[jax.Array, ...],
+    changes: tuple[Any, Any],
+) -> tuple[jax.Array, jax.Array, None, None]:
+    of_hidden, of_matrix, hidden, matrix, targets = kept
+    of_loss, of_losses = changes
+    scale = jnp.zeros(()) if isinstance(of_loss, SymbolicZero) else of_loss
+    by_loss = ((scale * of_hidden).astype(hidden.dtype), scale * of_matrix)
+    by_losses: tuple[Any, Any] = (0, 0)
+    if not isinstance(of_losses, SymbolicZero):
+        # Somebody derives values for the log: compute the logits again.
+
+        def of_targets(hidden: jax.Array, matrix: jax.Array) -> jax.Array:
+            return _of_targets(hidden, matrix, targets, chunk)[0]
+
+        _, derive = jax.vjp(of_targets, hidden, matrix)
+        by_losses = derive(of_losses)
+    of_hidden, of_matrix = map(jnp.add, by_loss, by_losses)
+    return of_hidden, of_matrix.astype(matrix.dtype), None, None
+
+
+_loss = jax.custom_vjp(_loss_alone, nondiff_argnums=(4, 5))
+_loss.defvjp(_loss_forward, _loss_backward, symbolic_zeros=True)
+
+
+def _of_targets(
+    hidden: jax.Array, matrix: jax.Array, targets: jax.Array, chunk: int | None
+) -> tuple[jax.Array, jax.Array]:
+    """Return cross-entropy and log-denominator of each target, shape (B, T)."""
+
+    @jax.checkpoint
+    def of_part(part: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        hidden, targets = part
+        return _of_logits(hidden, matrix, targets)[1:]
+
+    parts = jax.lax.map(of_part, _cut((hidden, targets), chunk))
+    losses, log_sums = _joined(parts, targets.shape[1])
+    return losses, log_sums
+
+
+def _of_logits(
+    hidden: jax.Array, matrix: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    logits = logits_of(hidden, matrix)
+    log_sums = jax.nn.logsumexp(logits, axis=-1)
+    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    return logits, log_sums - chosen, log_sums
+
+
+def _total(
+    losses: jax.Array, log_sums: jax.Array, shares: jax.Array, z_loss: float
+) -> jax.Array:
+    return (shares * (losses + z_loss * log_sums**2)).sum()
+
+
+def _cut(arrays: tuple[jax.Array, ...], chunk: int | None) -> tuple[jax.Array, ...]:
+    """Cut arrays (B, T, ...) into chunks of columns, shape (chunks, B, chunk, ...).
+
+    Rows stay whole, so devices keep their rows. Columns that are added are zero.
+    """
 
     def cut(x: jax.Array) -> jax.Array:
-        # Added columns have weight 0. Rows stay whole, so devices keep their rows.
+        if chunk is None:
+            return x[None]
+        num_chunks = -(-x.shape[1] // chunk)
+        missing = num_chunks * chunk - x.shape[1]
         padding = [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)
         parts = jnp.pad(x, padding).reshape(x.shape[0], num_chunks, chunk, *x.shape[2:])
         return jnp.moveaxis(parts, 1, 0)
 
-    @partial(jax.checkpoint, prevent_cse=False)
-    def sums_of(matrix: jax.Array, part: Any) -> tuple[jax.Array, jax.Array]:
-        return _chunk_sums(matrix, *part)
-
-    def add(sums: Any, part: Any) -> tuple[Any, None]:
-        return jax.tree.map(jnp.add, sums, sums_of(matrix, part)), None
-
-    zeros = (jnp.zeros(targets.shape[0]), jnp.zeros(targets.shape[0]))
-    return jax.lax.scan(add, zeros, tuple(map(cut, (hidden, targets, weights))))[0]
+    return tuple(map(cut, arrays))
 
 
-def _chunk_sums(
-    matrix: jax.Array, hidden: jax.Array, targets: jax.Array, weights: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    losses, log_sum = _of_tokens(hidden, matrix, targets)
-    return (losses * weights).sum(axis=1), (log_sum**2 * weights).sum(axis=1)
+def _joined(arrays: tuple[jax.Array, ...], length: int) -> tuple[jax.Array, ...]:
+    """Join chunks of columns again, without the columns that `_cut` added."""
 
+    def joined(x: jax.Array) -> jax.Array:
+        whole = jnp.moveaxis(x, 0, 1)
+        return whole.reshape(whole.shape[0], -1, *whole.shape[3:])[:, :length]
 
-@jax.custom_vjp
-def _of_tokens(
-    hidden: jax.Array, matrix: jax.Array, targets: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """Return cross-entropy and log-denominator of each token, float32, shape (B, T).
-
-    The gradient of the logits is rounded to the dtype of `hidden`. JAX would keep this
-    gradient in float32, and a product of a float32 and a bfloat16 array runs in
-    float32, at half the rate of a GPU's bfloat16 products or less.
-    """
-    return _of_tokens_forward(hidden, matrix, targets)[0]
-
-
-def _of_tokens_forward(
-    hidden: jax.Array, matrix: jax.Array, targets: jax.Array
-) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    logits = logits_of(hidden, matrix)
-    log_sum = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return (log_sum - chosen, log_sum), (hidden, matrix, targets, logits, log_sum)
-
-
-def _of_tokens_backward(
-    kept: tuple[jax.Array, ...], changes: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array, None]:
-    hidden, matrix, targets, logits, log_sum = kept
-    of_loss, of_log_sum = changes
-    probabilities = jnp.exp(logits - log_sum[..., None])
-    is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-    change = probabilities * (of_loss + of_log_sum)[..., None]
-    change -= jnp.where(is_target, of_loss[..., None], 0)
-    change = change.astype(hidden.dtype)
-    of_matrix = jnp.einsum("btv,btc->vc", change, hidden)
-    return change @ matrix, of_matrix, None
-
-
-_of_tokens.defvjp(_of_tokens_forward, _of_tokens_backward)
+    return tuple(map(joined, arrays))
