@@ -489,9 +489,12 @@ def test_ls_marks_a_step_whose_description_is_damaged(
 
 
 def test_the_command_starts_without_jax_and_never_touches_an_accelerator(
-    folder: Path,
+    tmp_path: Path,
 ) -> None:
-    step = str(folder / "10")
+    kinds = ("bfloat16", "float8_e4m3fn", "float8_e8m0fnu", "int4", "complex64", "bool")
+    with Checkpointer(tmp_path) as saving:
+        saving.save(10, state={kind: jnp.ones(3, kind) for kind in kinds})
+    step = str(tmp_path / "10")
     program = (
         "import os, sys; from roxxel_ckpt.cli import main; "
         f"code = main(['verify', {step!r}]) + main(['show', {step!r}]); "

@@ -7,12 +7,12 @@ shape, dtype, chunks and the sizes of files are compared first.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from roxxel_store.records import parse_value
 
 from roxxel_ckpt._names import METADATA_FILE, STATE, leaf_path
@@ -113,7 +113,9 @@ def read_layout(
             directory,
             f"{file} declares {dtype}{list(shape)} and the description {spec}",
         )
-    chunk_bytes = math.prod(layout.chunk) * np.dtype(spec.stored_dtype).itemsize
+    # Not by NumPy, which knows float8 only once JAX is imported.
+    chunk_spec = dataclasses.replace(spec, shape=layout.chunk, dtype=spec.stored_dtype)
+    chunk_bytes = chunk_spec.num_bytes or 0
     index_bytes = inner * _INDEX_ENTRY_BYTES + _INDEX_CRC_BYTES if inner else 0
     # A compressor adds a little to what it cannot compress.
     most = index_bytes + chunk_bytes + chunk_bytes // 64 + 128 * max(inner, 1)
