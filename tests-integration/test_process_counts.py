@@ -70,6 +70,7 @@ def train(count: int, folder: Path, cache: Path) -> Run:
     command = [*STRICT_AT_A_TIME, str(PROGRAMS / "several.py")]
     shared = {
         **environment(4 // count, cache),
+        "JAX_COMPILATION_CACHE_DIR": "",  # else only process 0 finds its programs
         "JAX_NUM_PROCESSES": str(count),
         "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
     }
@@ -186,6 +187,16 @@ def test_all_processes_collect_garbage_after_the_same_steps_and_at_no_other_time
         for process in run.seen:
             # Before its first and after its last step, a process is like any other.
             assert [x for x in process["collected"] if 0 < x < 15] == [4, 8, 12]
+
+
+def test_processes_of_one_host_compile_each_update_once(
+    runs: Mapping[int, Run],
+) -> None:
+    for run in runs.values():
+        first, *others = [process["compiled"] for process in run.seen]
+        assert len(first) == len(PHASES) + 1
+        # Whether the parameters are finite, a program of milliseconds.
+        assert others == [["jit_is_finite"]] * len(others)
 
 
 def test_only_the_first_process_writes_and_speaks(

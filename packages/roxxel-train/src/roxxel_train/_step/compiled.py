@@ -7,8 +7,10 @@ which the run needs them, so the first step of a phase rarely waits for the comp
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
@@ -23,6 +25,7 @@ from roxxel_store.amounts import short_size
 
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import AUTOTUNE
+from roxxel_train._step.compiled_once import compiled_once
 from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
     found_gradients,
@@ -47,18 +50,25 @@ _ANNOUNCE_AFTER_S = 1.0
 _GPUS = {"gpu", "cuda", "rocm"}
 _LEAST_COMPILED = "jax_persistent_cache_min_compile_time_secs"
 
+# All processes make the same objects in the same order.
+_numbers = itertools.count()
+
 
 def use_compilation_cache() -> list[str]:
     """Turn on JAX's persistent compilation cache unless the user has configured it.
 
     JAX leaves out programs that compile in less than a second. A start compiles dozens
-    of them, most to make the model's arrays, so this cache takes them too. A user
+    of them, most to make the model's arrays, so this cache takes them too. Several
+    processes on the CPU use none, as it would serve process 0 alone: they share what
+    that compiles (`compiled_once`). A user
     without a home folder, as in many containers, gets no cache: return a sentence that
     says so, because JAX would warn at every program that it compiles.
     """
     settings = jax.config.values
     chosen = settings["jax_compilation_cache_dir"]
     if chosen or not settings["jax_enable_compilation_cache"]:
+        return []
+    if jax.process_count() > 1 and jax.default_backend() == "cpu":
         return []
     try:
         folder = cache_folder() / "jax"
@@ -134,7 +144,8 @@ class CompiledAhead:
         self._function = function
         self._mesh = mesh
         self._run_folder = run_folder
-        self._function = function
+        self._number = next(_numbers)
+        self._is_closed = threading.Event()
         self._has_narrow = any(_is_narrow(x.dtype) for x in jax.tree.leaves(shapes))
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
@@ -181,9 +192,9 @@ class CompiledAhead:
         """
         if is_debugging():
             return
+        self._is_closed.clear()
         for key in dict.fromkeys(map(_key, batches)):
-            known = self._compiled.get(key)
-            if known is None or known.cancelled():
+            if key not in self._compiled:
                 self._compiled[key] = compiler.submit(self._compile, key, done)
 
     def program(
@@ -220,9 +231,15 @@ class CompiledAhead:
         return tuple(future.result()[1] for future in self._compiled.values())
 
     def close(self) -> None:
-        """Cancel the compilations that have not started."""
-        for future in self._compiled.values():
-            future.cancel()
+        """Cancel the compilations that have not started, and forget what is not done.
+
+        What the compiler still does, the next start finds in JAX's cache.
+        """
+        self._is_closed.set()
+        for key, future in list(self._compiled.items()):
+            if not future.done():
+                future.cancel()
+                del self._compiled[key]
 
     def _debugged(self, state: Tree, batch: Any) -> Any:
         with jax.set_mesh(self._mesh), explained(batch):
@@ -233,7 +250,14 @@ class CompiledAhead:
     ) -> tuple[Any, CompiledShape]:
         start = time.perf_counter()
         options = kernel_options(self._mesh, self._run_folder)
-        program = self._lowered[key].compile(compiler_options=options or None)
+        lowered = self._lowered[key]
+        program = compiled_once(
+            f"{self._number}/{list(self._lowered).index(key)}",
+            lowered,
+            self._mesh,
+            lambda: lowered.compile(compiler_options=options or None),
+            self._is_closed.is_set,
+        )
         seconds = time.perf_counter() - start
         shape = CompiledShape(key[0][0], seconds, _device_bytes(program))
         if done is not None:
