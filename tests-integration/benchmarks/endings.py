@@ -1,24 +1,30 @@
-"""Measures how soon all processes end after one of them fails.
+"""Measures how soon all processes end after an accident in the last of them.
 
-Each row is a program of several real processes. The time is measured from the failure
-to the end of the last process; the limit is 10 s. "reason" is the number of surviving
-processes whose standard error names the reason. If the run had begun, `system.log` must
-name the reason too.
+Each row is a program of several real processes. The time is measured from the accident
+to the end of the last process; after a failure the limit is 10 s. A process that
+stands is killed once all others have ended. "reason" is the number of processes, of
+those that can speak, whose standard error names the reason shown. If the run had begun,
+`system.log` must name it too.
 
     python tests-integration/benchmarks/endings.py
-    python tests-integration/benchmarks/endings.py --processes 4 --mib 400 save
+    python tests-integration/benchmarks/endings.py save --processes 4 --mib 400
+    python tests-integration/benchmarks/endings.py "in a step" --processes 2 4 8
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +52,9 @@ CASES: Mapping[str, Sequence[str]] = {
     "models differ": [f"arrays=1:{LAST}"],
     "raises in a step": [f"error@30:{LAST}"],
     "killed in a step": [f"kill@30:{LAST}"],
+    "stopped in a step": [f"stand@30:{LAST}"],
+    "preempted in a step": [f"sigterm@30:{LAST}"],
+    "slow in a step": ["steps=60", "log_every=5", f"slow@30:{LAST}"],
     "killed in evaluate": [
         *("eval_every=5", f"kill@evaluate:{LAST}", f"sleep@evaluate:{OTHERS}")
     ],
@@ -54,6 +63,14 @@ CASES: Mapping[str, Sequence[str]] = {
 }
 GUARD_S = 300
 
+# How a reason begins, in the order in which a text is searched.
+REASONS = (
+    r"the run ends: (process .*)",
+    r"(.* differs? between processes.*)",
+    r"caught Preempted: (.*);",
+    r"(process \d+ stays behind.*)",
+)
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -61,21 +78,35 @@ class Ending:
 
     Attributes:
         seconds: From the accident to the end of the last process.
+        codes: Exit code of each process.
+        reason: Why the run ended, as the first text that names it says.
         named: Processes whose standard error names the reason.
         expected: Processes that should.
         is_logged: Whether `system.log` names the reason.
     """
 
     seconds: float
+    codes: Sequence[int]
+    reason: str
     named: int
     expected: int
     is_logged: bool
 
+    def __str__(self) -> str:
+        """Return the row without its case."""
+        counted = Counter(self.codes).items()
+        codes = ", ".join(f"{count} x {code}" for code, count in counted)
+        log = "and system.log" if self.is_logged else ""
+        named = f"{self.named} of {self.expected} {log}"
+        return f"{self.seconds:5.1f} s  {codes:16} {named:21} {self.reason[:64]}"
 
-def main(arguments: Sequence[str] | None = None) -> Mapping[str, Ending]:
-    """Print and return what each case shows."""
+
+def main(
+    arguments: Sequence[str] | None = None,
+) -> Mapping[tuple[str, int], Ending]:
+    """Print and return what each case shows, by case and number of processes."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--processes", type=int, nargs="+", default=[2])
     parser.add_argument("--mib", type=int, default=0, help="ballast of the model")
     parser.add_argument("cases", nargs="*", help="words of the cases to run")
     options = parser.parse_args(arguments)
@@ -85,26 +116,21 @@ def main(arguments: Sequence[str] | None = None) -> Mapping[str, Ending]:
         if not options.cases or any(case in name for case in options.cases)
     }
     print(
-        f"{platform.platform()}, {os.cpu_count()} processors; {options.processes} "
-        f"processes, {options.mib} MiB of parameters more"
+        f"{platform.platform()}, {os.cpu_count()} processors, load "
+        f"{os.getloadavg()[0]:.1f}; {options.mib} MiB of parameters more"
     )
-    found: dict[str, Ending] = {}
+    found: dict[tuple[str, int], Ending] = {}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         subprocess.run([sys.executable, "-c", DATA, str(data)], check=True)
-        for number, (name, words) in enumerate(chosen.items()):
-            run = Path(folder) / str(number)
-            count, size = options.processes, f"mib={options.mib}"
+        counts: Sequence[int] = options.processes
+        for name, count in itertools.product(chosen, counts):
+            run, size = Path(folder) / str(len(found)), f"mib={options.mib}"
             if "restore" in name:
                 train(data, run, count, [size, "sigterm@20:0"])
-            found[name] = ending(data, run, count, [size, *words])
-            row = found[name]
-            log = "system.log too" if row.is_logged else ""
-            print(
-                f"{name:20} {row.seconds:6.1f} s   "
-                f"reason {row.named} of {row.expected} {log}",
-                flush=True,
-            )
+            ended = ending(data, run, count, [size, *chosen[name]])
+            found[name, count] = ended
+            print(f"{name:20} {count:2} processes {ended}", flush=True)
     return found
 
 
@@ -117,30 +143,65 @@ def ending(data: Path, run: Path, count: int, words: Sequence[str]) -> Ending:
             arguments += [word.replace(OTHERS, str(index)) for index in range(last)]
         else:
             arguments.append(word.replace(LAST, str(last)))
-    texts, ended_at = train(data, run, count, arguments)
+    is_standing = any(word.startswith("stand") for word in words)
+    ended = train(data, run, count, arguments, last if is_standing else None)
     stamps = [
         float(stamp)
-        for text in texts
-        for stamp in re.findall(r"^(?:error|exit|kill) at (.*)$", text, re.MULTILINE)
+        for process in ended
+        for stamp in re.findall(
+            r"^(?:error|exit|kill|stand|sigterm|slow) at (.*)$",
+            process.said,
+            re.MULTILINE,
+        )
     ]
     # A refused argument has no stamp: the traceback is printed at once.
-    began = min(stamps) if stamps else min(ended_at)
-    is_killed = any(word.startswith("kill") for word in words)
-    reasons = ("the run ends: process ", "differs between processes")
-    named = sum(any(reason in text for reason in reasons) for text in texts)
+    began = min(stamps) if stamps else min(process.at for process in ended)
     log = run / "system.log"
+    texts = [process.said for process in ended]
+    logged = reason_in(log.read_text()) if log.exists() else None
+    reasons = [reason for text in texts if (reason := reason_in(text)) is not None]
     return Ending(
-        max(ended_at) - began,
-        named,
-        count - is_killed,
-        log.exists() and reasons[0] in log.read_text(),
+        max(process.at for process in ended) - began,
+        [process.code for process in ended],
+        next(iter(reasons), logged or ""),
+        len(reasons),
+        # A slow process is named in the log, and process 0 speaks for all.
+        1 if "slow" in str(words) else count - ended[-1].is_killed,
+        logged is not None,
     )
 
 
+def reason_in(text: str) -> str | None:
+    """Return why a run ended, or who was slow; None if the text does not say it."""
+    for pattern in REASONS:
+        if found := re.search(pattern, text):
+            return found[1]
+    return None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A process that has ended: what it said, its exit code, and when."""
+
+    said: str
+    code: int
+    at: float
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether the process was killed, and could not speak."""
+        return self.code == -signal.SIGKILL
+
+
 def train(
-    data: Path, run: Path, count: int, arguments: Sequence[str]
-) -> tuple[list[str], list[float]]:
-    """Return standard error and time of the end of every process."""
+    data: Path,
+    run: Path,
+    count: int,
+    arguments: Sequence[str],
+    standing: int | None = None,
+) -> list[Ended]:
+    """Train in `count` processes; kill the process `standing` after all others."""
+    others_ended = threading.Barrier(count)
     with held_port() as port, ThreadPoolExecutor(count) as pool:
         shared = {
             **os.environ,
@@ -152,20 +213,28 @@ def train(
         }
         program = [str(PROGRAMS / "ending.py"), str(data), str(run), *arguments]
 
-        def run_one(index: int) -> tuple[str, float]:
-            done = subprocess.run(
+        def run_one(index: int) -> Ended:
+            with subprocess.Popen(
                 [sys.executable, *program],
                 env={**shared, "JAX_PROCESS_ID": str(index)},
-                capture_output=True,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=GUARD_S,
-                check=False,
-            )
-            return done.stderr, time.time()
+            ) as process:
+                if index == standing:
+                    others_ended.wait(GUARD_S)
+                    process.kill()
+                    at = time.time()
+                    _, said = process.communicate(timeout=GUARD_S)
+                    return Ended(said, process.returncode, at)
+                _, said = process.communicate(timeout=GUARD_S)
+                at = time.time()
+                if standing is not None:
+                    others_ended.wait(GUARD_S)
+            return Ended(said, process.returncode, at)
 
-        ended = list(pool.map(run_one, range(count)))
-    return [text for text, _ in ended], [at for _, at in ended]
+        return list(pool.map(run_one, range(count)))
 
 
 if __name__ == "__main__":
