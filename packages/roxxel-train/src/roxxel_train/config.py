@@ -30,8 +30,8 @@ from typing import (
 from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
 from roxxel_store.arguments import nearest
+from roxxel_store.lines import plain_row
 
-from roxxel_train._files.log import plain_row
 from roxxel_train._log.sinks import LogTo, check_log_to
 from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
 from roxxel_train.settings import check_settings, plain

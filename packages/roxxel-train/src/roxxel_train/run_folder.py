@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from roxxel_ckpt import read_description
+from roxxel_curriculum.run_log import METRICS
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
 from roxxel_train._files.data import RunData, data_state
-from roxxel_train._files.log import METRICS, SYSTEM_LOG
+from roxxel_train._files.log import SYSTEM_LOG
 from roxxel_train._files.mirror import local_run
 from roxxel_train._files.records import (
     AUTOTUNE,
@@ -292,7 +293,10 @@ class RunFolder:
             # first checkpoint, so the row is then not older than the checkpoint.
             trained = data_state(self.path)
         except FileNotFoundError as error:
-            raise RunFolderError(str(error)) from error
+            # The loop of another trainer keeps its checkpoints itself.
+            if not self.starts():
+                raise RunFolderError(str(error)) from error
+            trained = None
         if not self.starts():
             raise RunFolderError(
                 f"{self}: {METRICS} has no row of a start, which says where the "
@@ -310,7 +314,7 @@ class RunFolder:
         return RunData(
             cast("dict[str, Any]", sources),
             cast("dict[str, Any]", state),
-            trained,
+            trained or cast("dict[str, Any]", state),
             self.primary,
         )
 

@@ -24,6 +24,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_curriculum.run_log import END, KINDS, SAVE, START
 from roxxel_store.records import find_object
 
 if TYPE_CHECKING:
@@ -31,10 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy.typing as npt
-
-START, END, SAVE = "start", "end", "save"
-KINDS = (START, END, SAVE)
-"""Kinds of rows that only a trainer writes."""
 
 STATE_DIGEST = "state_digest"
 """What `Checkpointer.state_digest` returned, in the row of a save and in `extra`."""

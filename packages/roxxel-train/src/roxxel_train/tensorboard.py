@@ -20,11 +20,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_curriculum.run_log import KINDS, START
 from roxxel_store import missing_extra
 from roxxel_store.urls import absolute
 
 from roxxel_train._log.values import drawn_values
-from roxxel_train.starts import KINDS, START
 
 try:
     from tensorboardX import RecordWriter

@@ -15,13 +15,13 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_curriculum.run_log import KINDS, START
 from roxxel_store import missing_extra
 from roxxel_store.urls import expanded
 
 from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
 from roxxel_train._log.values import drawn_values
 from roxxel_train.run_folder import RunFolder
-from roxxel_train.starts import KINDS, START
 
 try:
     import wandb

@@ -18,7 +18,6 @@ from roxxel_ckpt import (
     CheckpointNotFoundError,
     read_description,
 )
-from roxxel_format import Roxxel
 
 from roxxel_train._files.mirror import fetch_run
 from roxxel_train._files.records import RECORD, RECORD_OF_RUN, find_record
@@ -27,27 +26,6 @@ from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from roxxel_curriculum import Curriculum, Sampler
-
-
-def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
-    """Return what the row of a start says of its data.
-
-    The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`. The paths call the primary `"self"`, as the state
-    does. The key `primary` has the primary's own name, if the curriculum gives one.
-    """
-    named = curriculum.primary != "self"
-    readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
-    return {
-        "sources": {
-            name: reader.filepath if isinstance(reader, Roxxel) else None
-            for name, reader in readers.items()
-        },
-        **({"primary": curriculum.primary} if named else {}),
-        "state": sampler.state(sampler.total_steps),
-    }
 
 
 def data_state(

@@ -35,13 +35,13 @@ from roxxel_ckpt.buckets import SWAP_ERRORS, checkpoint_bucket
 from roxxel_ckpt.contents import Contents
 from roxxel_ckpt.descriptions import fetch_descriptions
 from roxxel_ckpt.locations import folder_url
+from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import in_parallel, matches_in
 from roxxel_store.locks import tried
 from roxxel_store.output import Output
 from roxxel_store.swap import Writer, read_manifest, writer_of
 from roxxel_store.urls import checked_url, expanded
 
-from roxxel_train._files.log import METRICS
 from roxxel_train._files.paths import cache_folder
 from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD
 from roxxel_train.errors import RunMismatchError

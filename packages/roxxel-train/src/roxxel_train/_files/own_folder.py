@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.locations import folder_url
+from roxxel_curriculum.run_log import METRICS
 from roxxel_store.files import make_folder
 from roxxel_store.output import replace_file
 
 from roxxel_train._files.identity import copied, new_id, place_of, registered
-from roxxel_train._files.log import METRICS
 from roxxel_train._files.mirror import Mirror, holder, locked
 from roxxel_train._files.paths import check_writable, shown
 from roxxel_train._files.records import (

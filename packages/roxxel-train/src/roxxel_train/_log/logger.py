@@ -16,6 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
+from roxxel_curriculum.run_log import END, KINDS, SAVE, linked
+from roxxel_store.lines import plain_row
 from roxxel_store.screen import shown
 
 from roxxel_train._files.log import (
@@ -23,11 +25,10 @@ from roxxel_train._files.log import (
     LogFiles,
     Worker,
     append_once,
-    plain_row,
 )
 from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
-from roxxel_train.starts import END, KINDS, SAVE, START, STATE_DIGEST
+from roxxel_train.starts import STATE_DIGEST
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from roxxel_train._files.log import LogPosition
+    from roxxel_store.lines import LinePosition
 
 
 class Logger:
@@ -221,15 +222,14 @@ class Logger:
         late = None if rest is None else lambda: _of_user(rest())
         self._row(_of_user(row), late, terminal=terminal)
 
-    def start(self, row: Mapping[str, Any], past: LogPosition | None) -> None:
+    def start(self, row: Mapping[str, Any], past: LinePosition | None) -> None:
         """Write the row of a start, and the rows that its checkpoint has kept.
 
         Args:
             row: What the start says of itself.
             past: Where the log ended when the checkpoint was saved; None for a new run.
         """
-        place = {"after": past.after, "at": past.at} if past else {"after": 0}
-        self._row({"kind": START, **row, **place}, terminal=False)
+        self._row(linked(row, past), terminal=False)
         if past is not None and past.unwritten and self._files is not None:
             self._files.lines(past.unwritten)
 
@@ -287,7 +287,7 @@ class Logger:
         """
         return None if self._files is None else self._files.failure
 
-    def position(self) -> LogPosition | None:
+    def position(self) -> LinePosition | None:
         """Flush the files; return where `metrics.jsonl` ends, for a checkpoint.
 
         The result has the lines that a failed write has left out; this method does not

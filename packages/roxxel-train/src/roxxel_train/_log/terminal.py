@@ -9,9 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 from roxxel_store.amounts import short_duration
+from roxxel_store.lines import plain_row
 from roxxel_store.screen import printable, shown
 
-from roxxel_train._files.log import Worker, plain_row
+from roxxel_train._files.log import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,6 @@ from roxxel_curriculum.digest import add_step, digest_text
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_curriculum import Sampler
-
     from roxxel_train._step.tally import Tally
 
 
@@ -85,18 +83,3 @@ class Ledger:
             None if digest is None else int(digest, 16),
             {name: list(sums) for name, sums in content["losses"].items()},
         )
-
-
-def rows_by_source(sampler: Sampler, step: int) -> dict[str, int]:
-    """Return the number of sequences of each source in the first `step` steps.
-
-    A formula computes the numbers, so the cost does not depend on `step`.
-    """
-    rows = dict.fromkeys(sampler.source_names, 0)
-    for phase in sampler.phases:
-        steps = min(step, phase.stop) - phase.start
-        if steps <= 0:
-            break
-        for name, count in phase.delivered(steps).items():
-            rows[name] += count
-    return rows

@@ -14,12 +14,11 @@ import time
 from collections import defaultdict, deque
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from roxxel_curriculum.run_log import fed_fields, head
 
-from roxxel_train._observe.ledger import Ledger, rows_by_source
 from roxxel_train._step.diagnose.vocabulary import missing_in_batch
 from roxxel_train._step.loss import LOSS_WEIGHT, SKIPPED, perplexity
 from roxxel_train._step.spikes import MOST_IN_A_ROW
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from roxxel_loader import StreamStats
 
     from roxxel_train._log.logger import Logger
+    from roxxel_train._observe.ledger import Ledger
     from roxxel_train._observe.machine import Machine
     from roxxel_train._observe.stragglers import Stragglers
     from roxxel_train._step.diagnose.vocabulary import TokenLookup
@@ -134,8 +134,6 @@ class Recorder:
         self._names = {
             "self" if name == primary else name: name for name in sampler.source_names
         }
-        # Rows record the name of the primary, because a run may change the name.
-        self._primary = {} if primary == "self" else {"primary_source": primary}
         self._losses = losses
         self._ledger = ledger
         self._machine = machine
@@ -205,7 +203,7 @@ class Recorder:
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """Write the metrics row of an evaluation after update `step`."""
         if values:
-            self._logger.metrics({**_head("eval", step), **values}, terminal=False)
+            self._logger.metrics({**head("eval", step), **values}, terminal=False)
         self._evaluated_step = step
         self._evaluation = {k: v for k, v in values.items() if isinstance(v, float)}
 
@@ -283,7 +281,7 @@ class Recorder:
         self._logger.progress(step, self._total_steps, loss)
         if step % self._log_every == 0 or step in self._always:
             # The terminal needs `total_steps` from `progress` to show the metrics row.
-            self._logger.metrics(_head("train", step), self._train_row(step, scalars))
+            self._logger.metrics(head("train", step), self._train_row(step, scalars))
         self._after_read(step)
 
     def _train_row(
@@ -306,10 +304,8 @@ class Recorder:
         lag = self._lag(step, step_s)
 
         def values() -> dict[str, Any]:
-            by_source = self._sampler.delivered_tokens(step)
-            planned = self._sampler.planned_tokens(step)
-            tokens = sum(by_source.values())
-            new_tokens = tokens - self._tokens(before.step)
+            fed = fed_fields(self._sampler, step)
+            new_tokens = fed["tokens"] - self._tokens(before.step)
             rates = _rates(before, now, excluded, new_tokens)
             timed = {**excluded, "gc_s": collected_s}
             mean = {
@@ -317,14 +313,9 @@ class Recorder:
                 **perplexity("perplexity", loss_mean, scalars),
             }
             return {
-                "phase": self._sampler.phase(step - 1),
-                **self._primary,
                 **{name: float(value) for name, value in scalars.items()},
                 **(mean if math.isfinite(loss_mean) else {}),
-                "tokens": tokens,
-                "tokens_by_source": by_source,
-                "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
-                "rows_by_source": rows_by_source(self._sampler, step),
+                **fed,
                 **ledger.fields(self._names),
                 "step_s": step_s,
                 **rates,
@@ -386,8 +377,3 @@ def _rates(
         "assemble_s": share * work[1],
         "transfer_s": share * work[2],
     }
-
-
-def _head(kind: str, step: int) -> dict[str, Any]:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return {"kind": kind, "step": step, "time": now}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +18,10 @@ from roxxel_ckpt import (
     CheckpointStateLostError,
 )
 from roxxel_curriculum import StateMismatch
+from roxxel_curriculum.run_log import start_fields
+from roxxel_store.lines import LinePosition
 
-from roxxel_train._files.data import data_record
 from roxxel_train._files.identity import check_owner
-from roxxel_train._files.log import LogPosition
 from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
@@ -125,7 +124,7 @@ class RunState:
         self.checkpointer = checkpointer
         self._settings = config.settings()
         self._checkpoint_every = config.checkpoint_every
-        self.past_log: LogPosition | None = None
+        self.past_log: LinePosition | None = None
         self.past_fields: Sequence[str] | None = None
         self.past_rate: float | None = None
         self.arrays: Tree = take(model, optimizer)
@@ -251,11 +250,7 @@ class RunState:
         `devices` counts the devices of the run by kind.
         """
         return {
-            "step": self.step,
-            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "total_steps": self.sampler.total_steps,
-            "seconds": round(seconds, 3),
-            "data": data_record(self.sampler, self.curriculum),
+            **start_fields(self.step, self.sampler, self.curriculum, seconds),
             "made_by": getattr(self.model, "made_by", None),
             "settings": self._settings,
             "command": sys.argv,
@@ -311,7 +306,7 @@ class RunState:
                 self.held_out.check(extra.get("held_out", {}), self._name)
                 self._continue(extra)
                 past = extra.get("log")
-                self.past_log = None if past is None else LogPosition(**past)
+                self.past_log = None if past is None else LinePosition(**past)
                 self.past_fields = extra.get("fields")
                 self._spoilt = None
             elif done > self.first_step:

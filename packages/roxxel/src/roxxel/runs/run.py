@@ -190,8 +190,15 @@ class Run:
 
     @property
     def trained_steps(self) -> int:
-        """Number of steps that the run had trained at its newest sound checkpoint."""
-        return self.files.data().trained["step"]
+        """Number of steps trained at the newest sound checkpoint.
+
+        Of a run without checkpoints, such as one that a `RunLog` records, its rows say
+        what is trained.
+        """
+        if self.files.checkpoints()[0]:
+            return self.files.data().trained["step"]
+        row = self.files.newest_rows(("train",)).get("train")
+        return 0 if row is None else row["step"]
 
     def corpora(self) -> dict[str, TokenReader]:
         """Return the corpora of the run by source name, at the recorded versions.

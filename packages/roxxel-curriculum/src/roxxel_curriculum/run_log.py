@@ -1,0 +1,317 @@
+"""The log of a run, written from the loop of any trainer.
+
+A run is its log: `metrics.jsonl` in the run's folder. Each start appends a row that
+says which data the run reads and after which line it goes on. Each training row says
+what was read up to its step. `Trainer` and `RunLog` make their rows by the functions of
+this module, so every command that reads a run reads both.
+
+This module imports no framework. A loop in PyTorch records without JAX.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from roxxel_format import Roxxel
+from roxxel_store.files import make_folder
+from roxxel_store.lines import LineFile, LinePosition, json_line
+
+from roxxel_curriculum.digest import add_step, batch_digest, digest_text
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    from roxxel_curriculum.curriculum import Curriculum
+    from roxxel_curriculum.sampler import Sampler
+
+METRICS = "metrics.jsonl"
+"""The log's name in the folder of a run."""
+
+START, END, SAVE = "start", "end", "save"
+KINDS = (START, END, SAVE)
+"""Kinds of rows that say how a run goes on, not what it has trained."""
+
+
+class RunLog:
+    """Writes the log of a run from a loop that is not ours, in one process.
+
+    Then `roxxel ls`, `report`, `show`, `where` and `audit` answer about your run, and
+    `roxxel.open_run` opens it. One process of several writes the log; the others
+    send it what they read.
+
+    Args:
+        folder: Folder of the run. It holds no run yet, or one that a `RunLog` began.
+        curriculum: What the run reads.
+        sampler: The sampler of this curriculum that feeds your loop.
+        state: What `state` returned at the checkpoint from which your loop resumes;
+            None for a new run.
+
+    Attributes:
+        step: Steps recorded; the next is the one of this number.
+
+    Raises:
+        StateMismatch: The state is of another curriculum, corpus or seed.
+        FileExistsError: The folder holds a log, and no state says where to go on.
+        BlockingIOError: Another program writes the log.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
+        >>> sampler = curriculum.sampler(seed=0)
+        >>> with RunLog("runs/torch", curriculum, sampler) as log:
+        ...     for step in range(log.step, sampler.total_steps):
+        ...         batch = sampler.batch(step)
+        ...         log.record(step, batch, loss=2.5)
+        >>> log.step
+        2
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        curriculum: Curriculum,
+        sampler: Sampler,
+        *,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        path = Path(folder) / METRICS
+        if state is None and path.exists() and path.stat().st_size > 0:
+            raise FileExistsError(
+                f"{path}: holds the log of a run; give state= of the checkpoint from "
+                "which your loop resumes, or another folder"
+            )
+        past: LinePosition | None = None
+        self.step, self._digest = 0, 0
+        if state is not None:
+            sampler.check(state["data"])
+            self.step, self._digest = state["data"]["step"], int(state["digest"], 16)
+            past = LinePosition(state["after"], state["at"])
+        self._sampler = sampler
+        make_folder(path.parent)
+        self._file = LineFile(path)
+        try:
+            self._file.lock()
+        except BlockingIOError:
+            self._file.close()
+            raise
+        self._file.begin()
+        row = {
+            **start_fields(self.step, sampler, curriculum),
+            "command": sys.argv,
+        }
+        self._write(linked(row, past))
+        self._at_s = time.perf_counter()
+
+    def record(
+        self,
+        step: int,
+        tokens: npt.ArrayLike | None = None,
+        *,
+        digest: int | None = None,
+        **values: Any,
+    ) -> None:
+        """Append the row of a step that your loop has trained.
+
+        Args:
+            step: Number of the batch, from 0, as in `Sampler.batch`.
+            tokens: All rows of the batch as the loop received them: an array of NumPy,
+                JAX or PyTorch on the CPU.
+            digest: In place of tokens, the digest of the whole batch: `batch_digest`,
+                or `sum_digests` of those of all processes, each of its own rows.
+            values: Numbers of the step, such as `loss`.
+
+        Raises:
+            ValueError: The step is not the next one, both or none of `tokens` and
+                `digest` are given, or the tokens are not of the planned shape, as where
+                a loop has cut a batch.
+            OSError: The row cannot be written.
+        """
+        if step != self.step:
+            raise ValueError(
+                f"step={step} is not the next step, which is {self.step}; record each "
+                "step once, in order"
+            )
+        if tokens is not None and digest is None:
+            digest = self._digest_of(step, np.asarray(tokens))
+        elif tokens is not None or digest is None:
+            raise ValueError("give either tokens or digest")
+        self._digest = add_step(self._digest, step, digest)
+        self.step, before = step + 1, self._sampler.delivered_tokens(step)
+        now_s = time.perf_counter()
+        seconds, self._at_s = max(now_s - self._at_s, 1e-9), now_s
+        fields = fed_fields(self._sampler, self.step)
+        row = {
+            **head("train", self.step),
+            **values,
+            **fields,
+            "digest": digest_text(self._digest),
+            "step_s": seconds,
+            "tokens_per_s": (fields["tokens"] - sum(before.values())) / seconds,
+        }
+        self._write(row)
+
+    def state(self) -> dict[str, Any]:
+        """Return what your checkpoint keeps, as a dict for JSON.
+
+        It is small, and holds `Sampler.state` under `"data"`. The rows so far are on
+        the disk when it returns.
+        """
+        self._file.sync()
+        position = self._file.position()
+        return {
+            "data": self._sampler.state(self.step),
+            "digest": digest_text(self._digest),
+            "after": position.after,
+            "at": position.at,
+        }
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Append how the run ended, and close the file."""
+        status = "complete" if self.step == self._sampler.total_steps else "stopped"
+        row = {"status": status if error is None else "ended with an error"}
+        self._write({**head(END, self.step), **row})
+        self._file.sync()
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        """Return the log."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
+        """Close the log."""
+        self.close(error)
+
+    def _digest_of(self, step: int, tokens: npt.NDArray[Any]) -> int:
+        planned = self._sampler.shape(step)
+        if tokens.shape != planned:
+            raise ValueError(
+                f"step {step}: tokens has shape {tokens.shape}, and the curriculum "
+                f"plans {planned}; give all rows that the curriculum has for this "
+                "step, or the digest of those that each process holds"
+            )
+        return batch_digest(tokens)
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(json_line, row)
+        if self._file.failure is not None:
+            raise self._file.failure
+
+
+def head(kind: str, step: int) -> dict[str, Any]:
+    """Return the first fields of a row, written now.
+
+    Example:
+        >>> head("train", 3)["step"]
+        3
+    """
+    return {"kind": kind, "step": step, "time": _now()}
+
+
+def linked(row: Mapping[str, Any], past: LinePosition | None) -> dict[str, Any]:
+    """Return the row of a start that goes on after a line of the log.
+
+    Example:
+        >>> linked({"step": 0}, None)
+        {'kind': 'start', 'step': 0, 'after': 0}
+    """
+    place = {"after": past.after, "at": past.at} if past else {"after": 0}
+    return {"kind": START, **row, **place}
+
+
+def start_fields(
+    step: int, sampler: Sampler, curriculum: Curriculum, seconds: float = 0.0
+) -> dict[str, Any]:
+    """Return what every row of a start says, after a restore that took `seconds`.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
+        >>> start_fields(0, curriculum.sampler(0), curriculum)["total_steps"]
+        2
+    """
+    return {
+        "step": step,
+        "time": _now(),
+        "total_steps": sampler.total_steps,
+        "seconds": round(seconds, 3),
+        "data": _data_record(sampler, curriculum),
+    }
+
+
+def fed_fields(sampler: Sampler, step: int) -> dict[str, Any]:
+    """Return what a training row says of the data of the first `step` steps.
+
+    The row names the primary source, because a run may change the name.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(999), [Phase(2, 2, 8)]).sampler(0)
+        >>> fed_fields(sampler, 1)["rows_by_source"]
+        {'self': 2}
+    """
+    by_source = sampler.delivered_tokens(step)
+    planned = sampler.planned_tokens(step)
+    primary = sampler.primary
+    return {
+        "phase": sampler.phase(step - 1),
+        **({} if primary == "self" else {"primary_source": primary}),
+        "tokens": sum(by_source.values()),
+        "tokens_by_source": by_source,
+        "planned_tokens_by_source": {name: round(x) for name, x in planned.items()},
+        "rows_by_source": _rows_by_source(sampler, step),
+    }
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
+    """Return what the row of a start says of its data.
+
+    The path of a source is absolute, a list of paths, or a URL; None if the reader of
+    the source is not a `Roxxel`. The paths call the primary `"self"`, as the state
+    does. The key `primary` has the primary's own name, if the curriculum gives one.
+    """
+    named = curriculum.primary != "self"
+    readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
+    return {
+        "sources": {
+            name: reader.filepath if isinstance(reader, Roxxel) else None
+            for name, reader in readers.items()
+        },
+        **({"primary": curriculum.primary} if named else {}),
+        "state": sampler.state(sampler.total_steps),
+    }
+
+
+def _rows_by_source(sampler: Sampler, step: int) -> dict[str, int]:
+    """Return the number of sequences of each source in the first `step` steps.
+
+    A formula computes the numbers, so the cost does not depend on `step`.
+    """
+    rows = dict.fromkeys(sampler.source_names, 0)
+    for phase in sampler.phases:
+        steps = min(step, phase.stop) - phase.start
+        if steps <= 0:
+            break
+        for name, count in phase.delivered(steps).items():
+            rows[name] += count
+    return rows

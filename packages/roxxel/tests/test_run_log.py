@@ -1,0 +1,102 @@
+"""Every command that reads a run reads one whose loop is not ours."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel import Curriculum, Phase, Roxxel, open_run
+from roxxel.cli import main
+from roxxel.runs.status import read_status
+from roxxel_curriculum.run_log import METRICS, RunLog
+from roxxel_train.audit import audit
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRAINED = 4
+
+
+def declared(tmp_path: Path) -> Curriculum:
+    web, code = Roxxel(tmp_path / "web_*.rox"), Roxxel(tmp_path / "code.rox")
+    for corpus, seed in ((web, 0), (code, 1)):
+        random = np.random.default_rng(seed)
+        documents = (random.integers(1, 50, 30) for _ in range(40))
+        corpus.write(documents, vocab_size=50, exist="keep")
+    phases = [Phase(6, 4, 9, {"self": 1, "code": 1}), Phase(2, 2, 17)]
+    return Curriculum(web, phases, {"code": code})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of eight steps, of which a loop has trained four."""
+    curriculum = declared(tmp_path)
+    sampler = curriculum.sampler(seed=3)
+    with RunLog(tmp_path / "run", curriculum, sampler) as log:
+        for step in range(TRAINED):
+            log.record(step, sampler.batch(step), loss=3.0 - step / 4)
+    return tmp_path / "run"
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> str:
+    assert main([*words]) == code
+    return capsys.readouterr().out
+
+
+def test_run_is_opened_and_its_batches_agree_with_its_log(run: Path) -> None:
+    opened = open_run(run)
+
+    assert opened.trained_steps == TRAINED
+    assert opened.sampler().total_steps == 8
+    assert audit(opened.sampler(), opened.metrics).is_sound
+
+
+def test_commands_say_what_is_trained_by_the_rows(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ("where", str(run), "--document", "self:0", "--json")
+
+    assert "stopped" in said(capsys, "ls", str(run.parent))
+    assert "trained" in said(capsys, "show", str(run), "--step", "last")
+    for step, is_trained in ((TRAINED - 1, True), (TRAINED, False)):
+        shown = said(capsys, "show", str(run), "--step", str(step), "--json")
+        assert json.loads(shown)["is_trained"] is is_trained
+    found: Any = json.loads(said(capsys, *where))
+    assert found
+    said(capsys, "report", str(run))
+    assert [*run.glob("*.html"), *run.parent.glob("*.html")]
+
+
+def test_result_of_a_resumed_loop_has_every_step_once(tmp_path: Path) -> None:
+    curriculum = declared(tmp_path)
+    sampler = curriculum.sampler(seed=3)
+    with RunLog(tmp_path / "run", curriculum, sampler) as log:
+        log.record(0, sampler.batch(0))
+        state = log.state()
+        log.record(1, sampler.batch(1))
+    with RunLog(tmp_path / "run", curriculum, sampler, state=state) as log:
+        for step in range(log.step, sampler.total_steps):
+            log.record(step, sampler.batch(step))
+
+    opened = open_run(tmp_path / "run")
+
+    assert [row["step"] for row in opened.metrics] == [*range(1, 9)]
+    assert audit(opened.sampler(), opened.metrics).is_sound
+    assert read_status(opened.files).status == "complete"
+
+
+def test_a_changed_row_is_found_by_audit(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "audit", str(run))
+    log = run / METRICS
+    lines = log.read_text().splitlines()
+    row = json.loads(lines[2])
+    lines[2] = json.dumps({**row, "digest": "0" * 16})
+    log.write_text("\n".join(lines) + "\n")
+
+    text = said(capsys, "audit", str(run), code=3)
+
+    assert "step 1 differs" in text
