@@ -7,6 +7,8 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
+
 from .conftest import run_python
 
 README = Path(__file__).parents[1] / "README.md"
@@ -68,6 +70,7 @@ def test_example_of_the_readme_plans_trains_and_answers(
     assert after[-1] == before[-1]
 
 
+@pytest.mark.long
 def test_commands_of_the_table_run_on_the_run_of_the_quickstart(
     tmp_path: Path, compilation_cache: Path
 ) -> None:

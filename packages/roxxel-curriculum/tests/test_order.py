@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import (
@@ -17,6 +19,7 @@ from roxxel_curriculum import (
     Sampler,
     make_key,
 )
+from roxxel_curriculum.share import Share
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import coverage, curricula, delivered, digest
@@ -118,6 +121,22 @@ def test_rows_of_any_partition_concatenate_to_the_batch(
     assert np.array_equal(np.concatenate(sides, axis=1), batch)
     assert np.array_equal(sampler.rows(step, chosen), batch[chosen])
     assert {part.dtype for part in parts} == {batch.dtype}
+
+    processes = math.gcd(*(phase.batch_size for phase in sampler.phases))
+    shares = [Share(sampler, index, processes) for index in range(processes)]
+    shared = [share.batch(step) for share in shares]
+    assert np.array_equal(np.concatenate(shared), batch)
+
+
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_no_window_goes_beyond_its_source(overlap: int) -> None:
+    # Among so many sizes, spans hold a whole number of windows, or one token more.
+    for size in range(100, 300):
+        phases = [Phase(epochs=1, batch_size=1, seq_len=9)]
+        curriculum = Curriculum(PositionReader(size), phases, overlap=overlap)
+        sampler = curriculum.sampler(0)
+        stops = [sampler.windows(step).stop for step in range(sampler.total_steps)]
+        assert max(stops) <= size
 
 
 def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> None:

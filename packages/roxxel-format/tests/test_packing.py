@@ -84,6 +84,30 @@ def test_documents_are_whole_in_one_bin_unless_they_are_longer(
         assert corpus.documents[number].tolist() == corpus.tokens[start:stop].tolist()
 
 
+def rooms_of(sizes: list[int], unit: int) -> list[int]:
+    """Return the room that best-fit decreasing leaves in each bin, sorted."""
+    rooms: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        room = min((room for room in rooms if room >= size), default=unit)
+        if room in rooms:
+            rooms.remove(room)
+        rooms.append(room - size)
+    return sorted(rooms)
+
+
+@QUICK
+@given(sizes=st.lists(st.integers(1, 23), min_size=1, max_size=60))
+def test_each_part_goes_into_the_fullest_bin_that_has_room(
+    sizes: list[int], tmp_path: Path
+) -> None:
+    corpus = packed_corpus(tmp_path, sizes, separator=None, pack=24, exist="replace")
+    rooms = [0] * (corpus.num_tokens // 24)
+    for document, start, stop in spans_of(corpus):
+        if document < 0:
+            rooms[start // 24] = stop - start
+    assert sorted(rooms) == rooms_of(sizes, 24)
+
+
 @QUICK
 @given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=80), data=st.data())
 def test_spans_of_a_part_are_those_of_all_clipped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,22 @@ def test_a_lock_file_that_may_not_be_made_names_the_reason(
         held(path),
     ):
         pass
+
+
+def test_a_lock_file_that_goes_during_the_wait_is_made_and_held_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, flock = tmp_path / "commit.lock", fcntl.flock
+
+    def wait(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        path.unlink()
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", wait)
+
+    with held(path):
+        assert is_locked(path)
 
 
 def test_a_locked_folder_is_free_once_it_is_unlocked(tmp_path: Path) -> None:

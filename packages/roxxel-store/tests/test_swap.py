@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_store.client import Answer, Bucket, Listed, Listing, ObjectVersion, Version
+from roxxel_store.errors import BucketError
 from roxxel_store.records import RecordError
 from roxxel_store.swap import MANIFEST, SupersededError, Writer, read_manifest
 
@@ -92,6 +93,25 @@ def test_a_program_that_was_taken_over_changes_nothing() -> None:
     assert not earlier.may_delete
     later.collect()
     assert {name.partition("/")[0] for name in bucket.objects} == {MANIFEST, kept}
+
+
+def test_a_swap_whose_answer_is_lost_has_been_made() -> None:
+    class Silent(Memory):
+        def replace(
+            self, name: str, data: bytes, version: Version | None
+        ) -> Version | None:
+            if super().replace(name, data, version) is None:
+                return None
+            assert self.number < 9, "it was tried again and again"
+            raise BucketError(f"{URL}/{name}: no answer")
+
+    bucket = Silent()
+    writer = Writer(bucket)
+    writer.begin()
+    names = {commit(writer, "1.")} | {commit(writer, "2.")}
+
+    assert read_manifest(bucket).names() < names
+    assert writer.may_delete
 
 
 def test_a_manifest_knows_the_names_that_its_program_made() -> None:

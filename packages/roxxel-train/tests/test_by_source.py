@@ -91,7 +91,7 @@ def losses(row: dict[str, Any]) -> dict[str, float]:
     return {name: x for name, x in row.items() if name.startswith("loss/")}
 
 
-@pytest.mark.parametrize(("parts", "devices"), [(1, 8), (2, 4)])
+@pytest.mark.parametrize(("parts", "devices"), [(1, 8), (4, 2)])
 def test_losses_of_sources_are_those_that_a_person_computes(
     tmp_path: Path, parts: int, devices: int
 ) -> None:
