@@ -28,6 +28,7 @@ from roxxel_train import (
     ModelState,
     NonFiniteError,
     Preempted,
+    RunFolder,
     RunMismatchError,
     Trainer,
 )
@@ -140,6 +141,8 @@ def test_run_that_failed_goes_on_as_if_it_never_had(tmp_path: Path) -> None:
     assert summary.start_step == 7
     assert values(resumed) == values(unbroken)
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
+    starts = RunFolder(tmp_path / "b" / "run").starts()
+    assert [start.step for start in starts] == [0, 7]
 
 
 class Growing(PositionReader):
