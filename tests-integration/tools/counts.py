@@ -119,6 +119,8 @@ CONCEPTS = {
 }
 """The one class or function for each fact of the house."""
 
+LOWER_HOUSE = ("store", "format", "prepare", "curriculum", "loader")
+
 JOBS: dict[str, Callable[[Path], int]] = {
     "import obstore": imports_obstore,
     "fcntl.flock": locks,
@@ -164,6 +166,32 @@ def names_from(package: str, imported: str) -> set[tuple[str, str]]:
     }
 
 
+def methods_without_a_body(path: Path) -> list[str]:
+    """Return the methods of a module that do nothing, as `Class.method`.
+
+    The lines of `overload` are signatures of a method below them, so they do not count.
+    """
+    return [
+        f"{of.name}.{each.name}"
+        for of in ast.walk(_tree(path))
+        if isinstance(of, ast.ClassDef)
+        for each in of.body
+        if isinstance(each, ast.FunctionDef)
+        and all(map(_does_nothing, each.body))
+        and "overload" not in map(ast.unparse, each.decorator_list)
+    ]
+
+
+def _does_nothing(statement: ast.stmt) -> bool:
+    """Return whether a statement is a docstring, `...`, `pass`, or alike."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    return isinstance(statement, ast.Pass | ast.Delete) or (
+        isinstance(statement, ast.Raise)
+        and "NotImplementedError" in ast.unparse(statement)
+    )
+
+
 def main() -> None:
     """Print the counts of jobs, the homes of concepts, and the lines of packages."""
     for job in JOBS:
@@ -177,6 +205,15 @@ def main() -> None:
     names = sorted(f"{m}.{n}" for m, n in names_from("roxxel-prepare", "roxxel_format"))
     print(f"names that roxxel-prepare imports from roxxel-format: {len(names)}")
     print(f"    {', '.join(names)}")
+    bodiless = {
+        path.relative_to(ROOT / "packages").as_posix(): methods_without_a_body(path)
+        for path in SOURCES
+        if path.relative_to(ROOT / "packages").parts[0][7:] in LOWER_HOUSE
+    }
+    print(f"methods without a body: {sum(map(len, bodiless.values()))}")
+    for name, methods in bodiless.items():
+        if methods:
+            print(f"    {name}: {', '.join(methods)}")
     lines: dict[str, int] = {}
     for path in SOURCES:
         package = path.relative_to(ROOT / "packages").parts[0]

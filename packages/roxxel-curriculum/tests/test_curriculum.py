@@ -203,7 +203,7 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         Curriculum(reader(tokenizer="a"), phases, {"code": reader(tokenizer="b")})
     with pytest.raises(ValueError, match="holds 0 tokens"):
         Curriculum(reader(0), phases)
-    with pytest.raises(TypeError, match="a ndarray, not a token reader: it has no d"):
+    with pytest.raises(TypeError, match="a ndarray, which is no roxxel_format"):
         Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="named 'self', which names the primary"):
         Curriculum(reader(), phases, {"self": reader()})
@@ -428,29 +428,55 @@ def test_locate_names_source_tokens_and_documents() -> None:
     assert location.documents == tuple(range(first, last + 1))
 
 
-def test_a_reader_that_lacks_a_member_is_refused_by_its_name() -> None:
-    class Half:
-        """A reader without documents, whose fingerprint is expensive."""
+def test_a_reader_that_inherits_nothing_is_told_the_line_to_add() -> None:
+    class Other:
+        """A reader with every member, whose fingerprint is expensive."""
 
         def __init__(self) -> None:
             self._whole = reader()
 
         def __getattr__(self, name: str) -> Any:
-            if name in {"documents", "will_need"}:
-                raise AttributeError(name)
+            assert name != "fingerprint"
             return getattr(self._whole, name)
 
-        @property
-        def fingerprint(self) -> str:
-            raise AssertionError("computed without need")
-
-    half: Any = Half()
+    other: Any = Other()
     message = (
-        r"source 'code' is a Half, not a token reader: it has no documents, "
-        r"will_need; open the corpus with Roxxel\(filepath\)"
+        r"source 'code' is a Other, which is no roxxel_format\.TokenReader; open a "
+        r"corpus with Roxxel\(filepath\), or .*`class NAME\(TokenReader\):`"
     )
     with pytest.raises(TypeError, match=message):
-        Curriculum(reader(), [Phase(1, 1, 2)], {"code": half})
+        Curriculum(reader(), [Phase(1, 1, 2)], {"code": other})
+
+
+def test_a_reader_of_two_members_is_trained_on() -> None:
+    class Squares(TokenReader):
+        @property
+        def num_tokens(self) -> int:
+            return 1000
+
+        def read(
+            self, starts: Any, length: int, dtype: Any = None, out: Any = None
+        ) -> Any:
+            assert out is None
+            index = np.asarray(starts)[:, None] + np.arange(length)
+            return (index**2).astype(dtype or np.uint32)
+
+    fields = ("tokens", "segment_ids", "positions", "loss_mask")
+    curriculum = Curriculum(Squares(), [Phase(4, 4, 50)])
+    sampler = curriculum.sampler(1, fields=fields)
+    sampler.will_need(0, 4)
+
+    for step in range(4):
+        batch, start = sampler.batch(step), sampler.windows(step).start
+        expected = (start[:, None] + np.arange(50)) ** 2
+        assert np.array_equal(batch["tokens"], expected)
+        assert (batch["segment_ids"] == 1).all()
+        assert (batch["loss_mask"] == 1).all()
+        assert sampler.locate(step, 0).documents == (0,)
+    assert sampler.dtype == np.int32
+    assert curriculum.sampler(1, sampler.state(2)).total_steps == 4
+    with pytest.raises(ValueError, match=r"'self' .* a Squares has no checksums"):
+        curriculum.sampler(1, check="blocks")
 
 
 def test_a_position_reader_is_a_token_reader() -> None:
@@ -467,7 +493,7 @@ def test_a_position_reader_is_a_token_reader() -> None:
     assert [each.size for each in positions.documents] == [100, 100, 50]
     spans = positions.document_spans(0, 250)
     for number, start, stop in spans.tolist():
-        document = positions.documents[number]
+        document = positions.documents[int(number)]
         assert document.tolist() == list(range(start, stop))
 
 

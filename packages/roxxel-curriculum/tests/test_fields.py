@@ -94,14 +94,3 @@ def test_integers_become_int32_and_other_kinds_stay(stored: str, expected: str) 
     assert sampler.batch(0).dtype == np.dtype(expected)
     assert sampler.rows(0, slice(0, 1)).dtype == np.dtype(expected)
     assert sampler.rows(0, slice(0, 0)).shape == (0, 9)
-
-
-def test_a_reader_that_leaves_tokens_to_no_document_is_named() -> None:
-    class Gaps(PositionReader):
-        def document_spans(self, start: int, stop: int) -> Any:
-            return super().document_spans(start, stop)[1:]
-
-    curriculum = Curriculum(Gaps(1000), [Phase(1, 1, 250)])
-
-    with pytest.raises(ValueError, match="must assign every token to one document"):
-        curriculum.sampler(1, fields=FIELDS).batch(0)

@@ -10,10 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase
 from roxxel_curriculum.testing import PositionReader
+from roxxel_format import Roxxel, ShardError
 
 from .helpers import delivered, digest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_curriculum._order.rounds import Spans
 
 NAMES = ("self", "code", "math")
@@ -175,3 +178,16 @@ def test_withdrawn_documents_stay_withdrawn_in_a_proxy() -> None:
         learned = batch["tokens"][batch["loss_mask"] == 1]
         assert ((learned >= 32_000) & (learned < 40_000)).all()
     assert delivered(sampler)["self"]
+
+
+def test_a_part_lacks_a_mask_where_its_source_does(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path)
+    corpus.write([range(1, 2000)], dtype="uint16")
+    corpus.write_column("loss_mask", np.ones(1999, np.uint8))
+    more = range(1, 2000)
+    without = ["loss_mask"]
+    corpus.write([more], dtype="uint16", exist="append", without_columns=without)
+    small = Curriculum(corpus, [Phase(40, 2, 17)]).proxy(scale=1 / 2).curriculum
+
+    with pytest.raises(ShardError, match="loss_mask"):
+        small.sampler(0, fields=["tokens", "loss_mask"])

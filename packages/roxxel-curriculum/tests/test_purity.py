@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase, Sampler
-from roxxel_format import Roxxel, ShardError
+from roxxel_format import Roxxel, ShardError, TokenReader
 from roxxel_format.foreign import FlatTokens
 
 if TYPE_CHECKING:
@@ -25,22 +25,15 @@ if TYPE_CHECKING:
 STEPS = 45
 
 
-class Shifted:
-    """Forwards every member to a reader and adds one to the tokens it reads."""
+class Shifted(TokenReader):
+    """Adds one to the tokens that another reader reads."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self._reader, name)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_reader": self._reader}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._reader = state["_reader"]
+    @property
+    def num_tokens(self) -> int:
+        return self._reader.num_tokens
 
     def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
         tokens = self._reader.read(starts, length, dtype, out)
@@ -77,29 +70,22 @@ def pickled(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - our own bytes
 
 
-class InMemory:
-    """A reader of an array, with the members of `TokenReader` and no others."""
+class InMemory(TokenReader):
+    """A reader of an array, with the two members that it needs."""
 
     def __init__(self, corpus: Roxxel) -> None:
         self._tokens = np.asarray(corpus.tokens[:])
-        self.num_tokens = self._tokens.size
-        self.dtype = self._tokens.dtype
-        self.fingerprint = corpus.fingerprint
-        self.tokenizer = None
-        self.documents = [self._tokens]
+
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.size
 
     def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
         index = np.asarray(starts)[:, None] + np.arange(length)
         if out is None:
-            out = np.empty(index.shape, self.dtype if dtype is None else dtype)
+            out = np.empty(index.shape, dtype or self._tokens.dtype)
         out[...] = self._tokens[index]
         return out
-
-    def document_spans(self, start: int, stop: int) -> Any:
-        return np.array([(0, start, stop)], np.int64)
-
-    def will_need(self, starts: Any, length: int, *, documents: bool = False) -> None:
-        """Do nothing: the tokens are in memory."""
 
 
 def flat_copy(corpus: Roxxel) -> Path:
@@ -225,7 +211,15 @@ def test_a_pickled_sampler_reads_what_the_sampler_reads(
 
 
 class Replaced(InMemory):
-    """A corpus that says that it was replaced."""
+    """A corpus that says that it was replaced, once it was read."""
+
+    @property
+    def dtype(self) -> Any:
+        return self._tokens.dtype
+
+    @property
+    def fingerprint(self) -> str:
+        return "0" * 32
 
     def read(self, *_: Any, **__: Any) -> Any:
         raise ShardError("the corpus was replaced")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.testing import PositionReader
-from roxxel_format import ShardError
+from roxxel_format import ShardError, TokenReader
 
 
 class Growing(PositionReader):
@@ -90,8 +90,8 @@ def test_a_version_that_is_gone_is_refused_with_the_difference() -> None:
         blend(PositionReader(50_000, "web"), code).sampler(7, state)
 
 
-class Shifted:
-    """Forwards every member to a reader and adds one to the tokens it reads."""
+class Shifted(TokenReader):
+    """Adds one to the tokens of a reader, and has none of its other members."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
@@ -99,8 +99,12 @@ class Shifted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._reader, name)
 
-    def read(self, *arguments: Any) -> Any:
-        return self._reader.read(*arguments) + 1
+    @property
+    def num_tokens(self) -> int:
+        return self._reader.num_tokens
+
+    def read(self, *arguments: Any, **options: Any) -> Any:
+        return self._reader.read(*arguments, **options) + 1
 
 
 def test_a_wrapper_never_gives_way_to_the_reader_inside() -> None:
@@ -110,7 +114,7 @@ def test_a_wrapper_never_gives_way_to_the_reader_inside() -> None:
 
     with pytest.raises(StateMismatch, match="fingerprint of source 'self' was"):
         blend(Shifted(Growing(20_000, 50_000)), code).sampler(7, state)
-    with pytest.raises(CurriculumError, match="is a Shifted, which has no checksums"):
+    with pytest.raises(CurriculumError, match="a Shifted has no checksums"):
         before.sampler(7, check="blocks")
 
 

@@ -18,7 +18,6 @@ from roxxel.config import (
     open_eval_curriculum,
     open_foreign_source,
     parse_config,
-    separator_of,
 )
 from roxxel_curriculum import Curriculum
 from roxxel_format.foreign import DatatroveTokens, FlatTokens, MegatronTokens
@@ -108,7 +107,7 @@ def test_a_separator_in_a_config_must_be_the_one_that_ends_texts_of_the_model(
 
     curriculum = open_curriculum(config)
 
-    assert separator_of(curriculum.primary_streamer) == [0]
+    assert curriculum.primary_streamer.separator == (0,)
     with pytest.raises(ConfigError, match="token 0 ends the documents of source 'sel"):
         check_model_data(config, curriculum)
 

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel import Roxxel
 from roxxel.runs.search import find_text, search
+from roxxel_format import TokenReader
 from roxxel_format.texts import text_codec
 
 from .searched_tokenizers import END, SCRIPTS, TOKENIZERS, UNKNOWN, WHOLE, decoded
@@ -34,37 +35,37 @@ FORMS = ("NFC", "NFD")
 SOME_BYTES = b"\xe2\x82\xac\xc3\xa9\xff\x80 a\xf0\x9f\x99\x82"
 
 
-class Held:
+class Held(TokenReader):
     """A corpus of given documents, each with the separator."""
 
     def __init__(
         self, documents: Sequence[npt.ArrayLike], separator: Sequence[int] = ()
     ) -> None:
-        self.separator = list(separator)
+        self._separator = list(separator)
         held = [np.append(each, separator).astype(np.int64) for each in documents]
-        self.tokens = np.concatenate(held)
-        self.num_tokens = self.tokens.size
+        self._tokens = np.concatenate(held)
         sizes = np.array([each.size for each in held], np.int64)
         self.stops = sizes.cumsum()
         self.starts = self.stops - sizes
         self.most = 0
 
-    def will_need(self, starts: Any, length: int) -> None:
-        assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.size
 
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        assert 0 <= start <= stop <= self.num_tokens
-        low = self.stops.searchsorted(start, "right")
-        high = self.starts.searchsorted(stop, "left")
-        held = np.arange(low, high), self.starts[low:high], self.stops[low:high]
-        spans = np.stack(held, axis=1)
-        spans[:, 1:] = spans[:, 1:].clip(start, stop)
-        return spans[spans[:, 1] < spans[:, 2]]
+    @property
+    def separator(self) -> Sequence[int]:
+        return self._separator
 
-    def read(self, starts: Any, length: int) -> Any:
+    @property
+    def _document_ends(self) -> npt.NDArray[np.int64]:
+        return self.stops
+
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
+        assert dtype is out is None
         assert starts[0] + length <= self.num_tokens
         self.most = max(self.most, length)
-        return np.stack([self.tokens[start : start + length] for start in starts])
+        return np.stack([self._tokens[start : start + length] for start in starts])
 
 
 @cache

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
 from roxxel.runs.search import find_tokens
+from roxxel_format import TokenReader
 from roxxel_store.screen import shown
 from roxxel_train import RunFolderError
 
@@ -261,22 +262,22 @@ def test_a_malformed_argument_is_refused(
     assert "usage: roxxel where" in capsys.readouterr().err
 
 
-class Held:
+class Held(TokenReader):
     """A corpus of given tokens that lets `find_tokens` read it."""
 
     def __init__(self, tokens: list[int]) -> None:
-        self.tokens = np.array(tokens, np.uint8)
-        self.num_tokens = len(tokens)
+        self._tokens = np.array(tokens, np.uint8)
         self.most = 0
 
-    def will_need(self, starts: Any, length: int, *, documents: bool = False) -> None:
-        del documents
-        assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
+    @property
+    def num_tokens(self) -> int:
+        return self._tokens.size
 
-    def read(self, starts: Any, length: int) -> Any:
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
+        assert dtype is out is None
         self.most = max(self.most, length)
         assert starts[0] + length <= self.num_tokens
-        return self.tokens[None, starts[0] : starts[0] + length]
+        return self._tokens[None, starts[0] : starts[0] + length]
 
 
 @given(

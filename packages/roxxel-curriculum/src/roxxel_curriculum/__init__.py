@@ -9,7 +9,7 @@ run does not replay earlier steps, and one call returns any earlier batch::
     sampler = curriculum.sampler(seed=42)
     batch = sampler.batch(999)
 
-A source is any object with the members of `TokenReader`.
+A source is a `Roxxel`, or any other class that inherits `TokenReader`.
 """
 
 from roxxel_format import TokenReader

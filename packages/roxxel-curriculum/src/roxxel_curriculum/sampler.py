@@ -25,8 +25,6 @@ from roxxel_curriculum._bind.reading import BatchReader
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import (
     batch_dtype,
-    prefetches_documents,
-    token_range,
     with_block_checks,
 )
 from roxxel_curriculum._names import named_source
@@ -105,7 +103,6 @@ class Sampler:
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
         self._progress = Progress(solution.phases, solution.source_names)
-        self._prefetches = [prefetches_documents(each) for each in self._readers]
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
@@ -339,8 +336,7 @@ class Sampler:
             if self._has_mask:
                 self._masking.will_need(index, starts, length)
                 documents |= self._masking.reads_documents(stop - 1, index)
-            hint = {"documents": documents} if self._prefetches[index] else {}
-            self._readers[index].will_need(starts, length, **hint)
+            self._readers[index].will_need(starts, length, documents=documents)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.
@@ -449,7 +445,7 @@ class Sampler:
 
         None for a source that does not record the range, such as a source of floats.
         """
-        ranges = map(token_range, self._readers)
+        ranges = (reader.token_range_seen for reader in self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
     @property
@@ -466,8 +462,7 @@ class Sampler:
             for name, source, record in zip(
                 self.source_names, sources, recorded, strict=True
             )
-            if record.get("loss_mask") is None
-            and "loss_mask" in getattr(source.reader, "columns", ())
+            if record.get("loss_mask") is None and "loss_mask" in source.reader.columns
         ]
         if not found:
             return None

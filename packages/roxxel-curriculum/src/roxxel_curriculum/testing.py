@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from roxxel_format import TokenReader
 
 
-class PositionReader:
+class PositionReader(TokenReader):
     """A corpus of any size in which the token at position i is i.
 
     Tokens are positions modulo 2**31, or modulo the range of a smaller integer type.
@@ -38,14 +39,43 @@ class PositionReader:
         tokenizer: str | None = None,
         document_tokens: int = 100,
     ) -> None:
-        self.num_tokens = num_tokens
-        self.dtype = np.dtype(dtype)
-        self.tokenizer = tokenizer
+        self._num_tokens = num_tokens
+        self._dtype = np.dtype(dtype)
+        self._tokenizer = tokenizer
         self.document_tokens = document_tokens
         self.hints: list[tuple[npt.NDArray[np.int64], int]] = []
-        self.documents = PositionDocuments(self)
         text = f"{name}:{num_tokens}:{self.dtype}:{document_tokens}"
-        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        self._digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens, as given."""
+        return self._num_tokens
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the tokens."""
+        return self._dtype
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Identity of the tokenizer, as given."""
+        return self._tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the arguments."""
+        return self._digest
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents."""
+        return -(-self.num_tokens // self.document_tokens)
+
+    def document_range(self, document: int) -> tuple[int, int, int]:
+        """Return `(start, stop, 0)`: documents have no separators."""
+        start = range(self.num_documents)[document] * self.document_tokens
+        return start, min(start + self.document_tokens, self.num_tokens), 0
 
     def read(
         self,
@@ -74,19 +104,19 @@ class PositionReader:
         out[...] = result
         return out
 
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return `(document, start, stop)` for each document, clipped to the range."""
-        size = self.document_tokens
-        if stop <= start:
-            return np.empty((0, 3), np.int64)
-        first, last = start // size, -(-stop // size)
-        return np.array(
-            [
-                (index, max(index * size, start), min((index + 1) * size, stop))
-                for index in range(first, last)
-            ],
-            np.int64,
-        )
+    def window_spans(
+        self, starts: npt.ArrayLike, length: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the documents of windows; see `TokenReader.window_spans`."""
+        size, first = self.document_tokens, np.asarray(starts, np.int64)
+        if not length:
+            return np.zeros_like(first), first[:0], first[:0]
+        begins: npt.NDArray[np.int64] = first // size
+        counts: npt.NDArray[np.int64] = -(-(first + length) // size) - begins
+        before = counts.cumsum() - counts
+        document = (begins - before).repeat(counts) + np.arange(int(counts.sum()))
+        stops = np.minimum((document + 1) * size, self.num_tokens)
+        return counts, document, stops
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False
@@ -94,27 +124,3 @@ class PositionReader:
         """Record the hint in `hints`."""
         del documents
         self.hints.append((np.asarray(starts, np.int64), length))
-
-
-class PositionDocuments:
-    """The documents of a `PositionReader`, computed when they are read.
-
-    Example:
-        >>> documents = PositionReader(250, document_tokens=100).documents
-        >>> len(documents), documents[2].size
-        (3, 50)
-    """
-
-    def __init__(self, reader: PositionReader) -> None:
-        self._reader = reader
-
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        size = self._reader.document_tokens
-        return (self._reader.num_tokens + size - 1) // size
-
-    def __getitem__(self, index: int) -> npt.NDArray[Any]:
-        """Return the tokens of a document."""
-        size, num_tokens = self._reader.document_tokens, self._reader.num_tokens
-        start = range(len(self))[index] * size
-        return self._reader.read([start], min(size, num_tokens - start))[0]

@@ -20,7 +20,7 @@ from roxxel_format._write.options import (
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
 from roxxel_format.errors import ChecksumError, ShardError
-from roxxel_format.protocol import TokenReader
+from roxxel_format.token_reader import TokenReader
 
 __all__ = [
     "BucketError",

@@ -16,7 +16,6 @@ from roxxel_format._read.lengths import Lengths
 from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
-from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._spec.input_totals import input_totals
 from roxxel_format._spec.tables import unit_of
 from roxxel_format._store.cache_folder import cache_path, cache_size
@@ -29,6 +28,7 @@ from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import place_of
 from roxxel_format._write.rescue import adopt
 from roxxel_format._write.transfer import copy_corpus
+from roxxel_format.token_reader import TokenReader
 
 if TYPE_CHECKING:
     import os
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from roxxel_format.errors import ChecksumError
 
 
-class Roxxel:
+class Roxxel(TokenReader):
     """A corpus: the tokens of all shards at a path, one after another.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
@@ -273,16 +273,6 @@ class Roxxel:
         """Metadata of the first shard: tokenizer, separator, source, user fields."""
         return self._open().metadata(0)
 
-    @property
-    def tokens(self) -> TokenLine:
-        """All tokens, in order: `tokens[a:b]`."""
-        return TokenLine(self)
-
-    @property
-    def documents(self) -> Documents:
-        """The documents: `documents[i]`, `documents.with_separator[i]`."""
-        return Documents(self)
-
     def column(self, name: str) -> Column:
         """Return a column, which has a value for each token or each document.
 
@@ -371,17 +361,10 @@ class Roxxel:
         out: Tokens,
         rows: Sequence[int] | None = None,
     ) -> None:
-        """Fill rows of an array with windows of this corpus.
+        """Fill rows of an array with windows; see `TokenReader.read_into`.
 
         Call this for each corpus of a blend, with one `out`: each window is copied once
-        and nothing else is allocated. The windows have as many tokens as `out` has
-        columns.
-
-        Args:
-            starts: Index of the first token of each window; integers, shape `(n,)`.
-            out: Array of shape `(B, length)`, of any dtype that holds the tokens.
-            rows: Row of `out` for each window, n different integers in `[0, B)`. None:
-                the windows fill all rows, in order.
+        and nothing else is allocated.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -417,38 +400,13 @@ class Roxxel:
         """
         return self._open().document_range(document)
 
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the documents that have tokens in `[start, stop)`.
-
-        Returns:
-            Rows `(document, first token, one past the last token)`, in order and
-            clipped to `[start, stop)`; int64, shape `(n, 3)`. A separator belongs to
-            the document before it. A document without tokens has no row. Padding of a
-            packed corpus has the document -1.
-
-        Raises:
-            IndexError: The range leaves `[0, num_tokens]`.
-        """
-        return self._open().document_spans(as_index(start), as_index(stop))
-
     def window_spans(
         self, starts: npt.ArrayLike, length: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return the documents of windows of `length` tokens that begin at `starts`.
+        """Return the documents of windows; see `TokenReader.window_spans`.
 
         One call for the windows of a batch costs far less than `document_spans` of
-        each. The result is made for that, so it holds no starts: each document begins
-        where the one before it stops, and the first at the start of its window.
-
-        Returns:
-            A tuple of three int64 arrays `(counts, documents, stops)`: the number of
-            documents of each window; then for these documents, window by window, the
-            index in the corpus (-1 for padding), and one past the last token. The last
-            document of a window may stop after the window. A document without tokens
-            may be among them.
-
-        Raises:
-            IndexError: A window leaves `[0, num_tokens)`.
+        each.
         """
         return self._open().window_spans(starts, length)
 

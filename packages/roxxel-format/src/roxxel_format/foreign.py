@@ -12,8 +12,6 @@ unpickled reader opens its files by path, and raises if their fingerprint change
 from __future__ import annotations
 
 from functools import cached_property
-from hashlib import blake2b
-from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +43,10 @@ from roxxel_format._read.separators import (
     items_of,
     with_separator,
 )
-from roxxel_format._read.spans import Spans, find_documents, rows_of
-from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format.errors import ShardError
+from roxxel_format.token_reader import TokenReader, sampled_fingerprint
 
 if TYPE_CHECKING:
     import os
@@ -74,14 +71,12 @@ __all__ = [
     "parse_npy_header",
 ]
 
-_SAMPLED_BLOCKS = 1024
-_SAMPLE_SIZE = 4096
 _MAX_INDEX_SIZE = 1 << 34
 _MEGATRON_ENDS = ("_document", "_sentence")
 """What Megatron's `preprocess_data.py` adds to the name of its output."""
 
 
-class MappedTokens:
+class MappedTokens(TokenReader):
     """Tokens and documents of mapped files: the base of the other readers.
 
     Args:
@@ -130,9 +125,8 @@ class MappedTokens:
         return len(self._line)
 
     @property
-    def num_documents(self) -> int:
-        """Number of documents."""
-        return self._documents.stops.size
+    def _document_ends(self) -> npt.NDArray[np.int64]:
+        return self._documents.stops
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -156,25 +150,7 @@ class MappedTokens:
 
     @cached_property
     def _fingerprint(self) -> str:
-        digest = blake2b(b"roxxel foreign 1", digest_size=16)
-        digest.update(f"{self.dtype.str} {self.num_tokens}".encode())
-        digest.update(self._key)
-        stop = self.num_tokens
-        step = max(_SAMPLE_SIZE, stop // _SAMPLED_BLOCKS)
-        for start in [*range(0, stop, step), max(0, stop - _SAMPLE_SIZE)]:
-            tokens = self._line.range(start, min(start + _SAMPLE_SIZE, stop))
-            digest.update(tokens.tobytes())
-        return digest.hexdigest()
-
-    @property
-    def tokens(self) -> TokenLine:
-        """All tokens, in order: `tokens[a:b]`, a read-only view."""
-        return TokenLine(self)
-
-    @property
-    def documents(self) -> Documents:
-        """The documents: `documents[i]`, without their known separators."""
-        return Documents(self)
+        return sampled_fingerprint(self, self._key)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`, a read-only view."""
@@ -182,12 +158,12 @@ class MappedTokens:
         return self._line.range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return `(first token, one past the last token, separator length)`."""
+        """Return the range of a document; only a separator that is there counts."""
         number = parse_index(document, self.num_documents, "document")
-        stops, separators = self._documents
-        start = int(stops[number - 1]) if number else 0
+        start, stop, _ = super().document_range(number)
+        separators = self._documents.separators
         length = separators if isinstance(separators, int) else int(separators[number])
-        return start, int(stops[number]), length
+        return start, stop, length
 
     def read(
         self,
@@ -228,30 +204,6 @@ class MappedTokens:
             dtypes.check_readable_as(name, values, wanted)
 
         return check
-
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return rows `(document, start, stop)`, clipped to tokens `[start, stop)`."""
-        start, stop = as_index(start), as_index(stop)
-        check_range(start, stop, self.num_tokens)
-        spans = Spans(*self.window_spans([start], stop - start))
-        return rows_of(spans, start, stop)
-
-    def window_spans(
-        self, starts: npt.ArrayLike, length: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return `(counts, documents, stops)`; see `Roxxel.window_spans`."""
-        begins, length = parse_windows(starts, length, self.num_tokens)
-        first = np.array(begins, np.int64)
-        if not (begins and length):
-            return Spans(np.zeros_like(first), first[:0], first[:0])
-        return find_documents(self._documents.stops, first, first + length)
-
-    def will_need(
-        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
-    ) -> None:
-        """Check that the windows lie inside the corpus; do not prefetch them."""
-        del documents
-        parse_windows(starts, length, self.num_tokens)
 
 
 class FlatTokens(MappedTokens):

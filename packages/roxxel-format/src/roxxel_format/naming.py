@@ -10,33 +10,34 @@ from roxxel_store.screen import printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from roxxel_format.token_reader import TokenReader
 
-def named(corpus: Any, document: int) -> str:
+
+def named(corpus: TokenReader, document: int) -> str:
     """Return the name of a document in parentheses, after a space.
 
     Args:
-        corpus: A `Roxxel`, or any other reader.
+        corpus: The corpus.
         document: Number of the document.
 
     Returns:
         The text, such as ` (web/17)`; empty if the document has no name. Characters
         that could control the terminal are escaped.
     """
-    of_corpus = getattr(corpus, "document_name", None)
-    name = None if of_corpus is None else of_corpus(document)
+    name = corpus.document_name(document)
     return "" if name is None else f" ({printable(name)})"
 
 
-def names_of(corpus: Any, documents: Sequence[int]) -> list[str] | None:
+def names_of(corpus: TokenReader, documents: Sequence[int]) -> list[str] | None:
     """Return the names of documents; None if the corpus has no names.
 
     Args:
-        corpus: A `Roxxel`, or any other reader.
+        corpus: The corpus.
         documents: Numbers of the documents.
     """
-    of_corpus = getattr(corpus, "document_name", None)
-    names = [] if of_corpus is None else [of_corpus(each) for each in documents]
-    return None if not names or None in names else names
+    names = [corpus.document_name(each) for each in documents]
+    found = [name for name in names if name is not None]
+    return found if found and len(found) == len(names) else None
 
 
 def documents_at(corpus: Any, text: str) -> list[int]:

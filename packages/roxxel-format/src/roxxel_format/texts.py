@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.tokenizers import Tokenizer
-    from roxxel_format.protocol import DocumentSequence
+    from roxxel_format.token_reader import TokenReader
 
 __all__ = [
     "BYTE_ALPHABET",
@@ -42,7 +42,6 @@ __all__ = [
     "TEMPLATE_FILE",
     "TOKENIZER_FILE",
     "Pieces",
-    "RecordedText",
     "TextCodec",
     "text_codec",
     "without_sampling",
@@ -108,42 +107,8 @@ class TextCodec:
         return self._around()
 
 
-class RecordedText(Protocol):
-    """The facts about a corpus that `text_codec` uses, such as those of a `Roxxel`.
-
-    Example:
-        >>> from roxxel_format import Roxxel
-        >>> corpus: RecordedText = Roxxel("bytes.rox")
-    """
-
-    @property
-    def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer; None if unknown."""
-        ...
-
-    @property
-    def dtype_name(self) -> str:
-        """Name of the type of a stored token."""
-        ...
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the write; empty if unknown."""
-        ...
-
-    @property
-    def documents(self) -> DocumentSequence:
-        """The documents, in order."""
-        ...
-
-    @property
-    def tokenizer_files(self) -> Mapping[str, str]:
-        """The files of the tokenizer that is kept with the corpus; else none."""
-        ...
-
-
 def text_codec(
-    corpus: RecordedText,
+    corpus: TokenReader,
     tokenizer: object | None = None,
     *,
     special_tokens: bool | None = None,
@@ -197,14 +162,14 @@ def text_codec(
 
 
 def _loaded(
-    tokenizer: object, corpus: RecordedText, special_tokens: bool | None
+    tokenizer: object, corpus: TokenReader, special_tokens: bool | None
 ) -> Tokenizer:
     if special_tokens is None:
         special_tokens = any(map(corpus.arguments.get, ("special_tokens", "chat")))
     return load(tokenizer, special_tokens=special_tokens)
 
 
-def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
+def _codec_of(loaded: Tokenizer, corpus: TokenReader) -> TextCodec:
     source: Any = loaded.source
     size = loaded.vocab_size
 
@@ -238,7 +203,7 @@ def _codec_of(loaded: Tokenizer, corpus: RecordedText) -> TextCodec:
 
 
 def _found_around(
-    tokenizer: Tokenizer, corpus: RecordedText
+    tokenizer: Tokenizer, corpus: TokenReader
 ) -> tuple[list[int], list[int]]:
     """Return the tokens before and after the text of each document of a corpus.
 

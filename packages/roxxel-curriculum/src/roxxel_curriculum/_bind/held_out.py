@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from roxxel_store import roxxel_command
 
-from roxxel_curriculum._bind.sources import shard_digests, version_fingerprints
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -44,10 +42,9 @@ def notes_on_held_out(
 
 def _shared(training: TokenReader, held_out: TokenReader) -> str:
     """Say what a held-out corpus has in common with a training corpus, or nothing."""
-    ours, theirs = (version_fingerprints(each) for each in (training, held_out))
-    if ours & theirs:
+    if {*training.versions} & {*held_out.versions}:
         return "is the training corpus of"
-    trained, digests = {*shard_digests(training)}, shard_digests(held_out)
+    trained, digests = {*training.shard_digests}, held_out.shard_digests
     number = sum(digest in trained for digest in digests)
     if not number:
         return ""

@@ -16,7 +16,7 @@ from roxxel_format import ChecksumError
 from roxxel_store import roxxel_command
 
 from roxxel_curriculum._bind.reading import by_source
-from roxxel_curriculum._bind.sources import damaged_tokens, mask_column
+from roxxel_curriculum._bind.sources import mask_column
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._plan.withdrawn import NOTHING, WithdrawnByStep
 from roxxel_curriculum.state import drawn_sources
@@ -197,7 +197,7 @@ class Masking:
         items: dict[str, str] = {}
         has_more = False
         for index, reader in enumerate(self._readers):
-            tokens = damaged_tokens(reader, error)
+            tokens = reader.damaged_tokens(error)
             if tokens is not None:
                 items[self._names[index]] = f'"tokens:[{tokens[0]},{tokens[1]})"'
                 has_more |= index in self._withdrawn.at(step)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-
-from roxxel_curriculum._bind.sources import optional
-from roxxel_curriculum._errors import CurriculumError
+from roxxel_format import TokenReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
-    from roxxel_format import TokenReader
-    from roxxel_format.protocol import DocumentSequence
+    from roxxel_format.token_reader import Documents
 
 
-class PartReader:
+class PartReader(TokenReader):
     """Some spans of a source, one after the other, as a token reader.
 
-    Numbers of documents are those of the source.
+    Documents, and what is known about the tokens, are those of the whole source.
 
     Args:
         source: The source.
@@ -33,19 +30,16 @@ class PartReader:
     def __init__(
         self, source: TokenReader, spans: Sequence[int], span_tokens: int
     ) -> None:
-        self._source: Any = source
+        self._source = source
         self._spans = np.asarray(spans, np.int64)
         self._span_tokens = span_tokens
-        self.num_tokens = len(spans) * span_tokens
-        self.dtype: np.dtype[Any] = np.dtype(source.dtype)
-        self.tokenizer = source.tokenizer
         text = f"{source.fingerprint} {span_tokens} {self._spans.tolist()}"
-        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        self._fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
-    def whole(self) -> TokenReader:
-        """The source."""
-        return self._source
+    def num_tokens(self) -> int:
+        """Number of tokens of the part."""
+        return self.num_spans * self._span_tokens
 
     @property
     def num_spans(self) -> int:
@@ -53,53 +47,88 @@ class PartReader:
         return self._spans.size
 
     @property
-    def documents(self) -> DocumentSequence:
-        """The documents of the whole source."""
-        return self._source.documents
+    def fingerprint(self) -> str:
+        """Digest of the source and the spans."""
+        return self._fingerprint
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a stored token."""
+        return self._source.dtype
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name and hash of the source's tokenizer."""
+        return self._source.tokenizer
 
     @property
     def token_range_seen(self) -> tuple[int, int] | None:
         """Least and greatest token of the whole source."""
-        return optional(self._source, "token_range_seen")
+        return self._source.token_range_seen
 
     @property
     def separator(self) -> Sequence[int]:
         """The tokens that end each document of the source."""
-        return optional(self._source, "separator") or ()
+        return self._source.separator
 
     @property
     def unit(self) -> int | None:
         """Number of tokens in a bin of the source."""
-        return optional(self._source, "unit")
+        return self._source.unit
 
     @property
     def num_padding(self) -> int:
         """A number of padding tokens: above 0 if the whole source has padding."""
-        return optional(self._source, "num_padding") or 0
+        return self._source.num_padding
 
     @property
     def shard_digests(self) -> Sequence[str]:
         """The digests of all shards of the source."""
-        return optional(self._source, "shard_digests") or ()
+        return self._source.shard_digests
 
     @property
     def columns(self) -> Sequence[str]:
         """The columns of the source."""
-        return optional(self._source, "columns") or ()
+        return self._source.columns
+
+    @property
+    def partial_columns(self) -> Sequence[str]:
+        """The columns that only some shards of the source have."""
+        return self._source.partial_columns
+
+    @property
+    def documents(self) -> Documents:
+        """The documents of the whole source."""
+        return self._source.documents
+
+    @property
+    def num_documents(self) -> int:
+        """Number of documents of the whole source."""
+        return self._source.num_documents
+
+    def document_range(self, document: int) -> tuple[int, int, int]:
+        """Raise ValueError: the part may hold a document in several pieces."""
+        raise ValueError(
+            f"document {document} has no range in a part of its source; use the whole "
+            "source"
+        )
+
+    def document_name(self, document: int) -> str | None:
+        """Return the name of a document of the source."""
+        return self._source.document_name(document)
+
+    def find_documents(self, name: str) -> list[int]:
+        """Return the documents of the source that have a name."""
+        return self._source.find_documents(name)
 
     def column(self, name: str) -> _PartColumn:
         """Return a column, with the items of the part."""
         return _PartColumn(self._source.column(name), self)
 
-    def with_check(self, check: str) -> PartReader:
+    def with_check(self, check: Literal["headers", "blocks"]) -> PartReader:
         """Return the same part of a reader that verifies its blocks."""
-        with_check = optional(self._source, "with_check")
-        if with_check is None:
-            raise CurriculumError(
-                f'check="{check}": the source is a {type(self._source).__name__}, '
-                "which has no checksums; write it as .rox shards to verify its blocks"
-            )
-        return PartReader(with_check(check), self._spans.tolist(), self._span_tokens)
+        checked = self._source.with_check(check)
+        return PartReader(checked, self._spans.tolist(), self._span_tokens)
 
     def read(
         self,
@@ -124,25 +153,31 @@ class PartReader:
                 at += b - a
         return rows
 
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the documents of the source in some tokens of the part."""
-        found = [np.empty((0, 3), np.int64)]
-        at = start
-        for a, b in self.pieces(start, stop):
-            spans = np.array(self._source.document_spans(a, b))
-            spans[:, 1:] += at - a
-            found.append(spans)
-            at += b - a
-        return np.concatenate(found)
+    def window_spans(
+        self, starts: npt.ArrayLike, length: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the documents of windows; see `TokenReader.window_spans`."""
+        counts: list[int] = []
+        found = [np.empty((2, 0), np.int64)]
+        for at in self.checked(starts, length).tolist():
+            before = sum(part.shape[1] for part in found)
+            shift = at
+            for first, stop in self.pieces(at, at + length):
+                _, document, stops = self._source.window_spans([first], stop - first)
+                # The last document of a piece ends with it: another span follows.
+                stops = np.minimum(stops, stop) + (shift - first)
+                found.append(np.stack([document, stops]))
+                shift += stop - first
+            counts.append(sum(part.shape[1] for part in found) - before)
+        document, stops = np.concatenate(found, axis=1)
+        return np.array(counts, np.int64), document, stops
 
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False
     ) -> None:
         """Prefetch windows of the part."""
-        more = {"documents": documents} if documents else {}
-        self._source.will_need(
-            self.located(self.checked(starts, length)), length, **more
-        )
+        first = self.located(self.checked(starts, length))
+        self._source.will_need(first, length, documents=documents)
 
     def checked(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.int64]:
         """Return starts of windows; raise IndexError if one leaves the part."""

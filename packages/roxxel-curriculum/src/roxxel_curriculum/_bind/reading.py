@@ -6,7 +6,6 @@ The cost follows the rows and the sources that they have, not the declared sourc
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,15 +65,8 @@ class BatchReader:
     """
 
     def __init__(self, readers: Sequence[TokenReader]) -> None:
-        self._fills = [
-            _beside(reader, "read_into", "read") or partial(_copy_into, reader)
-            for reader in readers
-        ]
-        self._spans = [
-            _beside(reader, "window_spans", "document_spans")
-            or partial(_stacked_spans, reader)
-            for reader in readers
-        ]
+        self._fills = [reader.read_into for reader in readers]
+        self._spans = [reader.window_spans for reader in readers]
 
     def fill(
         self,
@@ -127,48 +119,3 @@ class BatchReader:
             row, document = row[by_row], document[by_row]
             start, stop = start[by_row], stop[by_row]
         return RowSpans(row, document, start, stop)
-
-
-def _beside(reader: TokenReader, member: str, required: str) -> Any:
-    """Return an optional method that does the work of a required one; None without.
-
-    A class that overrides only the required method reads otherwise than the optional
-    method that it inherits.
-    """
-    for kind in type(reader).__mro__:
-        if member in vars(kind):
-            return getattr(reader, member)
-        if required in vars(kind):
-            break
-    return None
-
-
-def _copy_into(
-    reader: TokenReader,
-    starts: _Integers,
-    out: npt.NDArray[Any],
-    rows: list[int] | None = None,
-) -> None:
-    at = slice(None) if rows is None else rows
-    out[at] = reader.read(starts, out.shape[1], out.dtype)
-
-
-def _stacked_spans(
-    reader: TokenReader, starts: _Integers, length: int
-) -> tuple[_Integers, _Integers, _Integers]:
-    """Return what `Roxxel.window_spans` returns, for a reader without this method."""
-    every = [_checked_spans(reader, start, start + length) for start in starts.tolist()]
-    spans = np.concatenate(every)
-    return np.array([len(each) for each in every]), spans[:, 0], spans[:, 2]
-
-
-def _checked_spans(reader: TokenReader, start: int, stop: int) -> _Integers:
-    spans = np.asarray(reader.document_spans(start, stop), np.int64)
-    edges = np.concatenate(([start], spans[:, 2]))
-    if edges[-1] != stop or (edges[:-1] != spans[:, 1]).any():
-        raise ValueError(
-            f"document_spans({start}, {stop}) of a {type(reader).__name__} leaves "
-            "tokens to no document or to several; the reader must assign every token "
-            "to one document"
-        )
-    return spans

@@ -1,14 +1,7 @@
-"""The sources of a curriculum: named readers with policies, checked to fit together.
-
-Only this module, `part_reader` and `reading` use optional members of a `TokenReader`,
-such as `with_version`, and only if the reader's type defines them. If a wrapper
-forwards unknown members by `__getattr__`, `with_version` would return the wrapped
-reader, which may read other tokens than the wrapper.
-"""
+"""The sources of a curriculum: named readers with policies, checked to fit together."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
+from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import by_name, checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
@@ -24,26 +18,10 @@ from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 from roxxel_curriculum.state import drawn_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from roxxel_format import ChecksumError
+    from collections.abc import Sequence
 
 MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
-
-_REQUIRED = [member for member in dir(TokenReader) if not member.startswith("_")]
-_CALLS: dict[str, tuple[str, ...]] = {
-    "read": ("starts", "length", "dtype"),
-    "will_need": ("starts", "length"),
-    "document_spans": ("start", "stop"),
-    "with_version": ("fingerprint",),
-    "with_check": ("check",),
-    "damaged_tokens": ("error",),
-    "read_into": ("starts", "out", "rows"),
-    "window_spans": ("starts", "length"),
-    "column": ("name",),
-}
-"""The methods of a reader that are called, with their positional arguments."""
 
 _INT32 = np.iinfo(np.int32)
 
@@ -122,20 +100,12 @@ def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
 
 def with_block_checks(source: Source) -> TokenReader:
     """Return a reader that verifies the checksum of every block it reads."""
-    with_check = optional(source.reader, "with_check")
-    if with_check is None:
+    try:
+        return source.reader.with_check("blocks")
+    except ValueError as error:
         raise CurriculumError(
-            f'check="blocks": source {source.name!r} is a '
-            f"{type(source.reader).__name__}, which has no checksums; "
-            "write the source as .rox shards to verify its blocks"
-        )
-    return with_check("blocks")
-
-
-def damaged_tokens(reader: TokenReader, error: ChecksumError) -> tuple[int, int] | None:
-    """Return the tokens of a damaged block; None if another source holds it."""
-    found = optional(reader, "damaged_tokens")
-    return None if found is None else found(error)
+            f'check="blocks": source {source.name!r} cannot be checked: {error}'
+        ) from error
 
 
 def mask_column(name: str, reader: TokenReader) -> Any | None:
@@ -143,36 +113,15 @@ def mask_column(name: str, reader: TokenReader) -> Any | None:
 
     Raises ShardError if a shard lacks the column: its tokens would all be learned.
     """
-    names = [optional(reader, each) or () for each in ("columns", "partial_columns")]
-    if not any("loss_mask" in each for each in names):
+    if "loss_mask" not in (*reader.columns, *reader.partial_columns):
         return None
-    column = optional(reader, "column")("loss_mask")
+    column = reader.column("loss_mask")
     if column.per != "token" or column.dtype.kind not in "biu":
         raise CurriculumError(
             f"the column 'loss_mask' of source {name!r} has {column.dtype} per "
             f"{column.per}; write an integer, 0 or 1, for each token"
         )
     return column
-
-
-def token_range(reader: TokenReader) -> tuple[int, int] | None:
-    """Return the smallest and largest token of a source; None if not recorded."""
-    return optional(reader, "token_range_seen")
-
-
-def version_fingerprints(reader: TokenReader) -> set[str]:
-    """Return the fingerprints of a corpus at all its versions."""
-    return {reader.fingerprint, *(optional(reader, "versions") or ())}
-
-
-def shard_digests(reader: TokenReader) -> list[str]:
-    """Return the digest of each shard of a corpus; none if the reader has no shards."""
-    return [*(optional(reader, "shard_digests") or ())]
-
-
-def prefetches_documents(reader: TokenReader) -> bool:
-    """Return whether `will_need` of a reader has the optional keyword `documents`."""
-    return _accepts(reader.will_need, None, None, documents=False)
 
 
 def at_versions(
@@ -187,59 +136,30 @@ def at_versions(
 
 def _pinned(source: Source) -> Source:
     """Fix a source at its current version, so that later writes have no effect."""
-    with_version = optional(source.reader, "with_version")
-    if with_version is None:
-        return _with_bins(source)
-    return _with_bins(replace(source, reader=with_version(source.reader.fingerprint)))
-
-
-def _with_bins(source: Source) -> Source:
-    """Return a source with the unit, padding and spans that its reader declares."""
-    unit, padding = (optional(source.reader, each) for each in ("unit", "num_padding"))
-    # Only a `PartReader` declares spans: it is cut as the source whose part it is.
-    spans = optional(source.reader, "num_spans")
-    return replace(source, unit=unit or 1, num_padding=padding or 0, num_spans=spans)
+    return _with_reader(source, source.reader.with_version(source.reader.fingerprint))
 
 
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     wanted = fingerprints.get(source.name)
-    with_version = optional(source.reader, "with_version")
-    if with_version is None or wanted in (None, source.reader.fingerprint):
+    if wanted in (None, source.reader.fingerprint):
         return source
     try:
-        return _with_bins(replace(source, reader=with_version(wanted)))
+        return _with_reader(source, source.reader.with_version(wanted))
     except ShardError:
         # The wanted version is missing, so the source keeps its own version.
         # `_run_differences` then reports that the two fingerprints differ.
         return source
 
 
-def optional(reader: TokenReader, member: str) -> Any:
-    """Return a member of a reader; None if the reader's type does not define it."""
-    return getattr(reader, member) if hasattr(type(reader), member) else None
-
-
-def _optional_call(reader: TokenReader, member: str) -> Callable[..., object] | None:
-    """Return a method of a reader; None if the reader has no such method."""
-    is_required = member in _REQUIRED
-    return getattr(reader, member) if is_required else optional(reader, member)
-
-
-def _accepts(
-    method: Callable[..., object] | None, *arguments: object, **keywords: object
-) -> bool:
-    """Return whether a method can be called so; True if it cannot be known."""
-    if method is None:
-        return True
-    try:
-        signature = inspect.signature(method)
-    except (TypeError, ValueError):  # A method that is written in C has no signature.
-        return True
-    try:
-        signature.bind(*arguments, **keywords)
-    except TypeError:
-        return False
-    return True
+def _with_reader(source: Source, reader: TokenReader) -> Source:
+    return replace(
+        source,
+        reader=reader,
+        unit=reader.unit or 1,
+        num_padding=reader.num_padding,
+        # A part is cut as the source whose part it is.
+        num_spans=reader.num_spans if isinstance(reader, PartReader) else None,
+    )
 
 
 def _checked_mapping(
@@ -254,25 +174,13 @@ def _checked_mapping(
 
 def _check_reader(source: Source) -> None:
     reader = source.reader
-    # Check the type first: `hasattr(reader, "fingerprint")` computes the fingerprint.
-    missing = [
-        member
-        for member in _REQUIRED
-        if not (hasattr(type(reader), member) or hasattr(reader, member))
-    ]
-    if missing:
+    if not isinstance(cast("Any", reader), TokenReader):
         raise TypeError(
-            f"source {source.name!r} is a {type(reader).__name__}, not a token reader: "
-            f"it has no {', '.join(missing)}; open the corpus with Roxxel(filepath)"
+            f"source {source.name!r} is a {type(reader).__name__}, which is no "
+            "roxxel_format.TokenReader; open a corpus with Roxxel(filepath), or begin "
+            "a reader of your own with `class NAME(TokenReader):`"
         )
-    for member, arguments in _CALLS.items():
-        if not _accepts(_optional_call(reader, member), *arguments):
-            raise TypeError(
-                f"source {source.name!r} is a {type(reader).__name__}, whose {member} "
-                f"does not accept ({', '.join(arguments)}); write {member} with the "
-                "arguments of roxxel_format.TokenReader"
-            )
-    unit = optional(reader, "unit")
+    unit = reader.unit
     if unit is not None and (unit < 2 or reader.num_tokens % unit):
         raise CurriculumError(
             f"source {source.name!r} holds {reader.num_tokens} tokens in bins of "
@@ -286,7 +194,7 @@ def _check_reader(source: Source) -> None:
         )
     dtype = np.dtype(reader.dtype)
     if dtype.kind in "iu" and not np.can_cast(dtype, np.int32, "safe"):
-        _check_int32(source.name, dtype, token_range(reader))
+        _check_int32(source.name, dtype, reader.token_range_seen)
 
 
 def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) -> None:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roxxel_curriculum._bind.sources import token_range
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources
 
@@ -52,7 +51,7 @@ class Vocabulary:
     def of(cls, label: str, source: Source, declared: Mapping[str, str]) -> Vocabulary:
         """Return what a source records, or what is declared for it."""
         reader: TokenReader = source.reader
-        seen = token_range(reader)
+        seen = reader.token_range_seen
         return cls(
             label,
             source.name,

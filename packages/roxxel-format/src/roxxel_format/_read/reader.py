@@ -33,7 +33,6 @@ from roxxel_format._read.spans import (
     in_bins,
     is_padding,
     ranges,
-    rows_of,
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import as_table, tokenizer_identity
@@ -314,11 +313,6 @@ class CorpusReader:
                 )
             self._with_bins.add(shard.path)
         return bins.unit
-
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the documents in a range; see `Roxxel.document_spans`."""
-        check_range(start, stop, len(self._line))
-        return rows_of(self.window_spans([start], stop - start), start, stop)
 
     def window_spans(self, starts: npt.ArrayLike, length: int) -> Spans:
         """Return the documents of windows; see `Roxxel.window_spans`."""

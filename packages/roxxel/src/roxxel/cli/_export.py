@@ -20,7 +20,6 @@ from roxxel.cli._runs import (
     model_of,
     opened,
 )
-from roxxel.config import whole_of
 
 if TYPE_CHECKING:
     import argparse
@@ -131,7 +130,7 @@ def _kept_files(corpora: Mapping[str, TokenReader]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, corpus in corpora.items():
-        files: Mapping[str, str] = getattr(whole_of(corpus), "tokenizer_files", {})
+        files = corpus.tokenizer_files
         template = files.get(TEMPLATE_FILE)
         if template is not None and found.get(TEMPLATE_FILE, template) != template:
             raise RunFolderError(

@@ -17,7 +17,6 @@ from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 from roxxel.cli._words import at_least_1
-from roxxel.config import separator_of, whole_of
 from roxxel.runs.run import open_run
 from roxxel.runs.search import search
 
@@ -134,13 +133,8 @@ def codec_of(
     """
     from roxxel_format.texts import text_codec
 
-    corpus = whole_of(corpus)
     try:
-        codec = (
-            text_codec(corpus, options.tokenizer, special_tokens=special_tokens)
-            if isinstance(corpus, Roxxel)
-            else None
-        )
+        codec = text_codec(corpus, options.tokenizer, special_tokens=special_tokens)
     except (OSError, ValueError, TypeError, ImportError) as error:
         raise RunFolderError(
             f"{options.run}: the tokenizer of source {source!r} cannot be loaded "
@@ -169,7 +163,7 @@ def codec_of_run(
         RunFolderError: No tokenizer is known, or it cannot be loaded.
     """
     names = [of_run.primary, *corpora]
-    recorded = (x for x in names if getattr(whole_of(corpora[x]), "tokenizer", None))
+    recorded = (x for x in names if corpora[x].tokenizer)
     name = next(recorded, of_run.primary)
     return codec_of(name, corpora[name], options, special_tokens=special_tokens)
 
@@ -184,7 +178,7 @@ def ends_of(
     """
     found: dict[int, str] = {}
     for name, corpus in corpora.items():
-        separator = separator_of(corpus)
+        separator = corpus.separator
         if len(separator) == 1:
             found.setdefault(separator[0], f"source {name!r}")
     if codec is not None and codec.after and not found:

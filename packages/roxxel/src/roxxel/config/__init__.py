@@ -70,9 +70,7 @@ from roxxel.config._open import (
     open_proxy,
     open_sampler,
     refused,
-    separator_of,
     whole_curriculum,
-    whole_of,
 )
 from roxxel.config._parse import (
     MESH_KEYS,
@@ -155,12 +153,10 @@ __all__ = [
     "parse_schedule",
     "refused",
     "schedule_from",
-    "separator_of",
     "source_names",
     "sweep_from",
     "sweep_table",
     "used_config",
     "whole_curriculum",
-    "whole_of",
     "with_total_steps",
 ]

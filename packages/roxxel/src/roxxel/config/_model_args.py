@@ -18,7 +18,6 @@ from roxxel_store.arguments import nearest
 from roxxel.config._declaration import ConfigError
 from roxxel.config._model_code import parsed
 from roxxel.config._modules import module_file
-from roxxel.config._open import separator_of
 from roxxel.recipe.learning_rate import RECIPE, LearningRate, rate_of
 from roxxel.recipe.llama_config import LlamaConfig, llama_config
 
@@ -73,7 +72,7 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
         if any(phase.weights.get(source) for phase in curriculum.phases)
     }
     for source, reader in read.items():
-        seen = getattr(reader, "token_range_seen", None)
+        seen = reader.token_range_seen
         if seen is not None and seen[1] >= model.vocab_size:
             raise ConfigError(
                 f"{config.file}: source {source!r} holds tokens up to {seen[1]}, but "
@@ -93,7 +92,7 @@ def _check_ends(
     """
     first: dict[int, str] = {}
     for source, reader in read.items():
-        separator = separator_of(reader)
+        separator = reader.separator
         if len(separator) == 1:
             first.setdefault(separator[0], source)
     if ends and first.keys() - {*ends}:

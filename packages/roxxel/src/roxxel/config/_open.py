@@ -209,16 +209,6 @@ def open_foreign_source(config: RunConfig, name: str) -> TokenReader | None:
     return None if isinstance(reader, Roxxel) else reader
 
 
-def separator_of(corpus: TokenReader) -> list[int]:
-    """Return the tokens that end each document of a corpus; empty if none is known."""
-    return list(getattr(corpus, "separator", ()))
-
-
-def whole_of(corpus: TokenReader) -> TokenReader:
-    """Return the corpus of which a proxy reads a part, or a corpus itself."""
-    return getattr(corpus, "whole", corpus)
-
-
 def _opened(
     config: RunConfig,
     name: str,

@@ -23,8 +23,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roxxel.config import separator_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -257,8 +255,7 @@ def _text_found(
 
 def _held(corpus: TokenReader, first: int, tokens: npt.NDArray[Any]) -> _Held:
     # The documents of a packed corpus are parts of texts, and keep it.
-    is_packed = getattr(corpus, "unit", None) is not None
-    separator = [] if is_packed else separator_of(corpus)
+    separator = () if corpus.unit is not None else corpus.separator
     before, stop = max(first - 1, 0), first + tokens.size
     rows = corpus.document_spans(before, stop) - [0, first, first]
     is_last = stop == corpus.num_tokens
