@@ -21,23 +21,15 @@ from itertools import chain
 from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args
 
-from msgspec.inspect import type_info
 from roxxel.cli import parsers
-from roxxel.config import (
-    MESH_KEYS,
-    PHASE_KEYS,
-    TOP_KEYS,
-    TRAINER_KEYS,
-    MeshConfig,
-    RunConfig,
-)
+from roxxel.config import TOP_KEYS, MeshConfig, RunConfig, TrainerConfig
 from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
 from roxxel_store.command import EXIT_CODES
+from roxxel_store.declared import Entry, described, entries
 from roxxel_train.config import TrainConfig
-from roxxel_train.settings import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -113,7 +105,7 @@ def keys(
     names: Iterable[str],
     told: Mapping[str, str],
     usual: Mapping[str, str],
-    types: Mapping[str, Any] | None = None,
+    types: Mapping[str, Entry] | None = None,
 ) -> str:
     """Return the table of some keys: name, default, meaning, and value if known.
 
@@ -127,9 +119,9 @@ def keys(
     with_types = (
         (
             f"`{name}`",
-            described(type_info(types[name]), "`false`"),
+            described(types[name].kind, "`false`"),
             "required" if name in _REQUIRED else usual.get(name, ""),
-            _toml_of(told.get(name, ""), types[name]),
+            _toml_of(told.get(name, ""), types[name].kind),
         )
         for name in names
     )
@@ -139,7 +131,8 @@ def keys(
 def _toml_of(meaning: str, kind: Any = None) -> str:
     """Return what a key means, in words of TOML."""
     may_be_off = NoneType in get_args(kind)
-    return re.sub(r"\bNone\b", "`false`" if may_be_off else "no value", meaning)
+    meaning = re.sub(r"\bNone\b", "`false`" if may_be_off else "no value", meaning)
+    return meaning[:1].upper() + meaning[1:]
 
 
 def _all(describe: Callable[[Any], dict[str, str]], *declared: Any) -> dict[str, str]:
@@ -173,13 +166,19 @@ def config() -> str:
             ("key", "meaning"), ((f"`{name}`", of_source[name]) for name in source)
         ),
         "`[[phases]]`": keys(
-            PHASE_KEYS, documented(Phase), defaults(Phase), PHASE_KEYS
+            entries(Phase), documented(Phase), defaults(Phase), entries(Phase)
         ),
         "`[trainer]`": keys(
-            TRAINER_KEYS, documented(TrainConfig), defaults(TrainConfig), TRAINER_KEYS
+            entries(TrainerConfig),
+            documented(TrainConfig),
+            defaults(TrainerConfig),
+            entries(TrainerConfig),
         ),
         "`[mesh]`": keys(
-            MESH_KEYS, documented(MeshConfig), defaults(MeshConfig), MESH_KEYS
+            entries(MeshConfig),
+            documented(MeshConfig),
+            defaults(MeshConfig),
+            entries(MeshConfig),
         ),
         "`[model_args]` of `roxxel.models:llama`": keys(
             of_model,

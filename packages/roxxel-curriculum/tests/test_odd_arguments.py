@@ -128,5 +128,5 @@ def test_epochs_may_be_a_number_of_numpy(given: Any, same: float) -> None:
 
 @pytest.mark.parametrize("wrong", [np.complex64(1), np.bool_(1), "1"], ids=str)
 def test_epochs_that_are_not_a_real_number_are_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="epochs of a phase must be a number, got "):
+    with pytest.raises(TypeError, match="epochs must be a finite number above 0"):
         Phase(batch_size=2, seq_len=9, epochs=wrong)

@@ -244,5 +244,5 @@ def test_a_schedule_names_the_primary() -> None:
     schedule = Schedule(phases, primary="web")
 
     assert schedule.curriculum(WEB, {"code": CODE}).source_names == ("web", "code")
-    with pytest.raises(TypeError, match="primary must be the name of a source, got 3"):
+    with pytest.raises(TypeError, match="primary must be a non-empty string, got 3"):
         Schedule(phases, primary=3)  # pyright: ignore[reportArgumentType] - on purpose

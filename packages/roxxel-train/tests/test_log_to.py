@@ -55,7 +55,7 @@ def test_a_sink_that_fails_is_one_warning(tmp_path: Path) -> None:
         (
             {"log_to": "tensorboard"},
             TypeError,
-            r"log_to is a str; .*, such as \['tensorboard'\]",
+            "log_to must be a list, .*, got 'tensorboard'",
         ),
         (
             {"log_to": {"tensorboard": {"folder": "x"}}},

@@ -53,7 +53,7 @@ def test_a_branch_changes_the_steps_to_come(
     folder = config.parent / "b"
     assert kept_configs(folder) == [4]
     kept = load_config(folder / "config.toml")
-    assert kept.trainer["branch_from"] == str(config.parent / "run@4")
+    assert kept.trainer.branch_from == str(config.parent / "run@4")
     train = [row["step"] for row in rows(folder) if row["kind"] == "train"]
     assert train == [5, 6]
     branch, parent = open_run(folder), open_run(config.parent / "run")

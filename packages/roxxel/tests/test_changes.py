@@ -117,7 +117,7 @@ def test_a_run_keeps_the_config_with_its_changes(
     assert not (tmp_path / "run").exists()
     kept = load_config(run / "config.toml")
     assert kept.run_folder == run
-    assert kept.trainer["log_every"] == 2
+    assert kept.trainer.log_every == 2
     rows, _ = RunFolder(run).rows()
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 4, 6]
 

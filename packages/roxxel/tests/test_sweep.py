@@ -52,10 +52,16 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (f"{SWEEP}[[blends]]\nweights = [{{ code = 1 }}]", "2 phases"),
         (
             f"{SWEEP}[[blends]]\nweights = {{ code = inf }}",
-            "blends.0.weights.code is inf",
+            "blends.0.weights.code must be a finite",
         ),
-        (f"{SWEEP}least_rank = nan\n[grid]\nparts = 2", "least_rank is nan"),
-        (f"{SWEEP}[grid]\nparts = 2\n[target]\nx = inf", "target.x is inf"),
+        (
+            f"{SWEEP}least_rank = nan\n[grid]\nparts = 2",
+            "least_rank must be a finite number, got nan",
+        ),
+        (
+            f"{SWEEP}[grid]\nparts = 2\n[target]\nx = inf",
+            "target.x must be a finite number of 0 or more",
+        ),
         (SWEEP, "tries no blend"),
         ('config = "first.toml"\n[grid]\nparts = 2', "scale or tokens"),
         ('config = "none.toml"\nscale = 1\n[grid]\nparts = 2', "none.toml: no such"),

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Mapping  # noqa: TC003 - `check` reads the types
+from dataclasses import KW_ONLY, dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated
 
 import numpy as np
-from roxxel_store.arguments import as_integer
+from roxxel_store.declared import Amount, Count, Rule, check
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.blend import integer_weights
+
+_REQUIRED = {"is_required": True}  # in a file; Python has a default, after `steps`
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,13 @@ class Phase:
         968
     """
 
-    steps: int | None = None
-    batch_size: int = 0
-    seq_len: int = 0
-    weights: Mapping[str, float] | None = None
+    steps: Count | None = None
+    batch_size: Count = field(default=0, metadata=_REQUIRED)
+    seq_len: Count = field(default=0, metadata=_REQUIRED)
+    weights: Mapping[str, Annotated[float, Rule(at_least=0)]] | None = None
     _: KW_ONLY
-    epochs: float | None = None
-    tokens: int | None = None
+    epochs: Amount | None = None
+    tokens: Count | None = None
 
     def __post_init__(self) -> None:
         lengths = [
@@ -66,15 +67,11 @@ class Phase:
             raise CurriculumError(
                 f"a phase needs exactly one of steps, epochs and tokens, got {got}"
             )
-        for name in ("steps", "tokens", "batch_size", "seq_len"):
-            value = getattr(self, name)
-            if value is not None:
-                number = as_integer(
-                    f"{name} of a phase", value, 1, error=CurriculumError
-                )
-                object.__setattr__(self, name, number)
-        if self.epochs is not None:
-            object.__setattr__(self, "epochs", _checked_epochs(self.epochs))
+        if getattr(self.epochs, "dtype", None) == np.float32:
+            # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
+            epochs = float(str(np.asarray(self.epochs)[()]))
+            object.__setattr__(self, "epochs", epochs)
+        check(self, CurriculumError)
         if self.tokens is not None and not self.tokens // (
             self.batch_size * self.seq_len
         ):
@@ -84,8 +81,11 @@ class Phase:
                 f"{self.batch_size * self.seq_len} tokens; "
                 "a phase needs at least one step"
             )
-        if self.weights is not None:
-            object.__setattr__(self, "weights", _checked_weights(self.weights))
+        if self.weights is not None and not any(self.weights.values()):
+            raise CurriculumError(
+                f"the weights of a phase are all zero: {self.weights}; "
+                "give at least one source a weight above 0"
+            )
 
     @property
     def declared_steps(self) -> int | None:
@@ -105,56 +105,3 @@ class Phase:
         epochs = self.epochs or 0
         # `repr` returns the decimal 0.2; the float itself is a nearby binary fraction.
         return Fraction(repr(float(epochs))) if isinstance(epochs, float) else epochs
-
-
-def _checked_epochs(epochs: Any) -> int | float | Fraction:
-    given = cast("object", epochs)
-    if hasattr(given, "dtype"):  # a NumPy scalar or a zero-dimensional array
-        given = epochs = np.asarray(epochs)[()]
-    if isinstance(given, np.integer):
-        epochs = int(cast("Any", given))
-    elif isinstance(given, np.floating):
-        # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
-        epochs = float(str(cast("Any", given)))
-    if isinstance(epochs, bool) or not isinstance(epochs, int | float | Fraction):
-        raise TypeError(f"epochs of a phase must be a number, got {epochs!r}")
-    if not 0 < epochs < math.inf:
-        raise CurriculumError(f"epochs of a phase must be above 0, got {epochs}")
-    return epochs
-
-
-def _checked_weights(weights: Any) -> dict[str, float]:
-    if not isinstance(weights, Mapping):
-        raise TypeError(
-            "weights of a phase must map source names to shares, "
-            f"got {type(weights).__name__}"
-        )
-    checked: dict[str, float] = {}
-    for name, weight in cast("Mapping[Any, Any]", weights).items():
-        if not isinstance(name, str):
-            raise TypeError(f"weights must be keyed by source name, got {name!r}")
-        number = _number(name, weight)
-        if not 0 <= number < math.inf:
-            raise CurriculumError(
-                f"the weight of source {name!r} is {weight}; "
-                "weights must be finite and not negative"
-            )
-        checked[name] = number
-    if not any(checked.values()):
-        raise CurriculumError(
-            f"the weights of a phase are all zero: {checked}; "
-            "give at least one source a weight above 0"
-        )
-    return checked
-
-
-def _number(source: str, weight: Any) -> float:
-    message = f"the weight of source {source!r} must be a number, got {weight!r}"
-    if isinstance(weight, bool | str | bytes):
-        raise TypeError(message)
-    if isinstance(weight, int | Fraction):
-        return cast("float", weight)
-    try:
-        return float(weight)
-    except (TypeError, ValueError) as error:
-        raise TypeError(message) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from roxxel_store.arguments import as_integer
+from roxxel_store.declared import Count, check
 
 from roxxel_curriculum._errors import CurriculumError
 
@@ -30,20 +30,11 @@ class Policy:
         ('stop after 2', True)
     """
 
-    epochs: int | None
+    epochs: Count | None = None
     then: Literal["drop", "stop"] = "drop"
 
     def __post_init__(self) -> None:
-        if self.epochs is not None:
-            epochs = as_integer("epochs of a policy", self.epochs)
-            object.__setattr__(self, "epochs", epochs)
-            if self.epochs < 1:
-                raise CurriculumError(
-                    f"epochs of a policy must be at least 1, got {self.epochs}; "
-                    "to leave a source out, give it no weight"
-                )
-        if self.then not in ("drop", "stop"):
-            raise CurriculumError(f'then must be "drop" or "stop", got {self.then!r}')
+        check(self, CurriculumError)
 
     def __str__(self) -> str:
         if self.epochs is None:

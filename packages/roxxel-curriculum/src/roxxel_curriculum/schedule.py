@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - `roxxel` reads the types
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from roxxel_curriculum._arguments import (
-    checked_count,
-    checked_overlap,
-    merged_skips,
-)
+from roxxel_store.declared import Count, Rule, check
+
 from roxxel_curriculum._documents import check_documents, is_path
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import checked_primary
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.curriculum import Curriculum
-from roxxel_curriculum.phase import Phase  # noqa: TC001 - as above
-from roxxel_curriculum.policy import Policy, parse_policy
+from roxxel_curriculum.phase import Phase  # noqa: TC001 - `check` reads the types
+from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +22,16 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._documents import Documents
+
+_Policy = Annotated[
+    Policy | Literal["drop", "repeat", "stop"] | Count,
+    Rule(must_be='"drop", "repeat", "stop", a number of epochs, or a table of both'),
+]
+_Overlap = Annotated[int, Rule(at_least=0, at_most=1, must_be="0 or 1")]
+_Skip = Annotated[
+    tuple[Annotated[int, Rule(at_least=0)], Count],
+    Rule(must_be="a pair [at, count], at from 0 and count from 1"),
+]
 
 
 @dataclass(frozen=True)
@@ -56,28 +64,22 @@ class Schedule:
     """
 
     phases: tuple[Phase, ...]
-    longest: int | None = None
-    policies: Mapping[str, Policy | str | int] = field(
-        default_factory=dict[str, "Policy | str | int"]
+    longest: Count | None = None
+    policies: Mapping[str, _Policy] = field(default_factory=dict[str, "_Policy"])
+    max_epochs: Count | None = None
+    overlap: _Overlap = 0
+    skips: tuple[_Skip, ...] = ()
+    without: Mapping[str, Documents] = field(
+        default_factory=dict[str, "Documents"], metadata={"kind": Mapping[str, Any]}
     )
-    max_epochs: int | None = None
-    overlap: int = 0
-    skips: tuple[tuple[int, int], ...] = ()
-    without: Mapping[str, Documents] = field(default_factory=dict[str, "Documents"])
     primary: str = PRIMARY
     tokenizers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
-        # `Curriculum` checks these values, too, but only with the corpora.
-        checked_count("longest", self.longest)
-        checked_count("max_epochs", self.max_epochs)
-        checked_overlap(self.overlap)
-        merged_skips(self.skips)
+        check(self, CurriculumError)
         checked_primary(self.primary, ())
         for name, documents in self.without.items():
             check_documents(documents, name)
-        for name, policy in self.policies.items():
-            parse_policy(policy, name)
 
     def curriculum(
         self,

@@ -16,6 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from importlib import import_module
 from typing import (
     TYPE_CHECKING,
+    Annotated,
     Any,
     Concatenate,
     Literal,
@@ -30,11 +31,11 @@ from typing import (
 from roxxel_curriculum import Curriculum, Field
 from roxxel_format import Roxxel
 from roxxel_store.arguments import nearest
+from roxxel_store.declared import Amount, Count, Rule, check
 from roxxel_store.lines import plain_row
 
 from roxxel_train._log.sinks import LogTo, check_log_to
 from roxxel_train._step.spike_rule import SkipSpikes, SpikeRule
-from roxxel_train.settings import check_settings, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,15 +51,20 @@ if TYPE_CHECKING:
 _Arguments = ParamSpec("_Arguments")
 _Self = TypeVar("_Self")
 
-# Metadata of the fields below: what the type of a setting does not say. `roxxel.config`
-# derives the table `[trainer]` of a config file from the types and this metadata.
-_COUNT = {"at_least": 1}
-_AMOUNT = {"above": 0}
 _OF_PHASES = {"steps", "epochs", "tokens", "batch_size", "seq_len", "weights"}
 _ALIKE = {"alike": True}  # must be equal in all processes
-_OBJECT = {"is_object": True}  # nothing that a file may record
-_UNTYPED = {"is_object", "called_with", "instance_of"}
+_OBJECT = {"is_object": True}  # nothing that a file may hold
+_UNRECORDED = {"is_unrecorded": True}  # no start records it
 
+_Every = Annotated[
+    Count | Literal["continuous"],
+    Rule(must_be='a number of steps of 1 or more, or "continuous"'),
+]
+_Kept = Annotated[
+    Count | Annotated[str, Rule(pattern=r"\s*(?=.*[1-9])\d+(\.\d+)?\s*[smhd]\s*\Z")],
+    Rule(must_be='a number of steps of 1 or more, or a duration such as "6h"'),
+]
+_Steps = Annotated[tuple[int, int], Rule(must_be="two rising steps [start, stop]")]
 
 CONTINUOUS = "continuous"
 """The value of `checkpoint_every` that saves whenever no save is in flight."""
@@ -103,8 +109,68 @@ class Weights(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=True, kw_only=True)
+class Settings:
+    """The arguments of a `Trainer` that a file can hold; see `TrainConfig`.
+
+    Example:
+        >>> Settings(log_every=0)
+        Traceback (most recent call last):
+        ValueError: log_every must be an integer of 1 or more, got 0
+    """
+
+    eval_every: Count | None = field(default=None, metadata=_ALIKE)
+    checkpoint_every: _Every = field(default=1000, metadata=_ALIKE)
+    log_every: Count = field(default=10, metadata=_ALIKE)
+    max_to_keep: Count | None = field(default=3, metadata=_ALIKE)
+    timeout: Amount = 1000
+    grad_accum_steps: Count = field(default=1, metadata=_ALIKE)
+    strict_sharding: bool = False
+    fields: Sequence[Field] = field(default=("tokens",), metadata=_ALIKE)
+    model_sharding: Literal["annotated", "fsdp"] | Sequence[str] = "annotated"
+    eval_mean: Sequence[str] | None = field(default=None, metadata=_ALIKE)
+    best_metric: str | None = field(default=None, metadata=_ALIKE)
+    init_from: str | os.PathLike[str] | Weights | None = None
+    branch_from: str | os.PathLike[str] | None = None
+    profile: _Steps | None = None
+    hang_after_s: Amount | None = 1800.0
+    flops_per_token: Amount | None = None
+    check: Literal["headers", "blocks"] = "headers"
+    keep_every: _Kept | None = field(default=None, metadata=_ALIKE)
+    log_to: LogTo = field(default=(), metadata=_UNRECORDED)
+    skip_spikes: SkipSpikes | None = field(default=None, metadata=_ALIKE)
+    gc_every: Count | None = field(default=100, metadata=_ALIKE)
+
+    def __post_init__(self) -> None:
+        check(self)
+        _check_profile(self.profile)
+        check_log_to(self.log_to)
+        self.spike_rule  # noqa: B018 - raises an error
+        if self.init_from is not None and self.branch_from is not None:
+            raise ValueError(
+                "init_from and branch_from are both given; give init_from for the "
+                "weights alone, or branch_from for the whole state"
+            )
+
+    @property
+    def spike_rule(self) -> SpikeRule | None:
+        """The rule of `skip_spikes`; None applies every update."""
+        return None if self.skip_spikes is None else SpikeRule.of(self.skip_spikes)
+
+    @property
+    def saved_every(self) -> int | None:
+        """Steps between the checkpoints that are due; None if none is due by its step.
+
+        With continuous saves, only a step that `keep_every` keeps is due.
+        """
+        every = self.checkpoint_every
+        if isinstance(every, int):
+            return every
+        return self.keep_every if isinstance(self.keep_every, int) else None
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainConfig:
+class TrainConfig(Settings):
     """The arguments of a `Trainer`.
 
     This class checks each argument alone. `Trainer` checks the arguments together.
@@ -254,70 +320,35 @@ class TrainConfig:
     )
     optimizer: nnx.Optimizer[Any] | None = field(default=None, metadata=_OBJECT)
     curriculum: Curriculum | None = field(
-        default=None, metadata={"instance_of": "roxxel_curriculum.Curriculum"}
+        default=None,
+        metadata=_OBJECT | {"instance_of": "roxxel_curriculum.Curriculum"},
     )
     loss_fn: LossFunction | None = field(
-        default=None, metadata={"called_with": "model, batch"}
+        default=None, metadata=_OBJECT | {"called_with": "model, batch"}
     )
     save_path: str | os.PathLike[str] | None = None
     eval_fn: Callable[[ModelState], Any] | None = field(
-        default=None, metadata={"called_with": "state"}
+        default=None, metadata=_OBJECT | {"called_with": "state"}
     )
-    eval_every: int | None = field(default=None, metadata=_COUNT | _ALIKE)
-    checkpoint_every: int | str = field(
-        default=1000,
-        metadata={
-            **(_COUNT | _ALIKE),
-            "pattern": r"\Acontinuous\Z",
-            "must_be": 'a number of steps of 1 or more, or "continuous"',
-        },
-    )
-    log_every: int = field(default=10, metadata=_COUNT | _ALIKE)
-    seed: int = field(default=0, metadata={"at_least": None})
+    _: KW_ONLY
+    seed: int = 0
     mesh: Mesh | None = field(default=None, metadata=_OBJECT)
     data_sharding: NamedSharding | None = field(default=None, metadata=_OBJECT)
     checkpointer: Checkpointer | None = field(
-        default=None, metadata={"instance_of": "roxxel_ckpt.Checkpointer"}
+        default=None, metadata=_OBJECT | {"instance_of": "roxxel_ckpt.Checkpointer"}
     )
     logger: Logger | None = field(
-        default=None, metadata={"instance_of": "roxxel_train.Logger"}
+        default=None, metadata=_OBJECT | {"instance_of": "roxxel_train.Logger"}
     )
     train_step: TrainStep | None = field(
-        default=None, metadata={"called_with": "model, optimizer, batch"}
+        default=None, metadata=_OBJECT | {"called_with": "model, optimizer, batch"}
     )
-    max_to_keep: int | None = field(default=3, metadata=_COUNT | _ALIKE)
-    timeout: float = field(default=1000, metadata=_AMOUNT)
-    grad_accum_steps: int = field(default=1, metadata=_COUNT | _ALIKE)
-    _: KW_ONLY
-    strict_sharding: bool = False
-    fields: Sequence[Field] = field(default=("tokens",), metadata=_ALIKE)
-    model_sharding: Literal["annotated", "fsdp"] | Sequence[str] = "annotated"
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = field(
         default=None, metadata=_OBJECT
     )
-    eval_mean: Sequence[str] | None = field(default=None, metadata=_ALIKE)
-    best_metric: str | None = field(default=None, metadata=_ALIKE)
-    init_from: str | os.PathLike[str] | Weights | None = None
-    branch_from: str | os.PathLike[str] | None = None
-    profile: tuple[int, int] | None = field(
-        default=None, metadata={"must_be": "two rising steps [start, stop]"}
-    )
-    hang_after_s: float | None = field(default=1800.0, metadata=_AMOUNT)
-    flops_per_token: float | None = field(default=None, metadata=_AMOUNT)
-    check: Literal["headers", "blocks"] = "headers"
-    keep_every: int | str | None = field(
-        default=None,
-        metadata={
-            **(_COUNT | _ALIKE),
-            "pattern": r"^\s*(?=.*[1-9])\d+(\.\d+)?\s*[smhd]\s*$",
-            "must_be": 'a number of steps of 1 or more, or a duration such as "6h"',
-        },
-    )
-    log_to: LogTo = field(default=(), metadata=_OBJECT)
-    skip_spikes: SkipSpikes | None = field(default=None, metadata=_ALIKE)
-    gc_every: int | None = field(default=100, metadata=_COUNT | _ALIKE)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for each in fields(self):
             value = getattr(self, each.name)
             if value is None and "None" in str(each.type):
@@ -326,25 +357,7 @@ class TrainConfig:
                 _check_function(each.name, value, each.metadata["called_with"])
             elif "instance_of" in each.metadata:
                 _check_object(each.name, value, each.metadata["instance_of"])
-            elif "is_object" not in each.metadata and not isinstance(
-                value, os.PathLike
-            ):
-                # A narrow NumPy integer, such as int8, may overflow in arithmetic.
-                object.__setattr__(self, each.name, plain(value))
-        loads_itself = isinstance(self.init_from, Weights)
-        check_settings(
-            self,
-            [
-                each.name
-                for each in fields(self)
-                if not _UNTYPED & each.metadata.keys()
-                and not (each.name == "init_from" and loads_itself)
-            ],
-        )
-        _check_profile(self.profile)
         _check_held_out(self.eval_curriculum)
-        check_log_to(self.log_to)
-        self.spike_rule  # noqa: B018 - raises an error
         if self.log_to and (self.logger is not None or self.save_path is None):
             missing = (
                 "with a logger" if self.logger is not None else "without save_path"
@@ -352,11 +365,6 @@ class TrainConfig:
             raise ValueError(
                 f"log_to is given {missing}; give save_path and log_to, or a Logger "
                 "with these sinks"
-            )
-        if self.init_from is not None and self.branch_from is not None:
-            raise ValueError(
-                "init_from and branch_from are both given; give init_from for the "
-                "weights alone, or branch_from for the whole state"
             )
 
     @property
@@ -372,22 +380,6 @@ class TrainConfig:
         """The held-out sets whose mean is `eval_loss`, in order of their names."""
         return sorted(self.held_out if self.eval_mean is None else self.eval_mean)
 
-    @property
-    def spike_rule(self) -> SpikeRule | None:
-        """The rule of `skip_spikes`; None applies every update."""
-        return None if self.skip_spikes is None else SpikeRule.of(self.skip_spikes)
-
-    @property
-    def saved_every(self) -> int | None:
-        """Steps between the checkpoints that are due; None if none is due by its step.
-
-        With continuous saves, only a step that `keep_every` keeps is due.
-        """
-        every = self.checkpoint_every
-        if isinstance(every, int):
-            return every
-        return self.keep_every if isinstance(self.keep_every, int) else None
-
     def pacing(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.
 
@@ -401,7 +393,7 @@ class TrainConfig:
         return {
             each.name: _as_json(getattr(self, each.name))
             for each in fields(self)
-            if not _UNTYPED & each.metadata.keys()
+            if not {"is_object", "is_unrecorded"} & each.metadata.keys()
         }
 
 

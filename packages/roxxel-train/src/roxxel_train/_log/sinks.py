@@ -29,14 +29,8 @@ W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
 """
 
 
-def check_log_to(log_to: Any) -> None:
-    """Raise an error if a name is unknown, or if options are not a mapping."""
-    if isinstance(log_to, str) or not isinstance(log_to, Sequence | Mapping):
-        name = log_to if isinstance(log_to, str) else "tensorboard"
-        raise TypeError(
-            f"log_to is a {type(log_to).__name__}; give a list of names, such as "
-            f"[{name!r}]"
-        )
+def check_log_to(log_to: LogTo) -> None:
+    """Raise an error if a name is unknown."""
     for name in log_to:
         if name not in SINKS:
             hint = nearest(name, SINKS) or "name one of these"

@@ -281,7 +281,7 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
             raise ConfigError(f"{config.file}: has no {name}, which training needs")
-    if "branch_from" in config.trainer:
+    if config.trainer.branch_from is not None:
         raise ConfigError(
             f"{config.file}: has branch_from, so its first steps are those of another "
             "run; drill the config without branch_from"
@@ -299,14 +299,14 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
         if phase.start < total_steps
     )
     skips = tuple(skip for skip in config.schedule.skips if skip[0] < total_steps)
-    left_out = {"profile", "log_to", "eval_every"}
-    trainer = {
-        **{name: x for name, x in config.trainer.items() if name not in left_out},
-        "log_every": 1,
-        "checkpoint_every": max(1, total_steps // 4),
-    }
-    if config.held_out:
-        trainer["eval_every"] = max(1, total_steps // 3)
+    trainer = replace(
+        config.trainer,
+        profile=None,
+        log_to=(),
+        eval_every=max(1, total_steps // 3) if config.held_out else None,
+        log_every=1,
+        checkpoint_every=max(1, total_steps // 4),
+    )
     shortened = replace(
         with_total_steps(config, plan.total_steps),
         relative_to=str(config.folder.resolve()),

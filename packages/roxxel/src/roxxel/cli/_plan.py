@@ -102,7 +102,7 @@ def run(options: argparse.Namespace) -> None:
         sets = {name: asdict(each) for name, each in held_out.items()}
         _show(plan, {**plan.to_dict(), "held_out": sets}, options)
         if not options.json:
-            sampler = curriculum.sampler(config.seed, state, config.fields)
+            sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
             _show_notes(held_out, sampler.unread_masks)
     if (state or other_state) and not options.json:
         say()
@@ -145,7 +145,9 @@ def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
     """
     curriculum = open_curriculum(config)
     try:
-        curriculum.sampler(config.seed, state, config.fields)  # As the trainer will.
+        curriculum.sampler(
+            config.seed, state, config.trainer.fields
+        )  # As the trainer will.
         return curriculum.plan(config.seed, state)
     except ValueError as error:
         raise refused(config, error) from error

@@ -209,7 +209,7 @@ def _reads_otherwise(config: RunConfig, run: RunFolder) -> bool:
 
 def _kept(config: RunConfig) -> str:
     """Return which checkpoints stay."""
-    each = config.trainer.get("keep_every")
+    each = config.trainer.keep_every
     if each is None:
         return "the newest and the best"
     steps = " steps" if isinstance(each, int) else ""

@@ -57,6 +57,7 @@ from roxxel.config._declaration import (
     MeshConfig,
     ProxyConfig,
     RunConfig,
+    TrainerConfig,
 )
 from roxxel.config._model_args import check_model_args, check_model_data
 from roxxel.config._model_code import code_digest
@@ -73,15 +74,12 @@ from roxxel.config._open import (
     whole_curriculum,
 )
 from roxxel.config._parse import (
-    MESH_KEYS,
     TOP_KEYS,
-    TRAINER_KEYS,
     load_config,
     parse_config,
     used_config,
 )
 from roxxel.config._schedule import (
-    PHASE_KEYS,
     load_schedule,
     parse_schedule,
     schedule_from,
@@ -90,6 +88,7 @@ from roxxel.config._sweep import (
     Drawn,
     Grid,
     SweepConfig,
+    SweepFile,
     check_known,
     source_names,
     sweep_from,
@@ -111,11 +110,8 @@ from roxxel.config._trust import check_trusted
 from roxxel.config._values import config_differences, config_values
 
 __all__ = [
-    "MESH_KEYS",
     "NOT_REPEATED",
-    "PHASE_KEYS",
     "TOP_KEYS",
-    "TRAINER_KEYS",
     "Blend",
     "ConfigError",
     "Drawn",
@@ -126,6 +122,8 @@ __all__ = [
     "ProxyConfig",
     "RunConfig",
     "SweepConfig",
+    "SweepFile",
+    "TrainerConfig",
     "begun_state",
     "blends_of",
     "changed_text",

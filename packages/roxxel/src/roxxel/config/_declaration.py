@@ -3,44 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping  # noqa: TC003 - `keys_of` reads the types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import Meta
+from roxxel_curriculum import Schedule  # noqa: TC002 - `check` reads the types
+from roxxel_store.declared import Count, Rule, check, dotted
 from roxxel_store.urls import expanded, url_of
+from roxxel_train.config import Settings
 
-if TYPE_CHECKING:
-    from roxxel_curriculum import Schedule
+Sources = Mapping[str, tuple[str, ...]]
+"""Source names, and the paths or patterns of each source."""
 
-    Sources = Mapping[str, tuple[str, ...]]
-    """Source names, and the paths or patterns of each source."""
-
-    Readers = Mapping[str, Mapping[str, Any]]
-    """Source names, and the keywords of `roxxel_format.foreign.open_foreign`."""
-
+Readers = Mapping[str, Mapping[str, Any]]
+"""Source names, and the keywords of `roxxel_format.foreign.open_foreign`."""
 
 FunctionName = Annotated[
     str,
-    Meta(
-        pattern=r"\A[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
-        description='"module:function"',
+    Rule(
+        pattern=r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*\Z",
+        must_be='"module:function"',
     ),
 ]
-FUNCTIONS = ("eval_fn", "train_step")
-"""Settings of the trainer that name a function, as `model` does."""
-
 LocalPath = Annotated[
     str,
-    Meta(
-        pattern=r"\A(?!.*://)[\s\S]",
-        description="the path of a folder on a local disk",
-    ),
+    Rule(pattern=r"(?!.*://)[\s\S]", must_be="the path of a folder on a local disk"),
 ]
 NumDevices = Annotated[
     int,
-    Meta(ge=-1, description="a number of devices, or -1 for all remaining devices"),
+    Rule(at_least=-1, must_be="a number of devices, or -1 for all remaining devices"),
 ]
 
 
@@ -56,6 +48,22 @@ class ConfigError(ValueError):
     ...     print(error)
     first.toml: the file has no key 'sead'; did you mean 'seed'?
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerConfig(Settings):
+    """The settings of the trainer, as `[trainer]` of a config file declares them.
+
+    Attributes:
+        eval_fn: As `eval_fn` of `roxxel_train.config.TrainConfig`, by its name.
+        train_step: As `train_step` there, by its name.
+
+    >>> TrainerConfig(eval_fn="model:score").eval_fn
+    'model:score'
+    """
+
+    eval_fn: FunctionName | None = None
+    train_step: FunctionName | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +86,28 @@ class MeshConfig:
     preset: Literal["data-parallel", "fsdp", "hybrid"] = "data-parallel"
     axes: Mapping[str, NumDevices] = field(default_factory=dict[str, int])
     batch_axes: tuple[str, ...] = ()
-    groups: int | None = field(default=None, metadata={"at_least": 1})
+    groups: Count | None = None
+
+    def __post_init__(self) -> None:
+        check(self, ConfigError)
+        for name, size in self.axes.items():
+            if size == 0:
+                raise ConfigError(
+                    f"{dotted(['axes', name])} must be a number of devices, or -1 for "
+                    "all remaining devices, got 0"
+                )
+        for name in self.batch_axes:
+            if name not in self.axes:
+                raise ConfigError(
+                    f"batch_axes names {name!r}, which is not among axes; write "
+                    f"axes = {{ {name} = -1 }}"
+                )
+        if (self.groups is not None) != (self.preset == "hybrid"):
+            raise ConfigError(
+                'groups belongs to preset = "hybrid"; write both, or neither'
+            )
+        if self.groups is not None and self.axes:
+            raise ConfigError('preset = "hybrid" chooses its axes; leave axes out')
 
 
 @dataclass(frozen=True)
@@ -94,11 +123,12 @@ class ProxyConfig:
     ProxyConfig(scale=0.125, tokens=None, seed=0)
     """
 
-    scale: float | None = field(default=None, metadata={"above": 0})
-    tokens: int | None = field(default=None, metadata={"at_least": 1})
-    seed: int = field(default=0, metadata={"at_least": 0})
+    scale: Annotated[float, Rule(above=0, at_most=1)] | None = None
+    tokens: Count | None = None
+    seed: Annotated[int, Rule(at_least=0)] = 0
 
     def __post_init__(self) -> None:
+        check(self, ConfigError)
         if (self.scale is None) == (self.tokens is None):
             raise ConfigError(
                 "a proxy needs scale or tokens, and not both; write scale = 0.0625, "
@@ -143,9 +173,8 @@ class RunConfig:
         save_path: Folder of the run. A plan needs no folder.
         relative_to: Base folder of the file's relative paths; a relative `relative_to`
             starts from the folder of the file.
-        trainer: The settings of `roxxel_train.config.TrainConfig` that the file gives,
-            by name. `eval_fn` and `train_step` are functions as `"module:function"`,
-            and `false` is the None of Python: `max_to_keep = false` keeps all.
+        trainer: The settings of the trainer. In a file, `false` is the None of Python:
+            `max_to_keep = false` keeps all.
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss, or of several by name; None if the run has no
             held-out loss.
@@ -175,14 +204,21 @@ class RunConfig:
     seed: int = 0
     save_path: str | None = None
     relative_to: str = "."
-    trainer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
     mesh: MeshConfig | None = None
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
     proxy: ProxyConfig | None = None
     cache: LocalPath | None = None
-    cache_bytes: int | None = None
+    cache_bytes: Count | None = None
     readers: Readers = field(default_factory=dict[str, "Mapping[str, Any]"])
     changes: tuple[str, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        check(self, ConfigError)
+        if self.cache_bytes is not None and self.cache is None:
+            raise ConfigError(
+                "cache_bytes is given without cache; write cache = a folder"
+            )
 
     @property
     def held_out(self) -> dict[str, EvalConfig]:
@@ -197,11 +233,6 @@ class RunConfig:
     def folder(self) -> Path:
         """Base folder of relative paths; Python searches the model here first."""
         return _without_detours(self.file.parent / self.relative_to)
-
-    @property
-    def fields(self) -> Any:
-        """The fields of a batch of the run."""
-        return self.trainer.get("fields", ("tokens",))
 
     @property
     def run_folder(self) -> Path | str | None:

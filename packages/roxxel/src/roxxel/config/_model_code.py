@@ -10,7 +10,6 @@ import ast
 import hashlib
 from typing import TYPE_CHECKING
 
-from roxxel.config._declaration import FUNCTIONS
 from roxxel.config._modules import module_file
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def parsed(file: Path) -> ast.Module | None:
 
 def functions_of(config: RunConfig) -> list[str]:
     """Return each `"module:function"` that a config names."""
-    named = [config.model, *(config.trainer.get(each) for each in FUNCTIONS)]
+    named = [config.model, config.trainer.eval_fn, config.trainer.train_step]
     return [*filter(None, named)]
 
 

@@ -118,10 +118,10 @@ def begun_state(
             was not written by a trainer.
         CheckpointError: All checkpoints of the run are damaged.
     """
-    folder, parent = folder or config.run_folder, config.trainer.get("branch_from")
+    folder, parent = folder or config.run_folder, config.trainer.branch_from
     state = None if folder is None else RunFolder(folder).state()
     if state is None and parent is not None:
-        return data_state(config.corpus(parent), needs_checkpoint=True)
+        return data_state(config.corpus(str(parent)), needs_checkpoint=True)
     return state
 
 
@@ -142,7 +142,7 @@ def open_sampler(config: RunConfig) -> Sampler:
     state = begun_state(config)
     curriculum = open_curriculum(config)
     try:
-        return curriculum.sampler(config.seed, state, config.fields)
+        return curriculum.sampler(config.seed, state, config.trainer.fields)
     except CurriculumError as error:
         raise refused(config, error) from error
 
@@ -186,7 +186,7 @@ def compare_held_out(config: RunConfig, training: Curriculum) -> dict[str, HeldO
     found: dict[str, HeldOut] = {}
     for name, curriculum in sets.items():
         try:
-            curriculum.sampler(0, fields=config.fields)
+            curriculum.sampler(0, fields=config.trainer.fields)
             notes = training.compare_held_out(curriculum, name)
         except CurriculumError as error:
             raise ConfigError(f"{config.file}: {error}") from error
@@ -270,7 +270,7 @@ def refused(config: RunConfig, error: ValueError) -> ConfigError:
     """Return the error of a config whose curriculum does not fit its corpora or run."""
     if not isinstance(error, StateMismatch):
         return ConfigError(f"{config.file}: {error}")
-    run, parent = config.run_folder, config.trainer.get("branch_from")
+    run, parent = config.run_folder, config.trainer.branch_from
     remedy = "or give another save_path"
     if run is None or (parent is not None and not RunFolder(run).holds_run):
         run, remedy = parent, "or branch from an earlier step"

@@ -8,75 +8,88 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import NoneType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from msgspec import Meta
+from roxxel_curriculum import Phase, Schedule
+from roxxel_store.declared import (
+    Count,
+    Entry,
+    Rule,
+    Table,
+    built,
+    check_table,
+    dotted,
+    entries,
+    named,
+    read,
+)
 from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
-from roxxel_train.config import TrainConfig
 from roxxel_train.run_folder import PRIMARY
-from roxxel_train.settings import dotted, table_of
 
 from roxxel.config._changes import change_all
 from roxxel.config._declaration import (
-    FUNCTIONS,
     ConfigError,
     EvalConfig,
-    FunctionName,
     MeshConfig,
-    ProxyConfig,
     RunConfig,
+    TrainerConfig,
 )
-from roxxel.config._schedule import PHASE_KEYS, SCHEDULE, schedule_of
-from roxxel.config._toml import (
-    checked,
-    given,
-    keys_of,
-    named,
-    parsed,
-)
+from roxxel.config._toml import parsed
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
-    from roxxel_curriculum import Schedule
+    from roxxel_store.declared import Hints
     from roxxel_train import RunFolder
 
-    from roxxel.config._toml import Hints
-
-_Text = Annotated[str, Meta(min_length=1)]
 _Paths = Annotated[
-    _Text | Annotated[tuple[_Text, ...], Meta(min_length=1)],
-    Meta(description="a path, a pattern, or a list of paths and patterns"),
+    str | Annotated[tuple[str, ...], Rule(is_filled=True)],
+    Rule(must_be="a path, a pattern, or a list of paths and patterns"),
 ]
 _NumBytes = Annotated[
-    Annotated[int, Meta(ge=1)]
-    | Annotated[str, Meta(pattern=r"\A0*[1-9][0-9]*[KMGT]?\Z")],
-    Meta(description='bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"'),
+    Count | Annotated[str, Rule(pattern=r"0*[1-9][0-9]*[KMGT]?\Z")],
+    Rule(must_be='bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"'),
 ]
 _MAX_BYTES = 1 << 26
 _SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
 
-_READER = {
-    "format": Literal["flat", "megatron", "datatrove"],
-    "dtype": _Text,
-    "offset": int,
-    "separator": int,
-}
 
-_Source = Annotated[
-    _Paths
-    | table_of(
-        "Source",
-        {"path": _Paths, "policy": Any, "tokenizer": _Text, **_READER},
-        required=["path"],
-    ),
-    Meta(description="a path, a pattern, a list of these, or a table with a path"),
+@dataclass(frozen=True)
+class _Source:
+    """A source as a table of the file."""
+
+    path: _Paths
+    policy: Any = None
+    tokenizer: str | None = None
+    format: Literal["flat", "megatron", "datatrove"] | None = None
+    dtype: str | None = None
+    offset: int | None = None
+    separator: int | None = None
+
+
+@dataclass(frozen=True)
+class _OneCorpus:
+    """A held-out set of one corpus and one phase."""
+
+    path: _Paths
+    steps: Count
+    batch_size: Count
+    seq_len: Count
+
+
+_SOURCES = Mapping[
+    str,
+    Annotated[
+        _Paths | _Source,
+        Rule(must_be="a path, a pattern, a list of these, or a table with a path"),
+    ],
 ]
+_READER = ("format", "dtype", "offset", "separator")
 
 _OF_PYTHON = {
     **dict.fromkeys(("model", "save_path", "seed"), "write it above the first [table]"),
@@ -89,47 +102,27 @@ _OF_PYTHON = {
 }
 """Settings of the trainer that are not keys of `[trainer]`, and what to do instead."""
 
-TRAINER_KEYS = keys_of(
-    TrainConfig,
-    can_be_off=True,
-    **dict.fromkeys(_OF_PYTHON),
-    **dict.fromkeys(FUNCTIONS, FunctionName),
-)
-
-MESH_KEYS = keys_of(MeshConfig)
-
-_MAY_BE_OFF = [key for key, kind in TRAINER_KEYS.items() if NoneType in get_args(kind)]
-
-_EVAL = {"sources": dict[str, _Source], **SCHEDULE}
-
-_Eval = table_of("Eval", _EVAL)
-
-_ONE_CORPUS = {
-    "path": _Paths,
-    **{key: PHASE_KEYS[key] for key in ("steps", "batch_size", "seq_len")},
+# `_data` says what to write for sources and phases.
+_EVAL = {
+    "sources": Entry(_SOURCES),
+    **entries(Schedule),
+    "phases": Entry(tuple[Phase, ...]),
 }
-
-_OneCorpus = table_of("OneCorpus", _ONE_CORPUS, required=list(_ONE_CORPUS))
+_OF_FILE = {"file", "schedule", "readers", "changes"}
 
 TOP_KEYS = {
-    **keys_of(
-        RunConfig,
-        **dict.fromkeys(("file", "schedule", "readers", "changes")),
-        sources=dict[str, _Source],
-        cache_bytes=_NumBytes,
-        trainer=table_of("Trainer", TRAINER_KEYS),
-        eval=dict[str, Any],
-    ),
-    **SCHEDULE,
+    **{name: x for name, x in entries(RunConfig).items() if name not in _OF_FILE},
+    **_EVAL,
+    "cache_bytes": Entry(_NumBytes | None),
+    "eval": Entry(Mapping[str, Any]),
 }
-
-_Top = table_of("Config", TOP_KEYS)
+"""The keys above the tables, with their types."""
 
 _ABOVE = dict.fromkeys(TOP_KEYS, "write it above the first [table] of the file")
 _HINTS: Hints = {
     "": {
-        **dict.fromkeys(TRAINER_KEYS, "write it under [trainer]"),
-        **dict.fromkeys(MESH_KEYS, "write it under [mesh]"),
+        **dict.fromkeys(entries(TrainerConfig), "write it under [trainer]"),
+        **dict.fromkeys(entries(MeshConfig), "write it under [mesh]"),
     },
     "trainer": {**_ABOVE, **_OF_PYTHON},
     "mesh": _ABOVE,
@@ -235,47 +228,20 @@ def _attempt(
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
-    settings, off = _switched_off(table.get("trainer"))
-    of_file = {**table, "trainer": settings} if "trainer" in table else table
-    found = given(checked(of_file, _Top, hints=_HINTS))
+    check_table(Table(TOP_KEYS), table, hints=_HINTS)
     sources, schedule, readers = _data(table)
-    if "cache_bytes" in found:
-        if "cache" not in found:
-            raise ConfigError(
-                "cache_bytes is given without cache; write cache = a folder"
-            )
-        found["cache_bytes"] = _num_bytes(found["cache_bytes"])
-    if "mesh" in found:
-        found["mesh"] = _mesh(given(found["mesh"]))
-    if "proxy" in found:
-        found["proxy"] = ProxyConfig(**given(found["proxy"]))
-    if "trainer" in found:
-        found["trainer"] = _trainer({**given(found["trainer"]), **off})
-    if "eval" in found:
-        found["eval"] = _held_out(found["eval"], schedule.primary)
-    own = {name: value for name, value in found.items() if name not in _EVAL}
+    own = {
+        name: built(TOP_KEYS[name].kind, value, [name])
+        for name, value in table.items()
+        if name not in _EVAL
+    }
+    if own.get("cache_bytes") is not None:
+        own["cache_bytes"] = _num_bytes(own["cache_bytes"])
+    if "eval" in own:
+        own["eval"] = _held_out(own["eval"], schedule.primary)
     return RunConfig(
         file=file, sources=sources, schedule=schedule, readers=readers, **own
     )
-
-
-def _switched_off(trainer: Any) -> tuple[Any, dict[str, None]]:
-    """Return `[trainer]` without the keys that `false` turns off, and these keys.
-
-    TOML has no null, so `false` is the None of a setting.
-    """
-    if not isinstance(trainer, dict):
-        return trainer, {}
-    table = cast("dict[str, Any]", trainer)
-    off = {key: None for key in _MAY_BE_OFF if table.get(key) is False}
-    return {key: value for key, value in table.items() if key not in off}, off
-
-
-def _trainer(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of `[trainer]` after the trainer's own checks."""
-    plain = {name: settings[name] for name in settings if name not in FUNCTIONS}
-    TrainConfig(cast("Any", None), save_path="a run", **plain)
-    return settings
 
 
 def _num_bytes(value: int | str) -> int:
@@ -308,11 +274,11 @@ def _held_out_set(
     if "" in where:
         raise ConfigError('[eval] has a set named ""; give the set a name')
     if "path" not in table:
-        checked(table, _Eval, where, _HINTS)
+        check_table(Table(_EVAL), table, where, _HINTS)
         return EvalConfig(*_data(table, where, primary))
-    of_one = given(checked(table, _OneCorpus, where))
-    paths = _paths(of_one.pop("path"))
-    return EvalConfig({"self": paths}, schedule_of({"phases": [of_one]}, where))
+    one = read(_OneCorpus, table, where)
+    phase = Phase(one.steps, one.batch_size, one.seq_len)
+    return EvalConfig({"self": _paths(one.path)}, Schedule((phase,)))
 
 
 def _data(
@@ -347,7 +313,8 @@ def _data(
         for name, each in options.items()
         if (own := {key: each[key] for key in _READER if key in each})
     }
-    return sources, schedule_of(schedule, where), readers
+    own = {name: x for name, x in schedule.items() if name in entries(Schedule)}
+    return sources, read(Schedule, own, where), readers
 
 
 def _sources(
@@ -386,28 +353,3 @@ def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
             f"{where} names no primary corpus, but primary is {primary!r}; write "
             f'{primary} = "path", and give every other corpus a name'
         )
-
-
-def _mesh(mesh: Mapping[str, Any]) -> MeshConfig:
-    axes = mesh.get("axes", {})
-    for name, size in axes.items():
-        if size == 0:
-            raise ConfigError(
-                f"{dotted(['mesh', 'axes', name])} must be a number of devices, or -1 "
-                "for all remaining devices, got 0"
-            )
-    for name in mesh.get("batch_axes", ()):
-        if name not in axes:
-            raise ConfigError(
-                f"batch_axes of [mesh] names {name!r}, which is not among its axes; "
-                f"write axes = {{ {name} = -1 }}"
-            )
-    if ("groups" in mesh) != (mesh.get("preset") == "hybrid"):
-        raise ConfigError(
-            'groups in [mesh] belongs to preset = "hybrid"; write both, or neither'
-        )
-    if "groups" in mesh and axes:
-        raise ConfigError(
-            'preset = "hybrid" of [mesh] chooses its axes; leave axes out'
-        )
-    return MeshConfig(**mesh)

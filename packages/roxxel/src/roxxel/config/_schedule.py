@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from roxxel_curriculum import Phase, Policy, Schedule
+from roxxel_curriculum import Schedule
+from roxxel_store.declared import read
 from roxxel_store.files import read_file
 from roxxel_store.urls import expanded
-from roxxel_train.settings import dotted, table_of
 
 from roxxel.config._declaration import ConfigError
-from roxxel.config._toml import checked, keys_of, parsed
+from roxxel.config._toml import parsed
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Generator, Mapping, Sequence
-
-    from roxxel_train.settings import Key
-
-PHASE_KEYS = keys_of(Phase)
-"""The keys of a phase, with their types."""
-
-SCHEDULE = keys_of(
-    Schedule,
-    phases=tuple[
-        table_of("Phase", PHASE_KEYS, required=["batch_size", "seq_len"]), ...
-    ],
-    without=dict[str, Any],  # `Schedule` checks these documents
-)
-"""The keys of a schedule, with their types."""
+    from collections.abc import Mapping
 
 _MAX_BYTES = 1 << 26
-_Schedule = table_of("Schedule", SCHEDULE)
 
 
 def schedule_from(table: Mapping[str, Any]) -> Schedule:
@@ -45,8 +29,10 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     >>> schedule_from({"phases": [phase], "overlap": 1}).overlap
     1
     """
-    checked(table, _Schedule)
-    return schedule_of(table)
+    try:
+        return read(Schedule, table)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -98,50 +84,3 @@ def load_schedule(path: str | os.PathLike[str]) -> Schedule:
         return schedule.relative_to(file.parent)
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from error
-
-
-def schedule_of(table: Mapping[str, Any], where: Sequence[Key] = ()) -> Schedule:
-    """Return the schedule in a table whose types are checked; ignore other keys.
-
-    Raises:
-        ConfigError: A value is out of range. The message names the keys `where`.
-    """
-    own = {name: table[name] for name in SCHEDULE if name in table}
-    phases = enumerate(own.pop("phases", ()))
-    policies: dict[str, Any] = own.pop("policies", {})
-    skips = own.pop("skips", ())
-    with _named(where):
-        return Schedule(
-            phases=tuple(_phase(phase, [*where, "phases", n]) for n, phase in phases),
-            policies={
-                name: _policy(policy, [*where, "policies", name])
-                for name, policy in policies.items()
-            },
-            skips=tuple((at, count) for at, count in skips),
-            **own,
-        )
-
-
-def _phase(table: Mapping[str, Any], where: Sequence[Key]) -> Phase:
-    with _named(where):
-        return Phase(**table)
-
-
-def _policy(value: Any, where: Sequence[Key]) -> Policy | str | int:
-    if not isinstance(value, dict):
-        return value
-    with _named(where):
-        table: dict[str, Any] = {"epochs": None}
-        return Policy(**table | cast("dict[str, Any]", value))
-
-
-@contextmanager
-def _named(where: Sequence[Key]) -> Generator[None]:
-    """Convert an error of a value to a `ConfigError` that names the keys `where`."""
-    try:
-        yield
-    except ConfigError:
-        raise
-    except (TypeError, ValueError) as error:
-        text = f"{dotted(where)}: {error}" if where else str(error)
-        raise ConfigError(text) from error

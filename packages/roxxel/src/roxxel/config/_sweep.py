@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping  # noqa: TC003 - `keys_of` reads the types
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Meta
 from roxxel_store.arguments import nearest
-from roxxel_train.settings import table_of
+from roxxel_store.declared import Amount, Count, Rule, check, read
 
 from roxxel.config._declaration import ConfigError, ProxyConfig, RunConfig
-from roxxel.config._toml import checked, given, keys_of, parsed
+from roxxel.config._toml import parsed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,10 +34,13 @@ class Drawn:
     10.0
     """
 
-    number: int = field(metadata={"at_least": 1})
-    concentration: float = field(default=10.0, metadata={"above": 0})
-    seed: int = field(default=0, metadata={"at_least": 0})
+    number: Count
+    concentration: Amount = 10.0
+    seed: Annotated[int, Rule(at_least=0)] = 0
     each_phase: bool = False
+
+    def __post_init__(self) -> None:
+        check(self, ConfigError)
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ class Grid:
     0.0
     """
 
-    parts: int = field(metadata={"at_least": 1})
+    parts: Count
     least: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(self, ConfigError)
 
 
 @dataclass(frozen=True)
@@ -89,75 +93,84 @@ class SweepConfig:
     least_rank: float = 0.7
 
 
-_Share = Annotated[float, Meta(ge=0)]
-_Weights = Annotated[dict[str, _Share], Meta(min_length=1)]
-_Blend = table_of(
-    "Blend",
-    {
-        "weights": Annotated[
-            _Weights | Annotated[tuple[_Weights, ...], Meta(min_length=1)],
-            Meta(
-                description=(
-                    "a table of shares by source, 0 or above, or a list of such "
-                    "tables, one for each phase"
-                )
-            ),
-        ]
-    },
-    required=["weights"],
-)
-_KEYS = {
-    "config": Annotated[str, Meta(min_length=1)],
-    "save_path": Annotated[str, Meta(min_length=1)],
-    **keys_of(ProxyConfig),
-    "blends": tuple[_Blend, ...],
-    "drawn": table_of("Drawn", keys_of(Drawn), required=["number"]),
-    "grid": table_of("Grid", keys_of(Grid), required=["parts"]),
-    "target": dict[str, _Share],
-    "least_rank": float,
-}
-_Sweep = table_of("Sweep", _KEYS, required=["config"])
+_Share = Annotated[float, Rule(at_least=0)]
+_Weights = Annotated[Mapping[str, _Share], Rule(is_filled=True)]
 
 
-def sweep_table(content: str) -> dict[str, Any]:
-    """Return the keys of the file of a sweep, with their types checked.
+@dataclass(frozen=True)
+class _Blend:
+    weights: Annotated[
+        _Weights | Annotated[tuple[_Weights, ...], Rule(is_filled=True)],
+        Rule(
+            must_be="a table of shares by source, 0 or above, or a list of such "
+            "tables, one for each phase"
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class SweepFile(ProxyConfig):
+    """The tables of the file of a sweep, without the run that it names.
+
+    Attributes:
+        config: The config of the run, relative to the file.
+        save_path: Folder of the sweep; by default the file's name without its suffix.
+        blends: As in `SweepConfig`, with the names that the file gives.
+        drawn: As in `SweepConfig`.
+        grid: As in `SweepConfig`.
+        target: As in `SweepConfig`.
+        least_rank: As in `SweepConfig`.
+
+    >>> SweepFile(scale=0.1, config="run.toml", grid=Grid(4)).least_rank
+    0.7
+    """
+
+    config: str = field(kw_only=True)
+    save_path: str | None = None
+    blends: tuple[_Blend, ...] = ()
+    drawn: Drawn | None = None
+    grid: Grid | None = None
+    target: Mapping[str, _Share] = field(default_factory=dict[str, float])
+    least_rank: float = 0.7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.blends or self.drawn or self.grid):
+            raise ConfigError(
+                "the file tries no blend; write [drawn] with number = 24, [grid] or "
+                "[[blends]]"
+            )
+
+
+def sweep_table(content: str) -> SweepFile:
+    """Return what the file of a sweep declares.
 
     Raises:
-        ConfigError: It is not TOML, a key is unknown, or a value has the wrong type.
+        ConfigError: It is not TOML, a key is unknown, or a value is wrong.
     """
-    return given(checked(parsed(content), _Sweep))
+    try:
+        return read(SweepFile, parsed(content))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
-def sweep_from(found: dict[str, Any], file: Path, base: RunConfig) -> SweepConfig:
-    """Return the sweep of checked keys, over the run of the config that they name.
+def sweep_from(found: SweepFile, file: Path, base: RunConfig) -> SweepConfig:
+    """Return the sweep of a file, over the run of the config that it names.
 
     Raises:
-        ConfigError: A value is out of range, or the base does not fit.
+        ConfigError: The base does not fit.
     """
-    proxy = ProxyConfig(**{n: found[n] for n in keys_of(ProxyConfig) if n in found})
-    own = {name: found[name] for name in ("target", "least_rank") if name in found}
-    for name, kind in (("drawn", Drawn), ("grid", Grid)):
-        if name in found:
-            own[name] = kind(**given(found[name]))
-    if not {"blends", "drawn", "grid"} & found.keys():
-        raise ConfigError(
-            "the file tries no blend; write [drawn] with number = 24, [grid] or "
-            "[[blends]]"
-        )
-    _check_finite("least_rank", found.get("least_rank", SweepConfig.least_rank))
-    for name, share in found.get("target", {}).items():
-        _check_finite(f"target.{name}", share)
     _check_base(base, file)
     return SweepConfig(
         file=file,
         base=base,
-        folder=file.parent / found.get("save_path", file.stem),
-        proxy=proxy,
-        blends=tuple(
-            _blend(each.weights, base, n)
-            for n, each in enumerate(found.get("blends", ()))
-        ),
-        **own,
+        folder=file.parent / (found.save_path or file.stem),
+        proxy=ProxyConfig(found.scale, found.tokens, found.seed),
+        blends=tuple(_blend(x.weights, base, n) for n, x in enumerate(found.blends)),
+        drawn=found.drawn,
+        grid=found.grid,
+        target=found.target,
+        least_rank=found.least_rank,
     )
 
 
@@ -189,10 +202,14 @@ def _check_base(base: RunConfig, file: Path) -> None:
         raise ConfigError("the name has no suffix; call it sweep.toml")
 
 
-def _blend(weights: Any, base: RunConfig, number: int) -> tuple[Weights, ...]:
+def _blend(
+    weights: Mapping[str, float] | tuple[Mapping[str, float], ...],
+    base: RunConfig,
+    number: int,
+) -> tuple[Weights, ...]:
     """Return the weights of each phase; of one table, a single entry."""
-    several = not isinstance(weights, dict)
-    tables = cast("tuple[Weights, ...]", weights if several else (weights,))
+    several = isinstance(weights, tuple)
+    tables = weights if isinstance(weights, tuple) else (weights,)
     phases = len(base.schedule.phases)
     if several and len(tables) != phases:
         raise ConfigError(
@@ -203,7 +220,6 @@ def _blend(weights: Any, base: RunConfig, number: int) -> tuple[Weights, ...]:
     for table in tables:
         for name in table:
             check_known(name, known, f"blends.{number}.weights", str(base.file))
-            _check_finite(f"blends.{number}.weights.{name}", table[name])
         if "self" in table and _shown("self", base) in table.keys() - {"self"}:
             raise ConfigError(
                 f"blends.{number}.weights names the primary twice, as self and as "
@@ -216,11 +232,6 @@ def _blend(weights: Any, base: RunConfig, number: int) -> tuple[Weights, ...]:
     return tuple(
         {_shown(name, base): table[name] for name in table} for table in tables
     )
-
-
-def _check_finite(key: str, share: float) -> None:
-    if not math.isfinite(share):
-        raise ConfigError(f"{key} is {share:g}; give a finite number")
 
 
 def source_names(base: RunConfig) -> list[str]:

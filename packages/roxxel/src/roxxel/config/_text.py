@@ -8,7 +8,6 @@ from dataclasses import asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tomlkit
-from roxxel_train.config import TrainConfig
 
 from roxxel.config._changes import change_all
 
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from roxxel.config._declaration import EvalConfig, Readers, RunConfig, Sources
 
     _Keys = TypeVar("_Keys", TOMLDocument, Table, InlineTable)
-
-_ABSENT = object()
 
 
 def config_text(config: RunConfig) -> str:
@@ -44,11 +41,10 @@ def config_text(config: RunConfig) -> str:
         "tokenizers": schedule.tokenizers,
         "without": schedule.without,
         "model_args": config.model_args,
-        # In one order, whether the values were given or read.
         "trainer": {
             each.name: False if value is None else value
-            for each in fields(TrainConfig)
-            if (value := config.trainer.get(each.name, _ABSENT)) is not _ABSENT
+            for each in fields(config.trainer)
+            if (value := getattr(config.trainer, each.name)) != each.default
         },
     }
     document = tomlkit.document()

@@ -20,7 +20,7 @@ from roxxel_curriculum import CurriculumError
 from roxxel_curriculum.state import checked_state, recorded_phases
 from roxxel_train.config import Declaration
 
-from roxxel.config._declaration import FUNCTIONS, ConfigError
+from roxxel.config._declaration import ConfigError
 from roxxel.config._model_args import (
     check_keys,
     check_model_args,
@@ -43,10 +43,15 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Curriculum
     from roxxel_train import Trainer
 
-    from roxxel.config._declaration import MeshConfig, RunConfig
+    from roxxel.config._declaration import RunConfig
 
 
-NOT_REPEATED = ("profile", "log_to", "branch_from", "best_metric")
+NOT_REPEATED: Mapping[str, Any] = {
+    "profile": None,
+    "log_to": (),
+    "branch_from": None,
+    "best_metric": None,
+}
 """Settings of a run that runs made from it must not repeat, such as its sinks."""
 
 _HF = "hf:"
@@ -84,8 +89,9 @@ def make_trainer(config: RunConfig) -> Trainer:
     given = _keywords(config)
     with _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
-        for name in given.keys() & {*FUNCTIONS}:
-            given[name] = load_function(config, given[name], name)
+        for name in ("eval_fn", "train_step"):
+            if given[name] is not None:
+                given[name] = load_function(config, given[name], name)
         trainer = Trainer(
             model=made.model_and_optimizer,
             curriculum=curriculum,
@@ -93,8 +99,7 @@ def make_trainer(config: RunConfig) -> Trainer:
             save_path=config.run_folder,
             seed=config.seed,
             eval_curriculum=held_out,
-            **given,
-            **_mesh_keywords(config.mesh),
+            **{**given, **_mesh_keywords(config)},
         )
     if trainer.folder is not None:
         trainer.declaration = declaration_of(config, trainer.folder)
@@ -116,7 +121,7 @@ def declaration_of(config: RunConfig, folder: Path) -> Declaration:
 
 def _keywords(config: RunConfig) -> dict[str, Any]:
     """Return the keywords under `[trainer]`, with paths and options of the sinks."""
-    given = dict(config.trainer)
+    given = dict(vars(config.trainer))
     for name in ("init_from", "branch_from"):
         if given.get(name) is None:
             continue
@@ -126,7 +131,7 @@ def _keywords(config: RunConfig) -> dict[str, Any]:
             given[name] = weights(config.path(folder))
         else:
             given[name] = config.corpus(given[name])
-    named = given.get("log_to") or ()
+    named = config.trainer.log_to
     options = named if isinstance(named, dict) else {key: {} for key in named}
     sinks = {name: dict(each) for name, each in options.items()}
     for each in sinks.values():
@@ -186,7 +191,9 @@ def _planned_state(
     curriculum = curriculum or open_curriculum(config)
     # Without the field `loss_mask`, a sampler would refuse withdrawn documents.
     try:
-        sampler = curriculum.sampler(config.seed, begun_state(config), config.fields)
+        sampler = curriculum.sampler(
+            config.seed, begun_state(config), config.trainer.fields
+        )
     except CurriculumError as error:
         raise refused(config, error) from error
     return sampler.state(sampler.total_steps)
@@ -294,10 +301,17 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def _mesh_keywords(mesh: MeshConfig | None) -> dict[str, Any]:
+def _mesh_keywords(config: RunConfig) -> dict[str, Any]:
     """Return the trainer's keywords for the mesh and the shardings."""
+    mesh = config.mesh
     if mesh is None:
         return {}
+    splits_model = mesh.preset in {"fsdp", "hybrid"}
+    if splits_model and config.trainer.model_sharding != "annotated":
+        raise ConfigError(
+            f'preset = "{mesh.preset}" of [mesh] sets model_sharding; leave it out of '
+            "[trainer]"
+        )
     import roxxel_loader
 
     if mesh.axes:
@@ -313,5 +327,4 @@ def _mesh_keywords(mesh: MeshConfig | None) -> dict[str, Any]:
         sharding = roxxel_loader.make_data_parallel_sharding_config()
     devices = sharding.create_device_mesh()
     keywords = {"mesh": devices, "data_sharding": sharding.batch_sharding(devices)}
-    splits_model = mesh.preset in {"fsdp", "hybrid"}
     return {**keywords, "model_sharding": "fsdp"} if splits_model else keywords

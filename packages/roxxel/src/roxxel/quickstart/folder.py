@@ -22,6 +22,7 @@ from roxxel_train import RunFolder
 from roxxel.config import (
     EvalConfig,
     RunConfig,
+    TrainerConfig,
     config_text,
     load_config,
 )
@@ -97,11 +98,11 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
         model_args={"preset": "tiny", "seed": seed, "peak_rate": _PEAK_RATE},
         seed=seed,
         save_path=".",
-        trainer={
-            "log_every": max(1, steps // 20),
-            "eval_every": max(25, steps // 4),
-            "checkpoint_every": max(5, steps // 10),
-        },
+        trainer=TrainerConfig(
+            log_every=max(1, steps // 20),
+            eval_every=max(25, steps // 4),
+            checkpoint_every=max(5, steps // 10),
+        ),
         eval=EvalConfig(
             {"self": (f"{data}/held_out.rox",)}, Schedule((Phase(8, 4, 1024 + 1),))
         ),

@@ -510,7 +510,7 @@ def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
 
 
 def _notes(config: RunConfig) -> list[str]:
-    if "segment_ids" in config.trainer.get("fields", ()):
+    if "segment_ids" in config.trainer.fields:
         return []
     note = (
         "note: batches have no segment_ids, so tokens after the text in its rows still "

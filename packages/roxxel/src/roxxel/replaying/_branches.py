@@ -29,7 +29,7 @@ from roxxel.config import (
 from roxxel.replaying._choice import token_ranges, tokens_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from roxxel_format import TokenReader
@@ -64,19 +64,21 @@ class Place:
 
 def base_config(config: RunConfig, place: Place, text: WithdrawnText) -> RunConfig:
     """Return the config that all branches share."""
-    trainer = {n: x for n, x in config.trainer.items() if n not in NOT_REPEATED}
-    fields: Sequence[str] = trainer.get("fields", ("tokens",))
-    trainer["fields"] = [*fields, *({_MASK} - {*fields})]
-    if place.start:
-        trainer.pop("init_from", None)
-        trainer["branch_from"] = f"{place.run}@{place.start}"
+    trainer = replace(config.trainer, **NOT_REPEATED)
     tail = place.total_steps - place.start
-    trainer.setdefault("eval_every", max(1, tail // _NUM_EVALUATIONS))
     sets = named_sets(config)
-    # So `eval_loss` is the mean that the run logs.
-    trainer.setdefault("eval_mean", [*sets])
-    is_whole = trainer.get("strict_sharding", False)  # A batch must fill the mesh.
-    texts = text.as_set(config, is_whole=is_whole)
+    trainer = replace(
+        trainer,
+        fields=tuple(dict.fromkeys((*trainer.fields, _MASK))),
+        eval_every=trainer.eval_every or max(1, tail // _NUM_EVALUATIONS),
+        # So `eval_loss` is the mean that the run logs.
+        eval_mean=[*sets] if trainer.eval_mean is None else trainer.eval_mean,
+    )
+    if place.start:
+        branch = f"{place.run}@{place.start}"
+        trainer = replace(trainer, init_from=None, branch_from=branch)
+    # A batch must fill the mesh.
+    texts = text.as_set(config, is_whole=trainer.strict_sharding)
     return replace(
         config,
         relative_to=str(config.folder.resolve()),

@@ -325,7 +325,7 @@ def _best(
     metrics = {c.step: c.metrics for c in checkpoints}
     metric = None
     if config is not None and not any(recorded.values()):
-        metric = config.trainer.get("best_metric")
+        metric = config.trainer.best_metric
     rule = BestRule.of_folder(recorded, metric)
     return rule.metric_of(metrics.values()), next(iter(rule.ranked(metrics)), None)
 

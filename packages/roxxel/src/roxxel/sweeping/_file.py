@@ -41,7 +41,7 @@ def load_sweep(path: str | os.PathLike[str]) -> SweepConfig:
     file = expanded(path)
     try:
         found = sweep_table(file.read_text(encoding="utf-8-sig"))
-        base = load_config(file.parent / found["config"])
+        base = load_config(file.parent / found.config)
         return sweep_from(found, file, base)
     except FileNotFoundError as error:
         raise ConfigError(f"{file}: no such file; give the file of a sweep") from error

@@ -298,15 +298,14 @@ def _shared(
     base = sweep.base
     own = "self" if "self" in base.sources else base.schedule.primary
     in_config = [own if name == base.schedule.primary else name for name in names]
-    trainer = {n: x for n, x in base.trainer.items() if n not in NOT_REPEATED}
-    trainer.pop("keep_every", None)
+    trainer = replace(base.trainer, **NOT_REPEATED, keep_every=None, max_to_keep=1)
     shared = replace(
         base,
         # In the order of their fingerprints, so that a run tells which was which.
         sources={name: base.sources[name] for name in in_config},
         relative_to=str(base.folder.resolve()),
         proxy=sweep.proxy,
-        trainer={**trainer, "max_to_keep": 1},
+        trainer=trainer,
         eval=dict(sets),
         changes=(),
     )
@@ -384,7 +383,9 @@ def _identity(
             for name, value in vars(schedule).items()
             if name not in {"phases", "primary"}
         },
-        "trainer": {n: x for n, x in shared.trainer.items() if n not in _NO_RESULT},
+        "trainer": {
+            n: _plain(x) for n, x in vars(shared.trainer).items() if n not in _NO_RESULT
+        },
         "mesh": _plain(shared.mesh),
         "eval": {
             leaf.key: [
