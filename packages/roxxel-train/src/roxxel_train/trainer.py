@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from flax import nnx
+from roxxel_store.arguments import as_integer
 
 from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
@@ -344,12 +345,17 @@ class Trainer:
             self._session.processes.request_end(reason)
         return is_open
 
-    def run(self) -> RunSummary:
+    def run(self, until: int | None = None) -> RunSummary:
         """Train from the newest sound checkpoint to the end of the curriculum.
+
+        Args:
+            until: Save after this step and return; the next call goes on from there.
+                The rest of the curriculum stays planned, and so do schedules that
+                follow its length. None for the whole run.
 
         Returns:
             A summary of this call, which makes no update if the run is complete. After
-            `stop`, its `stop_reason` says why the run ended.
+            `stop`, or at `until`, its `stop_reason` says why the run ended.
 
         Raises:
             Preempted: SIGTERM, SIGINT, SIGHUP, SIGUSR2 or SIGXCPU stopped the run, and
@@ -371,18 +377,17 @@ class Trainer:
         process, all processes log the cause and exit with code 1, and `run` does not
         return.
         """
-        with self._session.opened():
+        if until is not None:
+            until = as_integer("until", until, 0)
+        with self._session.opened(until):
             self._train()
             return self._session.finish()
 
     def _train(self) -> None:
         """Make the remaining updates, with their evaluations and checkpoints."""
         session, state = self._session, self._session.state
-        session.save_branch()
-        if state.is_evaluation_due:
-            session.evaluate()
-            if session.act():
-                return
+        if session.begins_at_end():
+            return
         for phase, shape in zip(self.sampler.phases, session.shapes, strict=True):
             if phase.stop <= state.step:
                 continue

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from roxxel.config import load_schedule, parse_schedule, schedule_from
     from roxxel.replaying import check_replay, replay
     from roxxel.runs.run import Run, open_run
+    from roxxel.runs.verify import verify
     from roxxel.sweeping import sweep
 
 _MEMBERS = (
@@ -51,6 +52,7 @@ _OWN = {
     **dict.fromkeys(("Run", "open_run"), "runs.run"),
     **dict.fromkeys(("check_replay", "replay"), "replaying"),
     "sweep": "sweeping",
+    "verify": "runs.verify",
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
 }
 """Names that this package has itself, and the module of each name."""
@@ -189,6 +191,7 @@ __all__ = [
     "schedule_from",
     "sharding",
     "sweep",
+    "verify",
 ]
 
 if not TYPE_CHECKING:

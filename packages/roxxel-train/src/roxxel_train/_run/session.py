@@ -92,15 +92,20 @@ class Session:
     _start: int | None = field(init=False, default=None)
     _record: Logger | None = field(init=False, default=None)
     _stop_reason: str | None = field(init=False, default=None)
+    _until: int = field(init=False, default=0)
     _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
 
     @contextmanager
-    def opened(self) -> Generator[None]:
-        """Open the resources of a run and restore its state; close all at the end."""
+    def opened(self, until: int | None = None) -> Generator[None]:
+        """Open the resources of a run and restore its state; close all at the end.
+
+        A run with `until` ends there, unless it is complete before.
+        """
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
         self._start = self._record = self._stop_reason = None
+        self._until = sampler.total_steps if until is None else until
 
         def report(text: str, *, for_first: bool = False) -> None:
             if for_first:
@@ -150,7 +155,7 @@ class Session:
                     stack.callback(self.evaluator.held_out.programs.close)
                 rows = FedRows(sampler, self.config.grad_accum_steps)
                 self.batches = batches = stack.enter_context(
-                    device_stream(rows, state.step, sampler.total_steps, self.placement)
+                    device_stream(rows, state.step, self._last_step, self.placement)
                 )
                 self.recorder = recorder = Recorder(
                     log,
@@ -229,10 +234,19 @@ class Session:
         agree("end of preflight", ready=True)
         return found
 
-    def save_branch(self) -> None:
-        """Save the first state of a branch, which then does not need its parent."""
+    def begins_at_end(self) -> bool:
+        """Do what is due before the first update; return whether none follows.
+
+        The first state of a branch is saved, so that it does not need its parent.
+        """
         if self.state.is_unsaved_branch:
             self._save()
+        if self.is_at_end():
+            return True
+        if self.state.is_evaluation_due:
+            self.evaluate()
+            return self.act()
+        return False
 
     def act(self) -> bool:
         """Save if a checkpoint is due; return whether `Trainer.stop` ends the run.
@@ -258,7 +272,24 @@ class Session:
             self.log.info(events.requested_save(self.state.step))
         if request is not None or self.is_due(self.config.saved_every):
             self._save()
-        return False
+        return self.is_at_end()
+
+    def is_at_end(self) -> bool:
+        """Save and return True where `run(until=)` ends the run."""
+        if self.state.step < self._last_step or self._until >= self._total_steps:
+            return False
+        self._save()
+        self._stop_reason = f"step {self._until} is reached"
+        return True
+
+    @property
+    def _total_steps(self) -> int:
+        return self.state.sampler.total_steps
+
+    @property
+    def _last_step(self) -> int:
+        """The step after which this call ends; not before that of its start."""
+        return max(self.state.step, min(self._until, self._total_steps))
 
     def is_due(self, every: int | None) -> bool:
         """Return whether the current step is the last, or a multiple of `every`."""
@@ -502,6 +533,7 @@ class Session:
             **of_phases,
             **state,
             **self.config.pacing(),
+            "until": self._until,
             "evaluation": [
                 self.config.eval_fn is not None,
                 held_out and {n: s.state(0) for n, s in held_out.samplers.items()},

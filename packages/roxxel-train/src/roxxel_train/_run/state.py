@@ -5,6 +5,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager, nullcontext
 from importlib import metadata
@@ -66,6 +67,11 @@ if TYPE_CHECKING:
     from roxxel_train.config import TrainConfig
 
 
+_RECORDED_FLAGS = {
+    "XLA_FLAGS": lambda: os.environ.get("XLA_FLAGS", ""),
+    "matmul_precision": lambda: str(jax.config.jax_default_matmul_precision),  # pyright: ignore[reportAttributeAccessIssue] - JAX declares its options at run time
+    "x64": lambda: jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue] - as above
+}
 _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
@@ -257,6 +263,8 @@ class RunState:
             "versions": {name: metadata.version(name) for name in _RECORDED_VERSIONS},
             "devices": dict(devices),
             "processes": jax.process_count(),
+            "mesh": dict(self._mesh.shape),
+            "flags": {name: read() for name, read in _RECORDED_FLAGS.items()},
         }
 
     def compile_ahead(self, compiler: Executor) -> None:

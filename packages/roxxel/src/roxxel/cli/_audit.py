@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,8 +12,10 @@ from roxxel_train import RunFolderError
 from roxxel_train.starts import STATE_DIGEST
 
 from roxxel.cli._runs import add_run_arguments, opened
+from roxxel.cli._words import at_least_1, step_range
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
 
     from roxxel_train.audit import Audit, Difference
@@ -31,14 +31,12 @@ Then compare the digest of the state in each checkpoint with the one that the ru
 logged when it saved. Exit code 3 means that a batch or a checkpoint differs.
 """
 
-_STEPS = re.compile(r"(\d+):(\d+)")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, reads_text=False)
     parser.add_argument(
         "--steps",
-        type=_steps,
+        type=step_range,
         metavar="A:B",
         help=(
             "compare only intervals between rows of the log that contain one of the "
@@ -47,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--sample",
-        type=_positive,
+        type=at_least_1,
         metavar="N",
         help="compare only N intervals between rows, the same at every call",
     )
@@ -136,16 +134,3 @@ def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Dif
         is_shown = error in shown
         damage[step] = f"the damage of step {shown[error]}" if is_shown else error
     return replace(difference, damage=damage)
-
-
-def _steps(text: str) -> range:
-    found = _STEPS.fullmatch(text)
-    if found is None or int(found[1]) >= int(found[2]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B")
-    return range(int(found[1]), int(found[2]))
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
-    return int(text)

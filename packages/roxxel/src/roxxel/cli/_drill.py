@@ -8,7 +8,6 @@ and would not tell from which step a start has resumed.
 from __future__ import annotations
 
 import contextlib
-import io
 import random
 import re
 import shutil
@@ -19,9 +18,9 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roxxel_store.command import FOUND, Found, Progress
+from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> None:
     except RunFolderError:
         say(f"{scratch} keeps both runs")
         raise
-    differences = [*_log_differences(unbroken, killed), *_state_differences(scratch)]
+    differences = [*_differences(unbroken, killed)]
     if differences:
         for line in differences:
             say(line)
@@ -137,21 +136,22 @@ class _Drill:
     processes: int
     scratch: Path
 
-    def unbroken(self) -> list[dict[str, Any]]:
-        """Train without a break; return the rows of the log."""
+    def unbroken(self) -> RunFolder:
+        """Train without a break; return the run."""
         began_s = time.monotonic()
         with self._started("unbroken") as start:
             start.finish()
         took_s = time.monotonic() - began_s
         plural = "s" if self.total_steps > 1 else ""
         say(f"unbroken: {self.total_steps} step{plural} in {took_s:.1f} s")
-        return RunFolder(self.scratch / "unbroken").rows()[0]
+        return RunFolder(self.scratch / "unbroken")
 
     def killed(
-        self, unbroken: list[dict[str, Any]], num_kills: int, chosen: random.Random
-    ) -> list[dict[str, Any]]:
-        """Train with kills; return the rows of the log."""
-        step_s = statistics.median(row.get("step_s", 0.0) for row in unbroken)
+        self, unbroken: RunFolder, num_kills: int, chosen: random.Random
+    ) -> RunFolder:
+        """Train with kills; return the run."""
+        rows = unbroken.rows()[0]
+        step_s = statistics.median(row.get("step_s", 0.0) for row in rows)
         # A run that is killed before step 1 starts again at step 0.
         latest = max(1, self.total_steps - 2)
         steps = sorted(chosen.choices(range(latest), k=num_kills))
@@ -174,7 +174,7 @@ class _Drill:
                 f"{self.scratch}: the run was complete before the first kill; give "
                 "more --steps"
             )
-        return RunFolder(self.scratch / "killed").rows()[0]
+        return RunFolder(self.scratch / "killed")
 
     @contextlib.contextmanager
     def _started(self, name: str) -> Generator[_Start]:
@@ -325,46 +325,19 @@ def _new_folder(path: Path | None) -> Path:
     return path.resolve()
 
 
-def _log_differences(
-    unbroken: list[dict[str, Any]], killed: list[dict[str, Any]]
-) -> Iterator[str]:
-    """Yield the first difference of two logs; print what is equal."""
-    from roxxel_train import TIMING_FIELDS
+def _differences(unbroken: RunFolder, killed: RunFolder) -> Iterator[str]:
+    """Yield what differs between two runs; print what is equal."""
+    from roxxel.runs.again import common_steps, compare_checkpoints, compare_rows
 
-    def untimed(row: dict[str, Any]) -> dict[str, Any]:
-        return {name: row[name] for name in row.keys() - TIMING_FIELDS}
-
-    if len(unbroken) != len(killed):
-        yield f"log: {len(unbroken)} rows without a break, {len(killed)} with kills"
-        return
-    for a, b in zip(map(untimed, unbroken), map(untimed, killed), strict=True):
-        if a != b:
-            names = sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
-            shown = ", ".join(f"{n} {a.get(n)} and {b.get(n)}" for n in names)
-            yield f"log: the rows of step {a.get('step')} differ: {shown}"
-            return
-    say(f"log: {len(killed)} rows are equal")
-    digests = [row["digest"] for row in killed if "digest" in row]
-    say(f"digest: {digests[-1]} in both runs")
-
-
-def _state_differences(scratch: Path) -> Iterator[str]:
-    """Yield the differences between the last checkpoints; print what is equal."""
-    from roxxel_ckpt.cli import main
-
-    pair = [str(scratch / name / "checkpoints") for name in ("unbroken", "killed")]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        # Each run has an id of its own. Rows of its log hold times, and a killed run
-        # keeps the rows that it has given up.
-        names = ("extra.run", "extra.log.after", "extra.log.at")
-        ignored = [f"--ignore={name}" for name in names]
-        code = main(["diff", "--values", *ignored, *pair])
-    if code not in (0, FOUND):
-        raise RunFolderError(
-            f"{scratch}: the last checkpoints cannot be compared; see the line above"
-        )
-    lines = [f"checkpoint: {line}" for line in printed.getvalue().splitlines()]
-    if code:
-        yield from lines
-    else:
-        say("\n".join(lines))
+    rows = unbroken.rows()[0], killed.rows()[0]
+    different, num_rows = compare_rows(*rows)
+    yield from (f"log: {each}" for each in different)
+    if not different:
+        say(f"log: {num_rows} rows are equal")
+        digests = [row["digest"] for row in rows[1] if "digest" in row]
+        say(f"digest: {digests[-1]} in both runs")
+    step = common_steps(unbroken, killed)[-1]
+    different, num_leaves = compare_checkpoints(unbroken, killed, step)
+    yield from (f"checkpoint: {each}" for each in different)
+    if not different:
+        say(f"checkpoint: {num_leaves} leaves equal, 0 differences")

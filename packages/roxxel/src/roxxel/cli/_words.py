@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -125,3 +126,11 @@ all keys, with what they mean:
 def set_again(changes: Iterable[str]) -> list[str]:
     """Return changes of a config as `--set` arguments."""
     return [argument for change in changes for argument in ("--set", change)]
+
+
+def step_range(text: str) -> range:
+    """Return the steps that `A:B` names."""
+    found = re.fullmatch(r"(\d+):(\d+)", text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B")
+    return range(int(found[1]), int(found[2]))

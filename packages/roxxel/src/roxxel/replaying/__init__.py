@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt.coordination import Channel, process_index
+from roxxel_ckpt.coordination import process_index
 from roxxel_store.amounts import aligned
 from roxxel_store.urls import absolute, check_on_disk, expanded
 from roxxel_train import RunFolderError
@@ -57,11 +56,12 @@ from roxxel.replaying._receipt import (
     read_receipt,
     write_receipt,
 )
+from roxxel.runs.again import config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, train, write_configs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from roxxel_curriculum import Documents
 
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 __all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
 
 _RECEIPT = "replay.json"
-_scratches = Channel("replay/scratch")
 
 
 @dataclass(frozen=True)
@@ -338,7 +337,7 @@ def check_replay(
     where = named_run(path, then) if run is None else run
     if (found_id := _id_of(open_run(where, sources))) != then.run.id:
         return [f"run.id: {then.run.id!r} in the receipt, {found_id!r} in {where}"]
-    with _scratch() if out is None else nullcontext(out) as folder:
+    with scratch_folder("replay") if out is None else nullcontext(out) as folder:
         _, now = _trained_again(
             where,
             then.without,
@@ -375,7 +374,7 @@ def _trained_again(
     original = run
     if not isinstance(original, Run):
         original = open_run(original, sources, trust=trust)
-    config = _config_of(original)
+    config = config_of(original)
     corpora = original.corpora()
     chosen = listed(config, without, corpora)
     if not chosen:
@@ -441,34 +440,6 @@ def _trained_again(
     ordered = sorted(result.branches, key=result.effect, reverse=True)
     result = replace(result, branches=tuple(ordered))
     return result, _receipt_of(result, original, runs[CONTROL], each=each)
-
-
-@contextmanager
-def _scratch() -> Generator[Path]:
-    """Yield a temporary folder, which is the same in all processes of a host."""
-    barrier("replay: every process has read the receipt")
-    with ExitStack() as held:
-
-        def make() -> str:
-            if process_index() != 0:
-                return ""
-            return held.enter_context(TemporaryDirectory(prefix="roxxel-replay-"))
-
-        yield Path(_scratches.agree("scratch", make, lambda names: names[0], 300))
-        barrier("replay: every process has read the scratch folder")
-
-
-def _config_of(run: Run) -> RunConfig:
-    """Return the config of a run, with the sources where they are now."""
-    config = run.config
-    if config is None or config.model is None:
-        raise RunFolderError(
-            f"{run.path}: a Python program started this run, so its folder has no "
-            "config to train by; train runs by `roxxel train CONFIG`, or give "
-            "branch_from= and without= in the program"
-        )
-    run.check_trusted(config)
-    return run.with_moved(config)
 
 
 def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:

@@ -13,11 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer
-from roxxel_train import TIMING_FIELDS
 from roxxel_train.run_folder import number
 
 from roxxel.config import make_pair
 from roxxel.replaying._receipt import Comparison, Environment
+from roxxel.runs.again import (
+    common_steps,
+    compare_checkpoints,
+    compare_rows,
+    explanations,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
     from roxxel.runs.run import Run
 
-_DETERMINISTIC = ("--xla_gpu_deterministic_ops", "--xla_gpu_exclude_nondeterministic")
+_ROOTS = ("model/", "optimizer/")
 
 
 @dataclass(frozen=True)
@@ -76,19 +81,21 @@ class Arrays:
 
 def compare(run: Run, control: Run, start: int) -> Comparison:
     """Compare the control branch with the run from which it began."""
-    kept = [{each.step for each in one.checkpoints} for one in (run, control)]
-    common = max((step for step in kept[0] & kept[1] if step > start), default=None)
-    is_equal = common is not None and (
-        Arrays.at(run, common).digest == Arrays.at(control, common).digest
+    steps = common_steps(run.files, control.files, start)
+    common = max(steps, default=None)
+    is_equal = common is not None and not any(
+        each.quantity.startswith(_ROOTS)
+        for each in compare_checkpoints(run.files, control.files, common)[0]
     )
-    ours, theirs = (_train_rows(one, start) for one in (control, run))
-    steps = sorted(ours.keys() & theirs.keys())
-    differing = [step for step in steps if ours[step] != theirs[step]]
-    first = differing[0] if differing else None
+    rows = [_train_rows(each, start) for each in (run, control)]
+    both = rows[0].keys() & rows[1].keys()
+    # The control also logs held-out losses, and at other steps.
+    differing, num_rows = compare_rows(*([x[step] for step in both] for x in rows))
+    first = differing[0].step if differing else None
     reasons: list[str] = []
     if first is not None or not is_equal:
-        reasons = [*_reasons(run, control)]
-    return Comparison(common, is_equal, len(steps), first, reasons)
+        reasons = [*_other_fields(run, control), *explanations(run, control)]
+    return Comparison(common, is_equal, num_rows, first, reasons)
 
 
 def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
@@ -121,8 +128,7 @@ def environment(run: Run) -> Environment:
     )
 
 
-def _reasons(run: Run, control: Run) -> Iterator[str]:
-    ours, theirs = control.files.newest_start, run.files.newest_start
+def _other_fields(run: Run, control: Run) -> Iterator[str]:
     fields = [each.files.settings.get("fields") for each in (run, control)]
     if fields[0] != fields[1]:
         yield (
@@ -130,23 +136,11 @@ def _reasons(run: Run, control: Run) -> Iterator[str]:
             f"{fields[1]}, so their programs are others; train with the field "
             "loss_mask from the first day"
         )
-    for name in ("devices", "processes", "versions"):
-        if ours.get(name) != theirs.get(name):
-            yield f"{name}: {theirs.get(name)} in the run, {ours.get(name)} here"
-    flags = os.environ.get("XLA_FLAGS", "")
-    if jax.default_backend() == "gpu" and not any(x in flags for x in _DETERMINISTIC):
-        yield (
-            "on this GPU, some operations add in any order; train both with "
-            "XLA_FLAGS=--xla_gpu_deterministic_ops=true"
-        )
 
 
 def _train_rows(run: Run, start: int) -> dict[int, dict[str, Any]]:
-    return {
-        row["step"]: {n: x for n, x in row.items() if n not in TIMING_FIELDS}
-        for row in run.metrics
-        if row["kind"] == "train" and row["step"] > start
-    }
+    rows = (row for row in run.metrics if row["kind"] == "train")
+    return {row["step"]: row for row in rows if row["step"] > start}
 
 
 def _leaves(state: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
