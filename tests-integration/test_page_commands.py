@@ -137,7 +137,8 @@ def test_array_of_a_scheduler_writes_into_a_bucket_what_one_command_writes(
 def test_shard_is_repaired_from_a_bucket(folder: Path, buckets: Path) -> None:
     corpus = Roxxel(folder / "data/web_*.rox")
     corpus.write((b"x" * 4000 for _ in range(60)), max_shard_bytes=20_000)
-    damaged = folder / "data/web_00007.rox"
+    damaged = folder / "data/web_a243ba994b14_00000_007.rox"
+    shutil.copy(corpus.paths[7], damaged)
     shutil.copy(damaged, buckets / "bucket/texts")
     content = bytearray(damaged.read_bytes())
     content[5000] ^= 1

@@ -131,10 +131,10 @@ def bare(num_threads: int) -> tuple[Any, Any]:
     import obstore
 
     pool, futures = ThreadPoolExecutor(num_threads), dict[int, Any]()
-    store = bucket()
+    store, shard = bucket(), shard_name()
 
     def get(row: int) -> bytes:
-        return bytes(obstore.get(store, **place(row)).bytes())
+        return bytes(obstore.get(store, **place(shard, row)).bytes())
 
     def hint(rows: range) -> None:
         futures.update({row: pool.submit(get, row) for row in rows})
@@ -147,10 +147,10 @@ def asynchronous(_: int) -> tuple[Any, Any]:
 
     loop, futures = asyncio.new_event_loop(), dict[int, Any]()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    store = bucket()
+    store, shard = bucket(), shard_name()
 
     async def get(row: int) -> bytes:
-        found = await obstore.get_async(store, **place(row))
+        found = await obstore.get_async(store, **place(shard, row))
         return bytes(await found.bytes_async())
 
     def send(task: Coroutine[Any, Any, bytes]) -> Any:
@@ -175,10 +175,14 @@ def bucket() -> Any:
     )
 
 
-def place(row: int) -> dict[str, Any]:
+def shard_name() -> str:
+    return Roxxel("s3://data/web_*.rox").paths[0].rpartition("/")[2]
+
+
+def place(shard: str, row: int) -> dict[str, Any]:
     """Return the shard and the bytes of a row, as obstore takes them."""
     start = HEAD_BYTES + 2 * LENGTH * row
-    return {"path": "web_00000.rox", "options": {"range": (start, start + 2 * LENGTH)}}
+    return {"path": shard, "options": {"range": (start, start + 2 * LENGTH)}}
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format._write.commit import manifest_of
+from roxxel_format._write.one_file import manifest_of
 
 sys.path.append(str(Path(__file__).parent))
 from format_open import write_sparse_shard

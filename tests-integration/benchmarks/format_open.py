@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format._spec.layout import Head, Layout, digests
-from roxxel_format._write.commit import manifest_of
+from roxxel_format._write.one_file import manifest_of
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -47,6 +48,14 @@ def names_in(folder: Path) -> list[str]:
     """Return the names of the files in a folder, but for the lock files."""
     locks = ".lock", ".writers"
     return sorted(path.name for path in folder.iterdir() if path.suffix not in locks)
+
+
+def short(names: Iterable[str]) -> list[str]:
+    """Return names without what only one write has in them, and sorted.
+
+    `c_0123456789ab_00000_001.rox` is `c_001.rox`.
+    """
+    return sorted(re.sub(r"[0-9a-f]{12}_00000_", "", name) for name in names)
 
 
 def in_child(action: Callable[[], object]) -> int:

@@ -58,6 +58,19 @@ def test_a_lost_manifest_comes_back_as_it_was(
     assert corpus_of(tmp_path, [[1]], separator=b"\1", exist="append").num_tokens
 
 
+def test_the_order_of_several_writes_is_said_to_be_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        corpus_of(tmp_path, [[number]], exist="append")
+    (tmp_path / "c_manifest.json").unlink()
+
+    Roxxel(tmp_path / "c_*.rox").adopt()
+
+    assert sorted(Roxxel(tmp_path).tokens[:].tolist()) == [0, 1, 2]
+    assert "3 writes" in capsys.readouterr().err
+
+
 def test_columns_that_are_lost_with_the_manifest_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

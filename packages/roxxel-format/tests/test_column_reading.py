@@ -75,7 +75,7 @@ def test_a_digest_tells_one_column_from_another(corpus: Roxxel) -> None:
 
 
 def test_a_shard_without_the_column_is_named(corpus: Roxxel) -> None:
-    with pytest.raises(ShardError, match=r"c_00001\.rox: the shard has no colum"):
+    with pytest.raises(ShardError, match=r"c_\w+_001\.rox: the shard has no colum"):
         corpus.column("half")
     with pytest.raises(ShardError, match="has no column 'url', its columns are: 'loss"):
         corpus.column("url")
@@ -84,7 +84,7 @@ def test_a_shard_without_the_column_is_named(corpus: Roxxel) -> None:
 
 
 def test_damaged_and_missing_files_of_columns_are_named(corpus: Roxxel) -> None:
-    path = Path(corpus.paths[1]).with_suffix(".loss_mask")
+    path = Path(corpus.paths[1]).with_name("c_00001.loss_mask")
     data = path.read_bytes()
     mask = corpus.column("loss_mask")
     assert mask[0] == MASK[0]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 
-from .helpers import corpus_of, documents_of, listed, names_in
+from .helpers import corpus_of, documents_of, listed, names_in, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +74,7 @@ def test_column_is_listed_under_a_name_of_its_own(tmp_path: Path) -> None:
     assert (table["per"], table["dtype"]) == ("token", "bool")
     (name,) = [name for name in names_in(tmp_path) if name.endswith(".bin")]
     assert table["names"] == [name]
-    assert name.startswith("c_00000.loss_mask.")
+    assert short([name])[0].startswith("c_000.loss_mask.")
     assert corpus.leftovers() == []
 
 
@@ -169,7 +169,7 @@ def test_column_of_a_corpus_that_is_replaced_meanwhile_is_an_error(
     with pytest.raises(ShardError, match="was replaced while its column was written"):
         corpus.write_column("id", values(), "document")
 
-    assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+    assert short(names_in(tmp_path)) == ["c_000.rox", "c_manifest.json"]
 
 
 def test_a_list_of_large_integers_is_exact(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_replaced_corpus_has_no_columns(tmp_path: Path) -> None:
 
     corpus_of(tmp_path, [[4]], exist="replace")
 
-    assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+    assert short(names_in(tmp_path)) == ["c_000.rox", "c_manifest.json"]
 
 
 def test_columns_need_a_committed_corpus_and_a_plain_name(tmp_path: Path) -> None:

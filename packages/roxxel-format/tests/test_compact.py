@@ -17,10 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
-from roxxel_store import output
-from roxxel_store.files import draft_path, sync_folder
 
-from .helpers import corpus_of, documents_of, in_child, names_in
+from .helpers import corpus_of, documents_of, in_child, names_in, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -325,25 +323,6 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     assert outcomes == {1, 3}
 
 
-def test_a_compaction_removes_no_draft_that_another_write_begins(
-    tmp_path: Path,
-) -> None:
-    corpus = grown(tmp_path / "c_*.rox", [[30], [40]])
-    shard = tmp_path / "c_00002.rox"
-    drafts: list[Path] = []
-
-    def begin_another(folder: Path) -> None:
-        sync_folder(folder)
-        if shard.exists() and not drafts:
-            drafts.append(draft_path(shard))
-            drafts[0].touch()
-
-    with mock.patch.object(output, "sync_folder", begin_another):
-        corpus.compact()
-
-    assert drafts[0].exists()
-
-
 def test_metadata_is_that_of_the_first_shard_with_the_inputs_of_all(
     tmp_path: Path,
 ) -> None:
@@ -406,7 +385,7 @@ def test_what_cannot_be_compacted_is_refused(
     assert "no such corpus" in capsys.readouterr().err
     with pytest.raises(ValueError, match="max_shard_bytes must be at least 1, got 0"):
         Roxxel(tmp_path / "c").compact(max_shard_bytes=0)
-    assert names_in(tmp_path / "c") == ["c_00000.rox", "c_manifest.json"]
+    assert short(names_in(tmp_path / "c")) == ["c_000.rox", "c_manifest.json"]
 
 
 def test_a_copy_of_an_earlier_state_is_brought_up_to_date(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
+from roxxel_format.errors import ManifestError
 
 from .conformance.reader import seal
 from .helpers import (
@@ -20,6 +21,7 @@ from .helpers import (
     listed,
     manifest_of,
     manifest_with,
+    short,
     with_manifest,
 )
 
@@ -108,12 +110,14 @@ def test_a_folder_of_two_corpora_is_an_error_that_names_them(tmp_path: Path) -> 
         _ = Roxxel(tmp_path).num_tokens
 
 
-def test_a_corpus_whose_first_write_has_not_committed_is_an_error(
-    tmp_path: Path,
+@pytest.mark.parametrize("dtype", [None, "uint16"])
+def test_a_manifest_without_versions_is_an_error(
+    dtype: str | None, tmp_path: Path
 ) -> None:
-    (tmp_path / "c_manifest.json").write_bytes(manifest_with([]))
+    data = manifest_with([], dtype=dtype, block_size=512)
+    (tmp_path / "c_manifest.json").write_bytes(data)
 
-    with pytest.raises(ShardError, match="no version is committed; the first write"):
+    with pytest.raises(ManifestError, match="contradicts itself"):
         _ = Roxxel(tmp_path / "c_*.rox").num_tokens
 
 
@@ -145,7 +149,7 @@ def test_a_shard_that_differs_from_its_entry_is_an_error_at_its_first_use(
     assert other.num_shards == 1
     Path(second).write_bytes(Path(other.paths[0]).read_bytes())
 
-    with pytest.raises(ShardError, match=r"c_00001\.rox: the corpus was replaced"):
+    with pytest.raises(ShardError, match=r"c_\w+_001\.rox: the corpus was replaced"):
         corpus.read([890], 20)
     report = corpus.verify()
     assert [str(error)[: len(second)] for error in report.errors] == [second]
@@ -230,7 +234,7 @@ def test_a_corpus_that_was_written_as_a_star_is_the_corpus_of_its_folder(
 ) -> None:
     written = Roxxel(tmp_path / "*.rox")
     written.write([[1, 2], [3]])
-    assert Path(written.paths[0]).name == "shard_00000.rox"
+    assert short([Path(written.paths[0]).name]) == ["shard_000.rox"]
     if columns:
         written.write_column("mask", [1, 0, 1], dtype="uint8")
     folder = Roxxel(tmp_path)
@@ -249,8 +253,8 @@ def test_leftovers_of_a_corpus_that_was_written_as_a_star_are_found_by_its_folde
     tmp_path: Path,
 ) -> None:
     Roxxel(tmp_path / "*.rox").write([[1, 2], [3]])
-    left = tmp_path / "shard_00007.rox"
-    shutil.copy(tmp_path / "shard_00000.rox", left)
+    left = tmp_path / "shard_0123456789ab_00000_000.rox"
+    shutil.copy(Roxxel(tmp_path).paths[0], left)
 
     assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
     assert Roxxel(tmp_path).remove_leftovers() == [str(left)]

@@ -244,7 +244,7 @@ def test_shards_of_different_units_are_no_corpus(tmp_path: Path) -> None:
     one = packed_corpus(tmp_path / "a", [3, 8])
     two = packed_corpus(tmp_path / "b", [3, 8], pack=12)
     paths = [*one.paths, *two.paths]
-    with pytest.raises(ShardError, match=r"b.c_00000.rox.* 12 .*a.c_00000.rox.* 10 "):
+    with pytest.raises(ShardError, match=r"b.c_\w+.rox.* 12 .*a.c_\w+.rox.* 10 "):
         Roxxel(paths).num_documents  # noqa: B018 - opens the corpus
 
 
@@ -273,7 +273,7 @@ def test_bins_that_no_document_ends_are_refused(tmp_path: Path) -> None:
     packed_corpus(tmp_path, [5, 13, 13])
     path = tmp_path / "c_manifest.json"
     path.write_bytes(seal(listed(tmp_path) | {"unit": 5}))
-    with pytest.raises(ShardError, match=r"c_00000.rox.* bins of 5 tokens"):
+    with pytest.raises(ShardError, match=r"c_\w+_000.rox.* bins of 5 tokens"):
         Roxxel(tmp_path).document_spans(0, 5)
 
 

@@ -54,7 +54,7 @@ def test_a_replaced_corpus_is_an_error_from_every_method(
         other = corpus_of(tmp_path / "other", turned, max_shard_bytes=9000)
         Path(other.paths[1]).replace(path)
 
-    with pytest.raises(ShardError, match=r"c_00001\.rox: .*the corpus was replaced"):
+    with pytest.raises(ShardError, match=r"c_\w+_001\.rox: .*the corpus was replaced"):
         METHODS[method](corpus)
 
 
@@ -135,7 +135,7 @@ def test_a_truncated_mapped_shard_is_found_by_the_next_check(
     now[0] += 0.009
     assert np.array_equal(corpus.read([0, 1000], 50), expected)
     now[0] += 0.002
-    with pytest.raises(ShardError, match=r"c_00001\.rox: the file was changed after"):
+    with pytest.raises(ShardError, match=r"c_\w+_001\.rox: the file was changed after"):
         corpus.read([0, 1000], 50)
 
 

@@ -626,12 +626,14 @@ def test_clean_says_in_its_help_what_it_removes(
 def test_clean_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Roxxel(tmp_path / "c_*.rox").write(["one"])
-    shutil.copy(tmp_path / "c_00000.rox", tmp_path / "c_00007.rox")
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write(["one"])
+    left = tmp_path / "c_0123456789ab_00000_000.rox"
+    shutil.copy(corpus.paths[0], left)
     capsys.readouterr()
 
     assert run("clean", tmp_path / "c_*.rox") == 0
-    assert capsys.readouterr().out == f"removed {tmp_path / 'c_00007.rox'}\n"
+    assert capsys.readouterr().out == f"removed {left}\n"
     assert run("clean", tmp_path / "c_*.rox") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'c_*.rox'}: nothing to remove\n"
 
@@ -645,7 +647,8 @@ def test_clean_of_a_path_that_does_not_exist_is_an_error(
 
     assert run("clean", tmp_path / name) == 1
 
-    expected = f"roxxel-prepare: {tmp_path / name}: no such corpus; check the path\n"
+    meant = tmp_path / ("x.rox" if name == "x" else name)
+    expected = f"roxxel-prepare: {meant}: no such corpus; check the path\n"
     assert capsys.readouterr().err == expected
     assert sorted(tmp_path.iterdir()) == before
 

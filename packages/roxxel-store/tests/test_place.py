@@ -20,7 +20,7 @@ def place(
 ) -> FilePlace:
     if request.param == "disk":
         (tmp_path / "folder").mkdir()
-        return OnDisk(tmp_path / "folder", tmp_path / "lock")
+        return OnDisk(tmp_path / "folder", tmp_path / "lock", tmp_path / "writers")
     store = MemoryStore()
     monkeypatch.setattr("roxxel_store.client._store", lambda *_: store)
     return InBucket("s3://data/folder/", 10)
@@ -35,6 +35,51 @@ def test_a_small_file_is_created_once(place: FilePlace) -> None:
     assert place.read("plan", 100) == b"first"
     assert place.sizes() == {"plan": 5}
     assert place.location.endswith("folder/")
+
+
+def test_a_file_is_swapped_by_whoever_read_it_last(place: FilePlace) -> None:
+    none, version = place.get("manifest")
+    assert none is None
+    assert place.swap("manifest", b"one", version)
+    assert not place.swap("manifest", b"two", version)
+
+    data, version = place.get("manifest")
+    assert data == b"one"
+    assert place.swap("manifest", b"two", version)
+    assert not place.swap("manifest", b"three", version)
+    assert place.read("manifest", 100) == b"two"
+
+    place.delete(["manifest"])
+    assert not place.swap("manifest", b"four", version)
+    assert place.get("manifest") == (None, None)
+
+
+def test_a_cleaner_and_writers_exclude_each_other_on_a_disk(tmp_path: Path) -> None:
+    place = OnDisk(tmp_path / "new", tmp_path / "lock", tmp_path / "writers")
+    assert not place.was_written()
+
+    with place.writing(), place.writing():
+        assert place.was_written()
+        place.create("a", b"1")
+        with pytest.raises(BlockingIOError, match="wait"), place.alone("wait"):
+            pass
+
+    with place.alone("wait"):
+        assert place.settled() == {"a"}
+
+
+def test_files_in_a_bucket_are_settled_after_a_week(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = MemoryStore()
+    monkeypatch.setattr("roxxel_store.client._store", lambda *_: store)
+    place = InBucket("s3://data/folder/", 10)
+    place.create("a", b"1")
+
+    with place.writing(), place.alone("wait"):
+        assert place.settled() == set()
+        monkeypatch.setattr("roxxel_store.place._SETTLED_AGE_S", -1)
+        assert place.settled() == {"a"}
 
 
 def test_a_small_file_is_replaced_or_added(place: FilePlace) -> None:

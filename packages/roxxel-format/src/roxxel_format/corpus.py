@@ -798,13 +798,13 @@ class Roxxel(TokenReader):
         """Remove the files of interrupted writes, and return their paths.
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
-        removes the shards and columns that the manifest does not list. Other files
-        stay, even if they are named like shards. Without a manifest, also removes the
-        lock files.
+        removes the shards and columns that a write made and the manifest does not list.
+        Other files stay, even if they match the pattern.
 
         Args:
-            abandon: Also abandon a preparation from files that is not committed: remove
-                its plan and the shards of its finished units.
+            abandon: Also give up what could still become a corpus: the plan and the
+                finished units of a preparation that is not committed, and, without a
+                manifest, the shards, which may have lost only their manifest.
 
         Raises:
             BlockingIOError: A write is in progress.

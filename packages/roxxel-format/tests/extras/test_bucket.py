@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from unittest import mock
 
@@ -25,7 +26,6 @@ from .buckets import Bucket, running_bucket, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 LONGEST = 700
 
@@ -81,7 +81,7 @@ def test_everything_else_equals_the_corpus_on_a_disk(local: Roxxel) -> None:
 
     assert remote.fingerprint == local.fingerprint
     assert (len(remote), remote.num_documents) == (len(local), local.num_documents)
-    assert remote.paths[0] == "s3://data/wiki_00000.rox"
+    assert remote.paths[0] == f"s3://data/{Path(local.paths[0]).name}"
     assert remote.metadata == local.metadata
     assert np.array_equal(remote.tokens[:], local.tokens[:])
     assert np.array_equal(remote.documents[1234], local.documents[1234])
@@ -247,7 +247,7 @@ def test_a_server_that_fails_is_one_error(
 
     text = str(caught.value)
     assert message in text
-    assert "s3://data/wiki_00000.rox" in text
+    assert f"s3://data/{Path(local.paths[0]).name}" in text
     assert "secret" not in text
     bucket.set_faults()
     assert np.array_equal(remote.read([200], 50), local.read([200], 50))
@@ -270,7 +270,7 @@ def test_wrong_bytes_are_found_by_blocks(bucket: Bucket) -> None:
     remote.read([0], 50)
     bucket.set_faults(kinds=["wrong"])
 
-    with pytest.raises(ChecksumError, match="wiki_00000"):
+    with pytest.raises(ChecksumError, match=r"wiki_\w+_000\.rox"):
         remote.read([5000], 50)
 
 
@@ -355,9 +355,9 @@ def test_a_missing_shard_is_an_error(bucket: Bucket) -> None:
     local.write([[1] * 100], vocab_size=10)
     remote = Roxxel("s3://data/gone_*.rox")
     assert remote.num_tokens == 100
-    (bucket.folder / "gone_00000.rox").unlink()
+    Path(local.paths[0]).unlink()
 
-    with pytest.raises(ShardError, match=r"gone_00000\.rox: the file is missing"):
+    with pytest.raises(ShardError, match=r"gone_\w+\.rox: the file is missing"):
         remote.read([0], 3)
 
 
@@ -421,8 +421,8 @@ def test_a_shard_with_a_large_tail_is_opened_by_two_requests(bucket: Bucket) -> 
 
 
 def test_verify_finds_a_damaged_head(bucket: Bucket) -> None:
-    path = bucket.folder / "head_00000.rox"
-    Roxxel(bucket.folder / "head_*.rox").write([[1] * 50], vocab_size=10)
+    local = Roxxel(bucket.folder / "head_*.rox")
+    path = Path(local.write([[1] * 50], vocab_size=10).paths[0])
     data = bytearray(path.read_bytes())
     data[2000] = 1
     path.write_bytes(data)

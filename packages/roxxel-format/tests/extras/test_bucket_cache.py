@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import pickle
+import re
 import resource
 import shutil
 import signal
@@ -292,13 +293,13 @@ def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
 def test_wrong_bytes_never_become_a_copy(
     bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bucket.set_faults(kinds=["wrong"], keys=r"wiki_0000[1-9]")
+    bucket.set_faults(kinds=["wrong"], keys=r"wiki_\w+_00[1-9]")
     corpus = Roxxel(URL, cache=tmp_path)
     corpus.read([0], 10)
     wait_for(lambda: state_of(corpus) == "stopped")
 
     assert len(copies_in(tmp_path)) == 1
-    assert "s3://data/wiki_00001.rox: arrived damaged" in caplog.text
+    assert re.search(r"s3://data/wiki_\w+_001\.rox: arrived damaged", caplog.text)
 
 
 def test_a_server_that_fails_for_a_while_only_delays_the_cache(
@@ -449,7 +450,7 @@ def test_a_damaged_copy_is_an_error_that_names_the_file_to_delete(
     with pytest.raises(ShardError, match=f"{tmp_path}/.*delete") as raised:
         again.read(starts, 500)
 
-    assert "s3://data/wiki_0000" in str(raised.value)
+    assert "s3://data/wiki_" in str(raised.value)
     for copy in copies_in(tmp_path):
         copy.unlink()
     healed = Roxxel(URL, cache=tmp_path)

@@ -169,15 +169,11 @@ class RoxxelDatasink(Datasink[TaskShards]):
         names = " and ".join(map(repr, self._fields.contents))
         what = f"column {names} in write task {ctx.task_idx}"
         place = Place.of(job.target)
-        try:
-            with ExitStack() as resources:
-                # While a task holds a place's lock, `clean` does not remove shards.
-                place.enter(resources)
-                rows = self._documents(blocks, what)
-                return ctx.task_idx, job.attempt(place, ctx.task_idx, rows)
-        except BaseException:
-            place.undo_begin()  # If the driver has given up already.
-            raise
+        with ExitStack() as resources:
+            # While a task holds a place's lock, `clean` does not remove shards.
+            place.enter(resources)
+            rows = self._documents(blocks, what)
+            return ctx.task_idx, job.attempt(place, ctx.task_idx, rows)
 
     def on_write_complete(self, write_result: Any) -> None:
         """Commit the shards that the tasks returned; called in the driver."""

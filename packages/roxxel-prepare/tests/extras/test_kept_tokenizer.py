@@ -197,10 +197,11 @@ def test_chats_keep_the_template_that_rendered_them(folder: Path) -> None:
 
 def test_a_write_that_fails_leaves_no_tokenizer(folder: Path) -> None:
     for corpus in ("c_*.rox", "c.rox"):
-        before = sorted(folder.iterdir())
+        before = {*folder.iterdir()}
         with pytest.raises(TypeError):
             Roxxel(corpus).write(["alpha", 3], tokenizer="tok")
-        assert sorted(folder.iterdir()) == before
+        new = {*folder.iterdir()} - before
+        assert {path.suffix for path in new} <= {".writers"}
     Roxxel("c.rox").write(["one"], tokenizer=made("one"))
     with pytest.raises(TypeError):
         Roxxel("c.rox").write(["alpha", 3], tokenizer="tok", exist="replace")
@@ -248,7 +249,7 @@ def test_a_shard_alone_asks_for_the_tokenizer(folder: Path) -> None:
     written("c_*.rox")
 
     with pytest.raises(ValueError, match="--tokenizer"):
-        text_codec(Roxxel("c_00000.rox"))
+        text_codec(Roxxel(Roxxel("c_*.rox").paths[0]))
 
 
 def test_a_kept_tokenizer_is_used_though_the_library_would_save_it_otherwise(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_store.client import Answer, Listed, Listing, ObjectVersion, Version
 from roxxel_store.files import draft_path, read_file
-from roxxel_store.locks import lock_folder, unlock_folder
+from roxxel_store.locks import held, lock_folder, unlock_folder
 from roxxel_store.output import replace_file
 from roxxel_store.records import MAX_BYTES
 
@@ -36,6 +36,8 @@ class DiskFolder:
         path: The folder, which need not exist yet.
         timeout_s: Longest wait for another program that holds the lock, in seconds.
         late: Class of the error if the wait is longer.
+        lock: A file to lock in place of the folder. Then a file system must have locks:
+            on one without, two programs would overwrite what the other has committed.
 
     Attributes:
         url: The path.
@@ -57,9 +59,11 @@ class DiskFolder:
         path: Path,
         timeout_s: float,
         late: Callable[[str], Exception] = TimeoutError,
+        lock: Path | None = None,
     ) -> None:
         self.url = str(path)
         self._path, self._timeout_s, self._late = path, timeout_s, late
+        self._lock = lock
 
     def url_of(self, name: str) -> str:
         """Return the path of a file."""
@@ -72,7 +76,12 @@ class DiskFolder:
         Raises:
             FileNotFoundError: There is no such folder.
             TimeoutError: Another program holds the lock for too long.
+            OSError: The file system has no locks, although a lock file is given.
         """
+        if self._lock is not None:
+            with held(self._lock):
+                yield
+            return
         deadline_s = time.monotonic() + self._timeout_s
         while (descriptor := lock_folder(self._path)) is None:
             if time.monotonic() > deadline_s:
@@ -96,8 +105,8 @@ class DiskFolder:
             data = read_file(self._path / name, MAX_BYTES)
         except NotADirectoryError as error:
             raise FileNotFoundError(*error.args) from error
-        tag = hashlib.blake2b(data).hexdigest()
-        return Answer(data, len(data), tag, Version(tag, None))
+        version = version_of(data)
+        return Answer(data, len(data), version.e_tag or "", version)
 
     def replace(
         self, name: str, data: bytes, version: Version | None
@@ -121,7 +130,7 @@ class DiskFolder:
             return None
         path = self._path / name
         replace_file(path, data, draft_path(path))
-        return Version(hashlib.blake2b(data).hexdigest(), None)
+        return version_of(data)
 
     def hasty(self) -> DiskFolder:
         """Return the folder itself: a disk answers soon."""
@@ -156,3 +165,8 @@ class DiskFolder:
         while path.exists():
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
+
+
+def version_of(data: bytes) -> Version:
+    """Return the version of a small file on a disk, which its content decides."""
+    return Version(hashlib.blake2b(data).hexdigest(), None)

@@ -321,17 +321,3 @@ def claim(path: Path) -> bool:
     except FileExistsError:
         return False
     return True
-
-
-def claim_name(path: Path) -> Path | None:
-    """Create the draft of a new file; return None if the file's name is not free.
-
-    While the draft is there, no other writer gets the name.
-    """
-    draft = draft_path(path)
-    if not claim(draft):
-        return None
-    if path.exists():
-        draft.unlink()
-        return None
-    return draft

@@ -2,11 +2,16 @@
 
 Whoever holds a `FilePlace` does not ask which of the two it is. A file appears whole,
 under a name that its writer chose, or not at all. A manifest that several programs
-replace needs more, a comparison: see `swap`.
+replace is swapped: `swap` writes it only if it still is what this program has read.
 
 Use it for files of which each is whole by itself, such as the shards of a corpus. A
 checkpoint is no such place: a step is a tree of files that Orbax writes, and all of
 them appear by one rename or one swap.
+
+No two writers give a file the same name, so nothing is overwritten. What a killed
+writer left is deleted by a cleaner, which must not delete the files of a living one: on
+a disk the cleaner is `alone`, because writers share a lock (`writing`); in a bucket,
+which has no locks, only files that are a week old have no writer any more (`settled`).
 """
 
 from __future__ import annotations
@@ -18,9 +23,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_store.client import Bucket
-from roxxel_store.files import names_in, read_file
+from roxxel_store.disk import DiskFolder, version_of
+from roxxel_store.files import make_folder, names_in, read_file
 from roxxel_store.locks import held
 from roxxel_store.output import Output, replace_file
+from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import swap_object
 from roxxel_store.urls import check_writable
 
@@ -28,12 +35,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from contextlib import AbstractContextManager
 
+    from roxxel_store.client import Version
+
+_SETTLED_AGE_S = 7 * 86400.0
+
 
 class Stage(NamedTuple):
     """A folder on a disk; `publish` adds a complete file from it to the place.
 
     Example:
-        >>> with OnDisk(Path.cwd(), Path(".lock")).stage() as stage:
+        >>> with OnDisk(Path.cwd(), Path(".lock"), Path(".writers")).stage() as stage:
         ...     path = stage.path / "staged.bin"
         ...     written = path.write_bytes(b"whole")
         ...     stage.publish(path)
@@ -49,23 +60,41 @@ class FilePlace(ABC):
 
     Attributes:
         location: The folder's path or URL, with a slash at the end.
+        may_act_late: Whether a swap that failed may still take effect.
 
     Example:
         >>> def finished(place: FilePlace, name: str) -> bool:
         ...     return place.read(name, 100) is not None
-        >>> finished(OnDisk(Path.cwd(), Path(".lock")), "no such file")
+        >>> finished(OnDisk(Path.cwd(), Path(".lock"), Path(".writers")), "no file")
         False
     """
 
     location: str
+    may_act_late = False
 
     @abstractmethod
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small file; None if there is no such file."""
 
     @abstractmethod
+    def get(self, name: str) -> tuple[bytes | None, Version | None]:
+        """Return content and version of a small file; None if there is no such file."""
+
+    @abstractmethod
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        """Replace a small file if it has a version; for None, if it does not exist.
+
+        Returns:
+            Whether it was replaced; False if it has another version.
+
+        Raises:
+            BucketError: The request failed; unless `is_refused`, it may take effect.
+            OSError: The disk failed; the file has the old content or the new one.
+        """
+
     def create(self, name: str, data: bytes) -> bool:
         """Add a small file; return False if there is a file of this name."""
+        return self.swap(name, data, None)
 
     @abstractmethod
     def replace(self, name: str, data: bytes) -> None:
@@ -74,6 +103,22 @@ class FilePlace(ABC):
     @abstractmethod
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Return the sizes of all files, or at least of those in `names`."""
+
+    @abstractmethod
+    def writing(self) -> AbstractContextManager[None]:
+        """Wait for a cleaner on a disk, then keep cleaners out; makes the folder."""
+
+    @abstractmethod
+    def alone(self, busy: str) -> AbstractContextManager[None]:
+        """Keep writers out on a disk; raise BlockingIOError(busy) if one writes."""
+
+    @abstractmethod
+    def was_written(self) -> bool:
+        """Return whether a program has been `writing` here, if that can be known."""
+
+    @abstractmethod
+    def settled(self) -> set[str]:
+        """Return the files that no write in progress can have made, while `alone`."""
 
     @abstractmethod
     def stage(self) -> AbstractContextManager[Stage]:
@@ -108,11 +153,12 @@ class OnDisk(FilePlace):
 
     Args:
         folder: The folder.
-        lock: The file to lock while a small file is created.
+        lock: The file to lock while a small file is created or swapped.
+        writers: The file of which writers share the lock.
         error: Class of the error for what is no regular file.
 
     Example:
-        >>> place = OnDisk(Path.cwd(), Path(".lock"))
+        >>> place = OnDisk(Path.cwd(), Path(".lock"), Path(".writers"))
         >>> place.create("plan", b"one"), place.create("plan", b"two")
         (True, False)
         >>> place.read("plan", 100), place.sizes(["plan", "none"])
@@ -123,28 +169,35 @@ class OnDisk(FilePlace):
         self,
         folder: Path,
         lock: Path,
+        writers: Path,
         error: Callable[[str], Exception] = ValueError,
     ) -> None:
         self.location = f"{folder}/"
-        self._folder = folder
-        self._lock = lock
+        self._folder, self._lock, self._writers = folder, lock, writers
+        self._shared = DiskFolder(folder, 0.0, lock=lock)
         self._error = error
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small file; None if there is no such file."""
         try:
             return read_file(self._folder / name, max_bytes, self._error)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Add a small file; return False if there is a file of this name."""
-        path = self._folder / name
-        with held(self._lock):
-            if path.exists():
-                return False
-            replace_file(path, data)
-        return True
+    def get(self, name: str) -> tuple[bytes | None, Version | None]:
+        """Return content and version of a small file; None if there is no such file."""
+        data = self.read(name, MAX_BYTES)
+        return data, None if data is None else version_of(data)
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        """Compare and replace a small file, and flush it, under the lock."""
+        try:
+            with self._shared.locked():
+                return self._shared.replace(name, data, version) is not None
+        except FileNotFoundError:
+            if version is None:
+                raise
+            return False  # Another program has deleted it.
 
     def replace(self, name: str, data: bytes) -> None:
         """Add a small file, in the place of one of this name, if there is one."""
@@ -159,6 +212,25 @@ class OnDisk(FilePlace):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found[each] = (self._folder / each).stat().st_size
         return found
+
+    @contextlib.contextmanager
+    def writing(self) -> Generator[None]:
+        """Make the folder, and share the lock of writers."""
+        make_folder(self._folder)
+        with held(self._writers, is_shared=True):
+            yield
+
+    def alone(self, busy: str) -> AbstractContextManager[None]:
+        """Hold the lock of writers exclusively; wait for other cleaners only."""
+        return held(self._writers, busy=busy, wait_for_exclusive=True)
+
+    def was_written(self) -> bool:
+        """Return whether the lock file of writers is there."""
+        return self._writers.exists()
+
+    def settled(self) -> set[str]:
+        """Return all files: the lock says that nobody writes."""
+        return {*names_in(self._folder)}
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:
@@ -194,29 +266,39 @@ class InBucket(FilePlace):
         url: The folder's URL.
         timeout_s: Seconds after which a request fails.
 
-    Attributes:
-        bucket: The client of the folder.
-
     Example:
         >>> InBucket("s3://bucket/wiki", 60.0).location
         's3://bucket/wiki/'
     """
 
+    may_act_late = True
+
     def __init__(self, url: str, timeout_s: float) -> None:
         check_writable(url)
-        self.bucket = Bucket(url.rstrip("/"), timeout_s)
+        self._bucket = Bucket(url.rstrip("/"), timeout_s)
         self.location = f"{url.rstrip('/')}/"
 
     def read(self, name: str, max_bytes: int) -> bytes | None:
         """Return the content of a small object; None if there is no such object."""
         try:
-            return self.bucket.get(name, most_bytes=max_bytes).data
+            return self._bucket.get(name, most_bytes=max_bytes).data
         except FileNotFoundError:
             return None
 
-    def create(self, name: str, data: bytes) -> bool:
-        """Put a small object; return False if there is an object of this name."""
-        return swap_object(self.bucket, name, data, None) is not None
+    def get(self, name: str) -> tuple[bytes | None, Version | None]:
+        """Return content and version of an object; None if there is no such object."""
+        try:
+            found = self._bucket.get(name, most_bytes=MAX_BYTES)
+        except FileNotFoundError:
+            return None, None
+        return found.data, found.version
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
+        """Replace a small object by one conditional request."""
+        try:
+            return swap_object(self._bucket, name, data, version) is not None
+        except FileNotFoundError:
+            return False  # Another program has deleted it.
 
     def replace(self, name: str, data: bytes) -> None:
         """Put a small object, in the place of one of this name, if there is one."""
@@ -225,8 +307,26 @@ class InBucket(FilePlace):
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
         """Return the sizes of all objects: one listing has them."""
         del names
-        found = self.bucket.names().objects.items()
+        found = self._bucket.names().objects.items()
         return {name: each.version.size for name, each in found}
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Do nothing: a bucket has no locks."""
+        return contextlib.nullcontext()
+
+    def alone(self, busy: str) -> AbstractContextManager[None]:
+        """Do nothing: a bucket has no locks."""
+        del busy
+        return contextlib.nullcontext()
+
+    def was_written(self) -> bool:
+        """Return True: nothing in a bucket tells."""
+        return True
+
+    def settled(self) -> set[str]:
+        """Return the objects that are at least a week old."""
+        found = self._bucket.names().objects.items()
+        return {name for name, each in found if each.age_s > _SETTLED_AGE_S}
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:
@@ -234,7 +334,7 @@ class InBucket(FilePlace):
         with TemporaryDirectory(prefix="roxxel-") as folder:
 
             def publish(path: Path) -> None:
-                self.bucket.write_file(path.name, path)
+                self._bucket.write_file(path.name, path)
                 path.unlink()
 
             yield Stage(Path(folder), publish)
@@ -249,7 +349,7 @@ class InBucket(FilePlace):
         """Upload a file; `check` gets the path of what is uploaded."""
         if source is not None:
             check(source)
-            self.bucket.write_file(name, source)
+            self._bucket.write_file(name, source)
             return
         with TemporaryDirectory(prefix="roxxel-") as folder:
             path = Path(folder, name)
@@ -257,9 +357,9 @@ class InBucket(FilePlace):
                 write(output)
                 output.publish()
             check(path)
-            self.bucket.write_file(name, path)
+            self._bucket.write_file(name, path)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; if they cannot be deleted now, they stay."""
         with contextlib.suppress(OSError):
-            self.bucket.delete(names)
+            self._bucket.delete(names)

@@ -294,12 +294,6 @@ def listed_contents(
     the manifest does not list `version`, the result is the current version.
     """
     manifest = parse_manifest(data, path)
-    name = manifest.dtype_name
-    if name is None or not manifest.versions:
-        raise ShardError(
-            f"{path}: no version is committed; the first write is still in progress or "
-            "was interrupted, so wait for it, or write the corpus again"
-        )
     chosen, earlier = manifest.versions[-1], None
     if version is not None:
         found = manifest.version(version)
@@ -315,7 +309,7 @@ def listed_contents(
         manifest=manifest,
         paths=tuple(folder + name for name in shards.names),
         shards=shards,
-        dtype_name=name,
+        dtype_name=str(manifest.dtype_name),
         block_size=manifest.block_size,
         fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
         files=files,

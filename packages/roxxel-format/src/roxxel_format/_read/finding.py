@@ -41,8 +41,7 @@ def find_manifest(filepath: str) -> tuple[Path, bytes] | None:
     data = _read(path)
     if data is None:
         bare = matching_files(filepath)
-        # A first write commits its manifest before its first shard.
-        data = _read(path)
+        data = _read(path)  # A first write may have been committed meanwhile.
         if data is None:
             raise bare_shards(filepath, bare)
     return path, data
@@ -73,8 +72,9 @@ def bare_shards(filepath: str, found: list[str]) -> ShardError:
     command = roxxel_command(f'format adopt "{where}"')
     return ShardError(
         f"{filepath}: has no manifest, so nothing says whether {found[0]}{more} are "
-        f"all of it; run `{command}`, which verifies them and "
-        "writes one, or pass a list of the files to read"
+        "all of it; if a write is in progress or was interrupted, wait for it or "
+        f"repeat it; else run `{command}`, which verifies them and writes one, or pass "
+        "a list of the files to read"
     )
 
 

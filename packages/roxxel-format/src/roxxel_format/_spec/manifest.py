@@ -85,9 +85,10 @@ class Version:
 class Manifest:
     """A corpus: its shards, and the versions in which they were committed.
 
-    The oldest version is first; the last version has all shards. Before the first
-    commit there are no versions, `dtype_name` is None and `block_size` is 0;
-    afterwards, `block_size` is the block size of the first shard. `separator` ends each
+    The oldest version is first; the last version has all shards. A write of a new
+    corpus begins from a manifest without versions, which is in no file: its
+    `dtype_name` is None and its `block_size` is 0. Else `block_size` is the block size
+    of the first shard. `separator` ends each
     document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
     caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
     columns of all versions: a version has the files of its own shards. `bins` is None
@@ -251,12 +252,9 @@ def _parsed(table: dict[str, Any]) -> Manifest:
     shards = _shard_table(_object(table.get("shards")))
     name = table.get("dtype")
     block_size = _integer(table.get("block_size"), "block_size")
-    if name is None:
-        _check(not len(shards) and not block_size, "shards without a dtype")
-    else:
-        _check(type(name) is str and name in dtypes.NAMES, f"dtype {name!r:.100}")
-        check_block_size(block_size)
-        _check_sizes(shards, dtypes.item_size(name))
+    _check(type(name) is str and name in dtypes.NAMES, f"dtype {name!r:.100}")
+    check_block_size(block_size)
+    _check_sizes(shards, dtypes.item_size(str(name)))
     tokenizer = table.get("tokenizer")
     kind = table.get("kind")
     _check(kind is None or kind in ("text", "tokens"), f"kind {kind!r:.100}")
@@ -351,8 +349,8 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
         all(one < other for one, other in pairwise([0, *counts])),
         f"versions of {counts!r:.100} shards",
     )
-    covered = counts[-1] if counts else 0
-    _check(covered == len(shards), f"{len(shards)} shards, {covered} in versions")
+    _check(bool(counts), "no version")
+    _check(counts[-1] == len(shards), f"{len(shards)} shards, {counts[-1]} in versions")
     versions: list[Version] = []
     expected = shards.fingerprints(counts)
     arguments: dict[str, Any] | None = None

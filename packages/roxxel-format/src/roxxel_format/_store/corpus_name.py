@@ -1,11 +1,12 @@
 """Names of a corpus on disk: its path, its manifest, and its shards.
 
-`dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
-has a number in place of the star. The path of a folder names the corpus of the only
-manifest in the folder, and so does `dir/*.rox`. A new corpus in a folder has the
-manifest `manifest.json` and the shards `shard_00000.rox` and so on. `dir/corpus.rox` is
-a corpus of one file, without a manifest. So is `dir/corpus` if no file or folder has
-this name; `dir/corpus/` is always a folder. `meant` says when such a path means shards.
+`dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. In place of
+the star, a new shard has a digest that only its write has, and two numbers. The path of
+a folder names the corpus of the only manifest in the folder, and so does `dir/*.rox`. A
+new corpus in a folder has the manifest `manifest.json` and the shards `shard_*.rox`.
+`dir/corpus.rox` is a corpus of one file, without a manifest. So is `dir/corpus` if no
+file or folder has this name; `dir/corpus/` is always a folder. `meant` says when such a
+path means shards.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_store import roxxel_command, urls
-from roxxel_store.files import drafted_name, matches_in, names_in, read_file
+from roxxel_store.files import matches_in, read_file
 from roxxel_store.patterns import is_pattern, matches_of, visible
 from roxxel_store.records import MAX_BYTES
 from roxxel_store.urls import check_on_disk
@@ -35,7 +36,7 @@ SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
-_SHARD_NUMBER = re.compile(r"[0-9]{5}|[1-9][0-9]{5,}")  # As `shard` writes it.
+_SHARD_NUMBER = re.compile(r"[0-9]{5}|[1-9][0-9]{5,}")  # Of a user's `ShardWriter`.
 _UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
 _UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _DIGEST = re.compile(r"[0-9a-f]{16}")
@@ -51,8 +52,8 @@ _STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 class CorpusName:
     """The file names of one corpus in one folder.
 
-    A shard's name is `prefix`, a number and `suffix`. `manifest` is None for a corpus
-    of one file; the name of this file is `prefix + suffix`.
+    A shard's name is `prefix`, what is unique, and `suffix`. `manifest` is None for a
+    corpus of one file; the name of this file is `prefix + suffix`.
     """
 
     folder: Path
@@ -137,15 +138,7 @@ class CorpusName:
 
     def is_own(self, name: str) -> bool:
         """Return whether a shard or column file of this corpus could have this name."""
-        return any(
-            self.number(shard) is not None
-            or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
-            for shard in shards_of(name)
-        )
-
-    def shard(self, number: int) -> Path:
-        """Return the path of a numbered shard."""
-        return self.folder / f"{self.prefix}{number:05d}{self.suffix}"
+        return any(self.piece_of(shard) is not None for shard in shards_of(name))
 
     def unit_shard(self, job: str, unit: int, piece: int) -> Path:
         """Return the path of shard `piece` of one unit of a preparation.
@@ -155,10 +148,21 @@ class CorpusName:
         star = f"{job}_{unit:05d}_{piece:03d}"
         return self.folder / f"{self.prefix}{star}{self.suffix}"
 
-    def number(self, name: str) -> int | None:
-        """Return the number in the file name of a shard; None for other names."""
-        digits = self._starred(name)
-        return int(digits) if digits and _SHARD_NUMBER.fullmatch(digits) else None
+    def piece_of(self, name: str) -> tuple[str, int] | None:
+        """Return what one process wrote a shard in, and which piece of it it is.
+
+        That is all before the piece in `JOB_UNIT_PIECE`, or nothing before a number.
+        None for other names.
+        """
+        star = self._starred(name) or ""
+        if _UNIT_SHARD.fullmatch(star):
+            start, _, piece = star.rpartition("_")
+            return f"{start}_", int(piece)
+        return ("", int(star)) if _SHARD_NUMBER.fullmatch(star) else None
+
+    def piece(self, start: str, number: int) -> str:
+        """Return the name of a shard from what `piece_of` returns of it."""
+        return f"{self.prefix}{start}{number:0{3 if start else 5}d}{self.suffix}"
 
     def _starred(self, name: str) -> str | None:
         """Return the text in place of the star; None for names that do not match."""
@@ -281,7 +285,7 @@ def owners_of(paths: Iterable[str]) -> list[str]:
             manifests = manifests_in(path.parent)
             folders[path.parent] = [(_of_manifest(m), _texts_in(m)) for m in manifests]
         for corpus, texts in folders[path.parent]:
-            if corpus.is_own(path.name) and _quoted(path.name) in texts:
+            if _quoted(path.name) in texts:
                 found[corpus.pattern] = None
     return list(found)
 
@@ -408,23 +412,6 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return one.samefile(other)
     except OSError:  # `one` or `other` does not exist.
         return False
-
-
-def own_names(name: CorpusName) -> list[str]:
-    """Return the names of a corpus's shards, columns and their drafts, sorted.
-
-    `wiki_202400000.rox` matches `wiki_*.rox` and `wiki_2024*.rox`. The shard belongs to
-    the corpus with the longer name, if this corpus has a manifest.
-    """
-    size = len(name.prefix) + len(name.suffix)
-    others = map(_of_manifest, manifests_in(name.folder))
-    longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
-
-    def is_own(each: str) -> bool:
-        file_name = drafted_name(each) or each
-        return name.is_own(file_name) and not any(o.is_own(file_name) for o in longer)
-
-    return [*filter(is_own, names_in(name.folder))]
 
 
 def manifests_in(folder: Path) -> list[Path]:

@@ -76,8 +76,8 @@ def check_arguments(options: WriteOptions, name: CorpusName, exist: str) -> None
     if name.manifest is None and options.may_make_several(exist):
         raise ValueError(
             f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
-            f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
-            f'a pattern such as "{name.prefix}_*.rox"'
+            f'several shards, "{name.prefix}_*.rox"; delete the file first, or use '
+            "this pattern"
         )
 
 

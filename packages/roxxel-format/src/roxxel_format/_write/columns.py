@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -22,14 +21,7 @@ from roxxel_format._write.casting import (
     number_array,
 )
 from roxxel_format._write.column_output import ColumnOutput
-from roxxel_format._write.commit import (
-    Committed,
-    commit,
-    find_committed,
-    read_committed,
-    writing,
-)
-from roxxel_format._write.place import FolderPlace
+from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -67,9 +59,14 @@ def write_column(
             f"{name.single}: a corpus of one file has no columns; write the corpus to "
             f'a pattern such as "{name.prefix}_*.rox", or to a folder'
         )
-    with writing(name):
-        found = _committed(name)
-        before = found.manifest
+    place = place_of(name)
+    if place.existing() is None:
+        raise FileNotFoundError(
+            f"{name.pattern}: no such corpus, so no column can be written; write the "
+            "corpus first, or check the path"
+        )
+    with place.files.writing():
+        before = found = place.begin()
         old = before.columns.get(column)
         if old is not None and exist == "error":
             raise FileExistsError(
@@ -84,15 +81,14 @@ def write_column(
         files = _Files(name, column, per, before, old)
         try:
             table = files.write_all(*_arrays(values, dtype))
-            while not commit(name, found, found.manifest.with_column(column, table)):
-                found = read_committed(name)
-                _check_unchanged(name, before, found.manifest, column)
+            while not place.commit(found.with_column(column, table)):
+                found = place.begin()
+                _check_unchanged(name, before, found, column)
         except BaseException:
-            with contextlib.suppress(OSError, ShardError):
-                files.remove_unless(read_committed(name).manifest.file_names())
+            place.discard_unlisted(files.names)
             raise
-        kept = found.manifest.with_column(column, table).file_names()
-        FolderPlace(name).discard(found.manifest.file_names() - kept)
+        kept = found.with_column(column, table).file_names()
+        place.discard(found.file_names() - kept)
 
 
 class _Files:
@@ -156,11 +152,10 @@ class _Files:
             sync_folder(folder)
         return self._with_files(_name_of(dtype), sizes, digests)
 
-    def remove_unless(self, listed: set[str]) -> None:
-        """Remove the new files that a manifest does not list."""
-        for path in self._paths:
-            if path.name not in listed:
-                path.unlink(missing_ok=True)
+    @property
+    def names(self) -> list[str]:
+        """The names of the new files."""
+        return [path.name for path in self._paths]
 
     def _with_files(
         self, dtype: str, sizes: list[int], digests: list[str]
@@ -190,21 +185,6 @@ class _Files:
             f"{self._what}: {whose} {sum(self._counts)} {self._per}s, but there are "
             f"{given} values; pass one for each {self._per}"
         )
-
-
-def _committed(name: CorpusName) -> Committed:
-    found = find_committed(name)
-    if found.manifest.versions:
-        return found
-    if found.data is None:
-        raise FileNotFoundError(
-            f"{name.pattern}: no such corpus, so no column can be written; write the "
-            "corpus first, or check the path"
-        )
-    raise ShardError(
-        f"{name.pattern}: no version is committed; the first write is still in "
-        "progress or was interrupted, so wait for it, or write the corpus again"
-    )
 
 
 def _dtype_to_append(

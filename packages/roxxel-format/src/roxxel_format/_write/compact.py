@@ -114,7 +114,6 @@ def compact(
         )
     with ExitStack() as resources:
         place.enter(resources)
-        place.begin(replaces=False)  # Else the names of listed shards could be free.
         contents = open_corpus(filepath, None, timeout_s)
         manifest = contents.manifest
         assert manifest is not None  # noqa: S101 - a place with a manifest
@@ -261,20 +260,19 @@ class _NewFiles:
     def _write_shard(
         self,
         group: range,
-        new_path: Callable[[Path], tuple[Path, Path | None]],
+        new_path: Callable[[Path], Path],
         folder: Path,
     ) -> tuple[Layout, Path]:
         manifest, contents = self._manifest, self._contents
         block_size = contents.open_shard(group.start).layout.head.block_size
         metadata = self._metadata(group)
-        path, draft = new_path(folder)
+        path = new_path(folder)
         writer = ShardWriter(
             path,
             manifest.dtype_name,
             block_size=block_size,
             separator=manifest.separator if manifest.bins is None else (),
             metadata=metadata,
-            draft=draft,
         )
         try:
             flags = manifest.shards.flags
@@ -322,9 +320,8 @@ class _NewFiles:
         """Return the metadata of the first shard, with the counts of all."""
         every = [self._contents.open_shard(number).metadata() for number in group]
         found = {**every[0], "created_by": f"roxxel-format {__version__}"}
-        # A corpus of one file may have been adopted; `clean` would never remove it.
-        found.pop("arguments", None)
-        for name in ("input_files", "skipped", "padding", "cut"):
+        # By "arguments", a reader knows a corpus of one file, which may be adopted.
+        for name in ("arguments", "input_files", "skipped", "padding", "cut"):
             found.pop(name, None)
         inputs = merged_inputs(
             (self._contents.writes[number], each.get("input_files"))
@@ -399,7 +396,7 @@ def _commit(place: Place, manifest: Manifest, new: _NewFiles) -> Manifest:
         FileExistsError: Another write changed what was merged.
     """
     while True:
-        current = place.begin(replaces=False).manifest
+        current = place.begin()
         if new.sizes.keys() <= current.file_names():
             return current  # Committed by us, and the answer was lost.
         if not _continues(current, manifest):
@@ -408,11 +405,8 @@ def _commit(place: Place, manifest: Manifest, new: _NewFiles) -> Manifest:
                 "meanwhile, so nothing was merged; compact again"
             )
         committed = new.joined(current)
-        place.is_uncertain = True
         if place.commit(committed):
-            place.is_uncertain = False
             return committed
-        place.is_uncertain = False
 
 
 def _continues(current: Manifest, manifest: Manifest) -> bool:

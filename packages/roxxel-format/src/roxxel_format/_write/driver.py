@@ -32,9 +32,9 @@ from roxxel_format._write.checks import (
     check_kept,
     say_kept,
 )
-from roxxel_format._write.commit import alone, tokenizers_left
 from roxxel_format._write.intake import encoded_before, load_intake
 from roxxel_format._write.job import WriteJob, write_shards
+from roxxel_format._write.one_file import only_writer, tokenizers_left
 from roxxel_format._write.place import place_of
 from roxxel_format._write.recipe import Recipe
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
@@ -53,8 +53,7 @@ class CorpusWrite:
     """One write of a corpus, from the checks of the arguments to the commit.
 
     The constructor checks the arguments and loads the tokenizer; it changes no file. In
-    a `with` block, the write holds what keeps `clean` from removing its shards. A block
-    that ends without a commit leaves no manifest of its own behind.
+    a `with` block, the write holds what keeps `clean` from removing its shards.
 
     Args:
         filepath: The corpus: a folder, a pattern, or one file; or a URL.
@@ -152,7 +151,7 @@ class CorpusWrite:
         if self.recipe.exist != "keep":
             return None
         manifest = self.place.existing()
-        if manifest is None or not manifest.versions:
+        if manifest is None:
             return None
         check_kept(
             manifest,
@@ -172,17 +171,17 @@ class CorpusWrite:
         return self.place.summary(listed, self._started, kept=True)
 
     def __enter__(self) -> Self:
-        place = self.place
+        place, replaces = self.place, self.recipe.exist == "replace"
+        if not replaces:
+            place.check_no_bare_shards()
         with ExitStack() as resources:
             place.enter(resources)
-            place.begin(replaces=self.recipe.exist == "replace")
+            place.begin(replaces=replaces)
             self._resources = resources.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._resources.close()
-        if not self._is_committed:
-            self.place.undo_begin()
         if self._is_committed and not self.recipe.appends:
             self.place.remove_leftovers()
 
@@ -192,7 +191,8 @@ class CorpusWrite:
         path = self.place.name.tokenizer(digest_of_tokenizer(self._kept))
         return path.name, len(self._kept)
 
-    def _keep_tokenizer(self) -> None:
+    def keep_tokenizer(self) -> None:
+        """Keep the tokenizer at the place, before the commit that names its file."""
         file, files = self.recipe.tokenizer_file, self.place.files
         if file is not None and self._kept is not None:
             name, size = file
@@ -202,14 +202,11 @@ class CorpusWrite:
     def begin(self) -> None:
         """Check that the write may change the corpus, and take its type and kind.
 
-        Then keep the tokenizer there, so that no shard is there without it.
-
         Raises:
             FileExistsError: The write may not change the corpus.
             ValueError: The documents do not fit the corpus.
         """
         self.recipe = self.recipe.for_corpus(self.place.found, self.what)
-        self._keep_tokenizer()
 
     def decide(self, documents: Iterable[object]) -> None:
         """Read documents until one is chosen, so that item type and kind are decided.
@@ -245,6 +242,7 @@ class CorpusWrite:
 
     def commit(self, new: NewShards) -> WriteSummary:
         """Commit shards, which are complete; see `Recipe.commit`."""
+        self.keep_tokenizer()
         summary = self.recipe.commit(self.place, new, self._started)
         self._is_committed = True
         return replace(summary, switched_off=self.switched_off)
@@ -282,7 +280,6 @@ class CorpusWrite:
             return kept
         if self.is_one_file:
             return self._written_file(data, ending)
-        self._check_alone()
         with self:
             self.begin()
             self._intake.dtype, self._intake.kind = self.recipe.dtype, self.recipe.kind
@@ -304,15 +301,6 @@ class CorpusWrite:
                 place.discard_unlisted(new.sizes)
                 raise
 
-    def _check_alone(self) -> None:
-        """Raise BlockingIOError if a first write of the corpus is in progress."""
-        place, exist = self.place, self.recipe.exist
-        if exist != "append" and place.was_interrupted(replaces=exist == "replace"):
-            note(
-                f"{place.name.folder}: an earlier write was interrupted; repeating or "
-                "continuing it"
-            )
-
     def _check_free(self, path: Path) -> None:
         if self.recipe.exist == "error" and path.exists():
             raise FileExistsError(
@@ -329,17 +317,18 @@ class CorpusWrite:
         name, started = self.place.name, self._started
         make_folder(name.folder)
         path, draft = name.single, draft_path(name.single)
-        with alone(name):  # Locks the draft until it is renamed.
+        with only_writer(name):  # Locks the draft until it is renamed.
             metadata: dict[str, Any] = {"arguments": self.recipe.arguments}
             file = self.recipe.tokenizer_file
             if file is not None:
                 metadata["tokenizer_file"] = {"name": file[0], "bytes": file[1]}
             series = ShardSeries(
                 name.pattern,
-                lambda: (path, draft),
+                lambda: path,
                 self.options,
                 self._intake,
                 metadata,
+                draft=draft,
             )
             try:
                 self._check_free(path)

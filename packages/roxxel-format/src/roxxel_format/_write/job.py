@@ -4,12 +4,11 @@ A job can be pickled. The process that began a write may use it, or a task on an
 machine, or a process of a preparation, in a folder or in a bucket. Only the names of
 the new shards differ:
 
-- `Place.new_shards`: the free numbers of the corpus, for one process on a disk;
+- `Place.new_shards`: names that no other write has, for one process;
 - `attempt`: names that no other attempt has, because a scheduler may run a task twice;
 - `unit`: the same names every time, because a unit has the same shards every time.
 
-All but the first begin with the digest of the job, so that the files of a job are found
-and deleted.
+All begin with the digest of the write or the job, so that its files are found.
 """
 
 from __future__ import annotations
@@ -18,8 +17,6 @@ import secrets
 from dataclasses import dataclass
 from itertools import count
 from typing import TYPE_CHECKING, Any
-
-from roxxel_store.files import claim_name
 
 from roxxel_format._spec.tables import NewShards
 from roxxel_format._write.intake import Intake, intake_of, load_tokenizer
@@ -36,8 +33,8 @@ if TYPE_CHECKING:
     from roxxel_format._write.series import Arrange
     from roxxel_format._write.tokenizers import Tokenizer
 
-# The number in a shard's name is the number of the task and nine random digits.
-_PER_TASK = 10**9
+# The number in a shard's name is the number of the task and 18 random digits.
+_PER_TASK = 10**18
 
 
 @dataclass
@@ -88,9 +85,9 @@ class WriteJob:
         intake = self._loaded_intake()
         pieces = count()
 
-        def new_path(folder: Path) -> tuple[Path, None]:
+        def new_path(folder: Path) -> Path:
             shard = place.name.unit_shard(self.digest, number, next(pieces))
-            return folder / shard.name, None
+            return folder / shard.name
 
         # The shards of a failed unit stay: another process may have finished the unit.
         return write_shards(
@@ -117,14 +114,12 @@ class WriteJob:
             ValueError: A document is invalid, or this machine has another tokenizer.
             OSError: The shards cannot be written.
         """
+        number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
+        pieces = count()
 
-        def new_path(folder: Path) -> tuple[Path, Path]:
-            while True:
-                number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
-                path = folder / place.name.unit_shard(self.digest, number, 0).name
-                draft = claim_name(path)
-                if draft is not None:
-                    return path, draft
+        def new_path(folder: Path) -> Path:
+            shard = place.name.unit_shard(self.digest, number, next(pieces))
+            return folder / shard.name
 
         intake = self._loaded_intake()
         return write_shards(place, self.options, intake, new_path, documents, dict)
@@ -146,7 +141,7 @@ def write_shards(
     place: Place,
     options: WriteOptions,
     intake: Intake,
-    new_path: Callable[[Path], tuple[Path, Path | None]],
+    new_path: Callable[[Path], Path],
     documents: Iterable[object],
     ending: Callable[[], Mapping[str, object]] | None = None,
     *,
@@ -159,8 +154,7 @@ def write_shards(
         place: The place of the corpus.
         options: The arguments of the write.
         intake: Converts the documents.
-        new_path: Returns the path of the next shard in a folder, and its draft if that
-            claims the name.
+        new_path: Returns the path of the next shard in a folder.
         documents: The documents; with `ending`, rows with an origin.
         ending: Returns metadata for the last shard, after the last document.
         arrange: Returns the documents to write in another order.

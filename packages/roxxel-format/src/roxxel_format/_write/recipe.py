@@ -221,11 +221,9 @@ class Recipe:
             place.check_present({**new.sizes, **kept})
             found = place.found
             manifest = recipe._extended(found, new, place)  # noqa: SLF001 - of self
-            place.is_uncertain = True
             if place.commit(manifest):
                 break
-            place.is_uncertain = False
-            place.begin(replaces=False)
+            place.begin()
             if set(new.shards.names) <= set(place.found.shards.names):
                 # Committed already: by us, and the answer was lost, or by another
                 # process of this write.
@@ -245,7 +243,6 @@ class Recipe:
                     f"{place.manifest}: another write was committed first, "
                     f"{lost(place)}"
                 )
-        place.is_uncertain = False
         if not self.appends:
             place.discard(found.file_names() - manifest.file_names())
         return place.summary(new, started)

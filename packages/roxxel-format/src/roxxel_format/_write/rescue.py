@@ -12,7 +12,7 @@ a process that maps it could read such a part.
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,14 +39,8 @@ from roxxel_format._store.corpus_name import (
     name_to_write,
     shards_of,
 )
-from roxxel_format._write.commit import (
-    Committed,
-    check_listable,
-    commit,
-    manifest_of,
-    remove_idle_locks,
-    writing,
-)
+from roxxel_format._write.one_file import manifest_of
+from roxxel_format._write.place import place_of
 from roxxel_format._write.transfer import copy_bytes
 from roxxel_format.errors import NotAShardError, ShardError
 
@@ -73,7 +67,7 @@ def adopt(
             f"{name.single}: is one file, which needs no manifest; pass a folder, or a "
             'pattern such as "wiki_*.rox"'
         )
-    check_listable(name, name.pattern)
+    place = place_of(name)
     if name.manifest.exists():
         raise FileExistsError(
             f"{name.manifest}: the corpus has a manifest; open it, remove what "
@@ -82,9 +76,11 @@ def adopt(
         )
     if not name.folder.is_dir():
         raise FileNotFoundError(f"{name.folder}: no such folder; check the path")
-    with ExitStack() as resources:
-        resources.callback(remove_idle_locks, name)
-        resources.enter_context(writing(name))
+    # The shards of a write in progress are not all of it. Where nobody has written,
+    # nobody can begin to: a write refuses shards without a manifest.
+    busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
+    is_new = not place.files.was_written()
+    with nullcontext() if is_new else place.files.alone(busy):
         paths = _bare_shards(name)
         ends = ends_of([*map(str, paths)])
         contents = contents_of(name.pattern, [*map(str, paths)], ends)
@@ -93,11 +89,19 @@ def adopt(
         _check_whole(name, paths, contents.shards.flags)
         _check_alike(paths, ends)
         manifest = _with_tokenizer(manifest_of(paths, {}), name)
-        if not commit(name, Committed(Manifest(), None), manifest):
+        if not place.commit(manifest):
             raise FileExistsError(
-                f"{name.manifest}: a write began meanwhile, so nothing was adopted"
+                f"{name.manifest}: appeared meanwhile, so nothing was adopted; open "
+                "the corpus"
             )
     _say_columns(name, {path.name for path in paths})
+    writes = len({name.job_of(path.name) for path in paths})
+    if writes > 1:
+        note(
+            f"{name.pattern}: the adopted shards come from {writes} writes, and only "
+            "the lost manifest says in which order; they are in the order of their "
+            "names now"
+        )
     return report
 
 
@@ -240,14 +244,20 @@ def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
                 "of order; restore it, or write the corpus again"
             )
         before = flag
-    numbers = [name.number(path.name) for path in paths]
-    for path, number, following in zip(paths, numbers, numbers[1:], strict=False):
-        if number is not None and following is not None and following != number + 1:
-            raise ShardError(
-                f"{path}: the next shard has the number {following}, so "
-                f"{name.shard(number + 1).name} is missing; restore it, or, if there "
-                "never was one, rename the shards after it"
-            )
+    expected: tuple[str, int] | None = None
+    for path in paths:
+        found = name.piece_of(path.name)
+        if found is not None:
+            start, number = found
+            if expected is None or expected[0] != start:  # A write begins with piece 0.
+                expected = start, 0 if start else number
+            if found != expected:
+                raise ShardError(
+                    f"{path}: the shard before it, {name.piece(*expected)}, is "
+                    "missing; restore it, or, if there never was one, rename this "
+                    "shard and those after it"
+                )
+            expected = start, number + 1
     if before & LAST_CONTINUES:
         raise ShardError(
             f"{paths[-1]}: its last document continues in a shard that is missing; "

@@ -41,8 +41,9 @@ _MOST_ORIGINS = 1 << 16
 class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
-    `new_path()` returns the paths of the next shard and of its draft; if the draft is
-    None, `ShardWriter` creates one. `paths` includes the shard that is being renamed.
+    `new_path()` returns the path of the next shard. Its draft is `draft`, which the
+    caller has made, or one that `ShardWriter` makes. `paths` includes the shard that is
+    being renamed.
     `on_closed` gets the path of each finished shard. If there are `columns`, the data
     are rows, and the series also writes the columns of each shard. `num_documents`
     counts a document in two shards once. `bins` is None unless documents are packed.
@@ -51,16 +52,17 @@ class ShardSeries:
     def __init__(
         self,
         corpus: str,
-        new_path: Callable[[], tuple[Path, Path | None]],
+        new_path: Callable[[], Path],
         options: WriteOptions,
         intake: Intake,
         metadata: Mapping[str, Any],
         *,
         columns: NewColumns | None = None,
+        draft: Path | None = None,
         on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
         self._corpus = corpus
-        self._new_path = new_path
+        self._new_path, self._draft = new_path, draft
         self._options = options
         self._intake = intake
         self._metadata = metadata
@@ -314,7 +316,7 @@ class ShardSeries:
             separator = ()  # Packed documents hold their separators.
         if self._intake.recorded_tokenizer is not None:
             metadata["tokenizer"] = self._intake.recorded_tokenizer
-        path, draft = self._new_path()
+        path = self._new_path()
         # Assigned at once, so that `abort` removes the draft whatever fails next.
         self._writer = writer = ShardWriter(
             path,
@@ -324,7 +326,7 @@ class ShardSeries:
             vocab_size=self._options.vocab_size,
             metadata=metadata,
             first_document=self.num_documents,
-            draft=draft,
+            draft=self._draft,
         )
         if self._columns is not None:
             self._columns.begin(path)

@@ -71,8 +71,7 @@ def copy_corpus(
                 f'a pattern such as "{name.prefix}_*{name.suffix}"'
             )
         place.enter(resources)
-        found = place.begin(replaces=exist == "replace")
-        there = found.manifest
+        there = place.begin(replaces=exist == "replace")
         if contents.paths[0] in {place.folder + each for each in there.file_names()}:
             raise ValueError(f"{target}: is the source of this copy; copy elsewhere")
         if exist == "error":
@@ -87,8 +86,8 @@ def copy_corpus(
         copied = files.manifest
         missing = files.missing({} if is_new else place.files.sizes())
         _add_missing(missing, contents, place, progress)
-        is_kept = not missing and copied.pack() == found.data
-        if copied.pack() != found.data:
+        is_same = copied.pack() == there.pack()
+        if not is_same:
             place.check_present(files.sizes())
             if not place.commit(copied):
                 raise FileExistsError(
@@ -96,7 +95,7 @@ def copy_corpus(
                     "copy again"
                 )
             place.discard(there.file_names() - copied.file_names())
-    return place.summary(place.listed(copied), started, kept=is_kept)
+    return place.summary(place.listed(copied), started, kept=is_same and not missing)
 
 
 class _Files:

@@ -127,7 +127,8 @@ def parser(prog: str) -> CommandParser:
     clean.add_argument(
         "--abandon",
         action="store_true",
-        help="abandon a preparation that is not committed: remove its plan and shards",
+        help="also give up a preparation that is not committed, with its plan and "
+        "shards, and shards whose manifest was lost or never committed",
     )
     return found
 

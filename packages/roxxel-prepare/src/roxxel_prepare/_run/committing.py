@@ -94,7 +94,7 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
     Raises FileNotFoundError if no preparation was committed.
     """
     found = place.existing()
-    if found is None or not any(map(place.name.job_of, found.shards.names)):
+    if found is None or all("inputs" not in v.arguments for v in found.versions):
         raise FileNotFoundError(
             f"{filepath}: has no preparation to commit; check the path, and that a "
             "part was written"
@@ -140,7 +140,7 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
         done = done_units(place, plan, range(len(plan.units)))
         if len(done) < len(plan.units):
             # The same command may have committed them, and removed their records.
-            place.begin(replaces=False)
+            place.begin()
             new = place.listed(place.found, plan.job)
     if not len(new):
         new = _shards_of_all(place, plan, done)

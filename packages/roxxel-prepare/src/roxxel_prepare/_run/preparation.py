@@ -227,7 +227,7 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
         return None
 
     found = write.place.existing() if write.recipe.exist == "keep" else None
-    if found is None or not found.versions:
+    if found is None:
         return None
     if inputs.stream is not None:
         raise FileExistsError(
@@ -289,6 +289,7 @@ class _Preparation:
                 if plan.recipe.appends:  # The corpus may have changed since the plan.
                     write.begin()
                 self._write_units(plan, units, numbers, runner, progress)
+                write.keep_tokenizer()
             if part is not None:
                 return PartSummary(len(numbers))
             summary = commit_plan(write.place, plan, self._started)
