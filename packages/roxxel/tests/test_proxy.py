@@ -64,7 +64,7 @@ def test_a_proxy_without_one_size_is_refused(table: str, named: str) -> None:
 def test_a_scale_above_1_names_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, CONFIG + "\n[proxy]\nscale = 2\n")
 
-    with pytest.raises(ConfigError, match=r"first\.toml.*scale 2"):
+    with pytest.raises(ConfigError, match=r"first\.toml: proxy\.scale .* 2$"):
         open_curriculum(load_config(path))
 
 

@@ -33,6 +33,10 @@ class LinePosition(NamedTuple):
             equal one.
         unwritten: The lines after it that may not be on the disk, because a write has
             failed; usually none.
+
+    Example:
+        >>> LinePosition(after=0xCAFE, at=512).unwritten
+        ()
     """
 
     after: int
