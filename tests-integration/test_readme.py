@@ -39,7 +39,9 @@ def test_first_commands_need_no_pip_of_the_system() -> None:
     for line in commands.splitlines():
         assert line.startswith("python3 -m venv ~/uv && ~/uv/bin/pip install uv && ")
     assert [page.name for page in pages if bare.search(page.read_text())] == []
-    assert 'uv run --with "jax[cuda13]" roxxel quickstart' in text
+    assert "](docs/install.md)" in text
+    install = (README.parent / "docs/install.md").read_text()
+    assert 'uv run --with "jax[cuda13]" roxxel quickstart' in install
 
 
 def test_every_file_that_the_readme_links_to_exists() -> None:

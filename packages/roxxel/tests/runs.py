@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
+from flax import nnx
+from roxxel import open_run
 from roxxel.cli import main
-from roxxel.config import declaration_of
+from roxxel.config import declaration_of, make_pair
+from roxxel_ckpt import Checkpointer, read_description
 from roxxel_format import Roxxel
 from roxxel_train import RunFolder
 
@@ -150,3 +155,24 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     """Run the command `roxxel`; return what it printed."""
     assert main(list(map(str, arguments))) == 0
     return capsys.readouterr().out
+
+
+def forge_a_weight(run: Path, step: int) -> None:
+    """Flip a bit of a parameter in a checkpoint, as its own writer would write it."""
+    opened = open_run(run, trust=True)
+    assert opened.config is not None
+    model, optimizer = make_pair(opened.config, opened.files.data().state)
+    place = run / "checkpoints" / str(step)
+    saved = read_description(place)
+    with Checkpointer(place.parent, model, optimizer, read_only=True) as at:
+        at.restore(step)
+    weight = jax.tree.leaves(nnx.state(model, nnx.Param))[0]
+    bits = np.array(weight)
+    bits.view(np.uint32)[0, 0] ^= 1
+    nnx.update(
+        model, jax.tree.map(lambda x: bits if x is weight else x, nnx.state(model))
+    )
+    with Checkpointer(run.parent / "forged", model, optimizer) as saving:
+        saving.save(step, dict(saved.metrics), saved.extra)
+    shutil.rmtree(place)
+    shutil.move(run.parent / "forged" / str(step), place)

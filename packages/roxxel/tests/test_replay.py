@@ -22,7 +22,7 @@ from roxxel.config import ConfigError
 from roxxel.replaying._branches import file_name
 from roxxel_train import RunFolderError
 
-from .runs import said
+from .runs import forge_a_weight, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -394,6 +394,20 @@ def test_a_check_never_writes_where_a_replay_is(found: Replay) -> None:
     with pytest.raises(RunFolderError, match="another --out"):
         check_replay(found.receipt, out=found.receipt.parent)
     assert found.receipt.read_bytes() == before
+
+
+def test_a_control_whose_log_alone_is_equal_is_not_the_run(
+    project: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    forge_a_weight(tmp_path / "run", 36)
+
+    result = replay(tmp_path / "run", {"code": [UNREAD]}, step=30, out=tmp_path / "out")
+
+    assert result.comparison.step == 36
+    assert result.comparison.first_difference is None
+    assert not result.comparison.is_equal
+    assert "equals the run bit for bit" not in str(result)
 
 
 def test_the_text_s_own_loss_is_no_part_of_eval_loss(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel import Roxxel
-from roxxel.runs.search import find_text, search
+from roxxel.runs.search import find_text, find_tokens, search
 from roxxel_format import TokenReader
 from roxxel_format.texts import text_codec
 
@@ -276,6 +276,20 @@ def test_the_documents_of_a_written_corpus_are_searched(
 
         expected = times(wanted, "\0".join(held))
         assert sum(part.documents.size for part in found) == expected
+
+
+@given(
+    st.lists(st.integers(0, 1), min_size=1, max_size=30),
+    st.lists(st.integers(0, 1), min_size=1, max_size=4),
+    st.integers(1, 9),
+)
+def test_a_sequence_is_found_wherever_it_stands(
+    tokens: list[int], wanted: list[int], chunk: int
+) -> None:
+    found = find_tokens(Held([np.array(tokens)]), wanted, chunk=chunk)
+
+    windows = [tokens[i : i + len(wanted)] for i in range(len(tokens))]
+    assert [*found] == [i for i, window in enumerate(windows) if window == wanted]
 
 
 def test_occurrences_may_overlap() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -286,6 +286,25 @@ def test_a_law_of_noise_orders_nothing() -> None:
     for seed in range(5):
         noise = np.random.default_rng(seed).normal(size=losses.shape)
         assert fit_law(LogLinear(), shares, noise, best).rank < SweepConfig.least_rank
+
+
+class Memory:
+    """A law that knows the blends that it was fitted to, and no other."""
+
+    name = "memory"
+
+    def fit(self, shares: Any, losses: Any) -> Any:
+        known = {tuple(each): loss for each, loss in zip(shares, losses, strict=True)}
+        return lambda x: np.array([known.get(tuple(each), 0.0) for each in x])
+
+
+def test_the_error_of_a_law_is_that_on_blends_that_it_has_not_seen() -> None:
+    shares, losses, best = simulated(24, 0.0)
+
+    fit = fit_law(Memory(), shares, losses, best)
+
+    assert fit.error > 2 * fit.spread
+    assert fit.predict(shares) == pytest.approx(losses)
 
 
 def test_equal_values_share_their_rank() -> None:

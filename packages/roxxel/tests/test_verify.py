@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from roxxel import Roxxel, open_run, verify
+from roxxel import Roxxel, verify
 from roxxel.cli import main
-from roxxel.config import load_config, make_pair, make_trainer
-from roxxel_ckpt import Checkpointer, read_description
+from roxxel.config import load_config, make_trainer
 from roxxel_train import RunFolderError
+
+from .runs import forge_a_weight
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,30 +96,6 @@ def copy(trained: Path, tmp_path: Path) -> Path:
     return tmp_path / "copy" / "run"
 
 
-def forge(run: Path, step: int, change: Any) -> None:
-    """Change the arrays of a checkpoint as its own writer would have written them."""
-    config = open_run(run, trust=True).config
-    assert config is not None
-    model, optimizer = make_pair(config, open_run(run).files.data().state)
-    extra = read_description(run / "checkpoints" / str(step)).extra
-    metrics = dict(read_description(run / "checkpoints" / str(step)).metrics)
-    with Checkpointer(run / "checkpoints", model, optimizer, read_only=True) as at:
-        at.restore(step)
-    change(model, optimizer)
-    other = run.parent / "forged"
-    with Checkpointer(other, model, optimizer) as saving:
-        saving.save(step, metrics, extra)
-    shutil.rmtree(run / "checkpoints" / str(step))
-    shutil.copytree(other / str(step), run / "checkpoints" / str(step))
-
-
-def flip(model: Any, _: Any) -> None:
-    kernel = model.embed.embedding
-    bits = np.array(kernel[...])
-    bits.view(np.uint32)[0, 0] ^= 1
-    kernel[...] = jnp.asarray(bits)
-
-
 def rewritten(run: Path, pattern: str, new: str) -> None:
     log = run / "metrics.jsonl"
     text, count = re.subn(pattern, new, log.read_text())
@@ -146,7 +122,7 @@ def test_a_sample_is_the_same_at_every_call(trained: Path) -> None:
 
 
 def test_a_flipped_bit_is_found_with_its_step_and_leaf(copy: Path) -> None:
-    forge(copy, 6, flip)
+    forge_a_weight(copy, 6)
 
     [found] = verify(copy, range(3, 8), trust=True)
 
@@ -156,7 +132,7 @@ def test_a_flipped_bit_is_found_with_its_step_and_leaf(copy: Path) -> None:
 
 
 def test_a_forged_start_contradicts_the_log(copy: Path) -> None:
-    forge(copy, 6, flip)
+    forge_a_weight(copy, 6)
 
     [found] = verify(copy, range(7, 9), trust=True)
 
