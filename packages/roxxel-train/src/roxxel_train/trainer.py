@@ -109,7 +109,7 @@ class Trainer:
     @configured_by(TrainConfig)
     def __init__(self, model: Any, **settings: Any) -> None:
         # Editors that follow no decorator (jedi) list what `TrainConfig` takes here.
-        config = TrainConfig(model, **settings)
+        config = TrainConfig(model=model, **settings)
         if config.curriculum is None:
             raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
