@@ -126,7 +126,7 @@ def test_the_document_spans_shards_and_epochs(project: Path) -> None:
 
     places = list(run.sampler().where("self", start, stop))
 
-    assert len(list(project.glob("web_0*.rox"))) > 1
+    assert len(list(project.glob("web_*.rox"))) > 1
     assert {place.epoch for place in places} == {0, 1}
     assert places[0].step > 6
 
