@@ -83,7 +83,7 @@ def run_page(
         env={**told, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
 
