@@ -9,6 +9,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import forked
@@ -486,7 +487,9 @@ def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
 
     found = RunFolder(run).goodput()
 
-    ends = [max(times.values()) for times in written[:3]]
+    # The row of a save may be the last that a killed start has written.
+    before = pairwise(written_rows)
+    ends = [row["time"] for row, then in before if then["kind"] == "start"]
     pairs = list(zip(written, starts[1:], ends, strict=False))
     lost = sum(end - times[start["step"]] for times, start, end in pairs)
     idle = sum(start["time"] - end for _, start, end in pairs)
