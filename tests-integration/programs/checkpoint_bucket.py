@@ -111,7 +111,8 @@ def pair(url, index, port):
         text = "nothing"
     except CheckpointError as error:
         text = str(error)
-    assert "no connection" in text, text
+    # A busy machine may not even be refused within the time limit.
+    assert "no connection" in text or "no answer" in text, text
     jax.distributed.shutdown()
     print("done", flush=True)
 
