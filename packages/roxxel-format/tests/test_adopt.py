@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 
-from .helpers import corpus_of, documents_of, listed, names_in
+from .helpers import corpus_of, documents_of, in_child, listed, names_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 def bare(folder: Path, names: Sequence[str], dtype: str = "uint8", **more: Any) -> None:
@@ -213,6 +213,35 @@ def test_a_write_refuses_shards_that_nobody_adopted(exist: Any, tmp_path: Path) 
         Roxxel(tmp_path / "c_*.rox").write([[7]], exist=exist)
 
     assert names_in(tmp_path) == ["c_00000.rox"]
+
+
+@pytest.mark.parametrize("exist", ["error", "append", "keep"])
+def test_no_write_takes_a_corpus_that_lost_its_manifest_for_leftovers(
+    exist: Any, tmp_path: Path
+) -> None:
+    corpus_of(tmp_path, [[1], [2]])
+    (tmp_path / "c_manifest.json").unlink()
+    before = names_in(tmp_path)
+
+    with pytest.raises(ShardError, match=r"no manifest lists it.*format adopt"):
+        corpus_of(tmp_path, [[3]], exist=exist)
+
+    assert names_in(tmp_path) == before
+
+
+def test_a_write_is_interrupted_where_a_corpus_has_been_deleted(tmp_path: Path) -> None:
+    corpus_of(tmp_path, [[1], [2]])
+    for path in tmp_path.glob("c_*"):
+        path.unlink()
+
+    def interrupted() -> Iterator[Any]:
+        yield from documents_of(*[1000] * 30)
+        os._exit(7)
+
+    assert in_child(lambda: corpus_of(tmp_path, interrupted())) == 7
+    assert [*tmp_path.glob("c_*.rox")]
+
+    assert corpus_of(tmp_path, [[3]]).num_tokens == 1
 
 
 def test_files_that_are_no_shards_are_not_adopted(tmp_path: Path) -> None:

@@ -56,16 +56,28 @@ def test_a_file_is_swapped_by_whoever_read_it_last(place: FilePlace) -> None:
 
 def test_a_cleaner_and_writers_exclude_each_other_on_a_disk(tmp_path: Path) -> None:
     place = OnDisk(tmp_path / "new", tmp_path / "lock", tmp_path / "writers")
-    assert not place.was_written()
+    assert not place.may_be_interrupted()
 
     with place.writing(), place.writing():
-        assert place.was_written()
+        assert place.may_be_interrupted()
         place.create("a", b"1")
         with pytest.raises(BlockingIOError, match="wait"), place.alone("wait"):
             pass
 
     with place.alone("wait"):
         assert place.settled() == {"a"}
+
+
+def test_after_a_commit_nothing_is_taken_for_interrupted(tmp_path: Path) -> None:
+    place = OnDisk(tmp_path / "new", tmp_path / "lock", tmp_path / "writers")
+
+    with place.writing():
+        place.note(is_committed=True)
+
+    with place.writing():
+        assert not place.may_be_interrupted()
+        place.note(is_committed=False)
+        assert place.may_be_interrupted()
 
 
 def test_files_in_a_bucket_are_settled_after_a_week(

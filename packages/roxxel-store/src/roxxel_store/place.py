@@ -113,8 +113,16 @@ class FilePlace(ABC):
         """Keep writers out on a disk; raise BlockingIOError(busy) if one writes."""
 
     @abstractmethod
-    def was_written(self) -> bool:
-        """Return whether a program has been `writing` here, if that can be known."""
+    def note(self, *, is_committed: bool) -> None:
+        """Note whether files are committed here, or a first write begins."""
+
+    @abstractmethod
+    def may_be_interrupted(self) -> bool:
+        """Return whether programs have been `writing` here and none may have committed.
+
+        Then files that nothing lists are leftovers. After a commit, what lists them may
+        be lost, and they may be the only copy.
+        """
 
     @abstractmethod
     def settled(self) -> set[str]:
@@ -224,9 +232,15 @@ class OnDisk(FilePlace):
         """Hold the lock of writers exclusively; wait for other cleaners only."""
         return held(self._writers, busy=busy, wait_for_exclusive=True)
 
-    def was_written(self) -> bool:
-        """Return whether the lock file of writers is there."""
-        return self._writers.exists()
+    def note(self, *, is_committed: bool) -> None:
+        """Give the lock file of writers a content, or none."""
+        # Another user may have made the file; the folder may not exist yet.
+        with contextlib.suppress(PermissionError, FileNotFoundError):
+            self._writers.write_bytes(b"1" if is_committed else b"")
+
+    def may_be_interrupted(self) -> bool:
+        """Return whether the lock file of writers is there, and empty."""
+        return self._writers.exists() and not self._writers.stat().st_size
 
     def settled(self) -> set[str]:
         """Return all files: the lock says that nobody writes."""
@@ -319,7 +333,10 @@ class InBucket(FilePlace):
         del busy
         return contextlib.nullcontext()
 
-    def was_written(self) -> bool:
+    def note(self, *, is_committed: bool) -> None:
+        """Do nothing: a bucket has no lock file."""
+
+    def may_be_interrupted(self) -> bool:
         """Return True: nothing in a bucket tells."""
         return True
 

@@ -179,6 +179,8 @@ class Place:
                 "an append would add the documents twice"
             ) from None
         self.is_uncertain = False
+        if is_swapped:
+            self.files.note(is_committed=True)
         return is_swapped
 
     def read(self, name: str) -> bytes | None:
@@ -203,17 +205,19 @@ class Place:
             self.discard(set(names) - listed)
 
     def check_no_bare_shards(self) -> None:
-        """Raise ShardError if files here are named like shards, and nobody wrote here.
+        """Raise ShardError if shards are here that no interrupted write can have left.
 
-        Somebody has copied them without their manifest, or made them with a
-        `ShardWriter`. A write that was interrupted leaves such files too, but also a
-        lock file.
+        Somebody has copied them without their manifest, made them with a `ShardWriter`,
+        or lost the manifest of a corpus: a write would take them for leftovers.
         """
-        if self.files.was_written():
+        if self.files.may_be_interrupted() or self.existing() is not None:
             return
         bare = [each for each in self.files.sizes() if self.name.is_own(each)]
+        if not bare:
+            self.files.note(is_committed=False)
+            return
         # Another first write may have begun during the listing.
-        if not bare or self.files.was_written() or self.existing() is not None:
+        if self.files.may_be_interrupted() or self.existing() is not None:
             return
         command = roxxel_command(f'format adopt "{self.pattern}"')
         raise ShardError(
@@ -223,7 +227,13 @@ class Place:
         )
 
     def remove_leftovers(self) -> None:
-        """Remove what earlier writes left, if this can be done now."""
+        """Remove what earlier writes left on a disk, if this can be done now.
+
+        In a bucket only `clean` does: there, nothing tells leftovers from the shards of
+        a corpus whose manifest is lost.
+        """
+        if self.files.may_act_late:
+            return
         with contextlib.suppress(OSError, ShardError):
             self._remove_leftovers(abandon=False)
 

@@ -79,7 +79,7 @@ def adopt(
     # The shards of a write in progress are not all of it. Where nobody has written,
     # nobody can begin to: a write refuses shards without a manifest.
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
-    is_new = not place.files.was_written()
+    is_new = not name.write_lock.exists()
     with nullcontext() if is_new else place.files.alone(busy):
         paths = _bare_shards(name)
         ends = ends_of([*map(str, paths)])
