@@ -490,9 +490,11 @@ def test_the_goodput_of_a_run_with_three_kills_is_that_counted_by_hand(
     # The row of a save may be the last that a killed start has written.
     before = pairwise(written_rows)
     ends = [row["time"] for row, then in before if then["kind"] == "start"]
-    pairs = list(zip(written, starts[1:], ends, strict=False))
-    lost = sum(end - times[start["step"]] for times, start, end in pairs)
-    idle = sum(start["time"] - end for _, start, end in pairs)
+    idle = sum(start["time"] - end for start, end in zip(starts[1:], ends, strict=True))
+    # A start that was killed before its first save has lost all of its time.
+    lost = 0.0
+    for times, start, then, end in zip(written, starts, starts[1:], ends, strict=False):
+        lost += end - max(times[then["step"]], start["time"])
     assert found.lost == pytest.approx(lost, abs=0.01)
     restoring = found.restoring - starts[0]["seconds"]
     assert found.idle + restoring == pytest.approx(idle, abs=0.01)
