@@ -108,6 +108,7 @@ class Wrong:
         problem: What is wrong with it.
         is_type: Whether its type is wrong.
         unknown: The key that the table at `keys` does not have, with those it has.
+        is_missing: Whether the table at `keys` lacks a key that it must have.
 
     Example:
         >>> Wrong(("seed",), "must be an integer, got 'x'").sentence(["a"])
@@ -118,6 +119,7 @@ class Wrong:
     problem: str
     is_type: bool = False
     unknown: tuple[str, tuple[str, ...]] | None = None
+    is_missing: bool = False
 
     def under(self, key: Key) -> Wrong:
         """Return the same of a table that holds the value's table under `key`."""
@@ -128,8 +130,7 @@ class Wrong:
         keys = [*where, *self.keys]
         if self.unknown is None:
             *parents, last = keys or [""]
-            is_table = self.problem.startswith("has no")
-            place = named(keys) if is_table or not keys else dotted(keys)
+            place = named(keys) if self.is_missing or not keys else dotted(keys)
             sentence = f"{place} {self.problem}"
             more = (hints or {}).get(dotted(parents) + ".*", {}).get(str(last))
             if more is None:
@@ -269,7 +270,7 @@ def find_wrong(value: Any, kind: Any, nothing: str = "false") -> Wrong | None:
         if wrong is None:
             return None
         inner.append(wrong)
-    deeper = [x for x in inner if x.keys or x.unknown or x.problem.startswith("has no")]
+    deeper = [x for x in inner if x.keys or x.unknown or x.is_missing]
     if deeper:
         return deeper[0]
     text = f"must be {described(kind, nothing)}, got {_shown(value)}"
@@ -384,7 +385,7 @@ def _in_table(table: Any, keys: Mapping[str, Entry], nothing: str) -> Wrong | No
             return wrong.under(key)
     for key, entry in keys.items():
         if entry.is_required and key not in values:
-            return Wrong((), f"has no {key}; write {key} = ...")
+            return Wrong((), f"has no {key}; write {key} = ...", is_missing=True)
     return None
 
 
