@@ -23,7 +23,7 @@ from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest
@@ -119,10 +119,11 @@ def _state_digest(
     from roxxel_ckpt._arrays.state_digest import state_digest
 
     def stored() -> Iterator[tuple[str, LeafSpec, Any]]:
-        num_bytes = sum(spec.num_bytes or 0 for spec in leaves.values())
+        sizes = {name: spec.num_bytes or 0 for name, spec in leaves.items()}
+        num_bytes = sum(sizes.values())
         num_read = 0
         with Progress(f"hashing {step.location}, {short_size(num_bytes)}") as progress:
-            for group in _groups(leaves):
+            for group in _groups(sizes):
                 folders = tuple(f"{STATE}/{leaf_path(name)}/" for name in group)
                 files = {
                     name: digest
@@ -136,19 +137,19 @@ def _state_digest(
                         )
                     for name, array in read_as_numpy(some.directory, group, leaves):
                         yield name, leaves[name], array
-                        num_read += leaves[name].num_bytes or 0
+                        num_read += sizes[name]
                         progress(num_read, num_bytes)
 
     return state_digest(stored())
 
 
-def _groups(leaves: Mapping[str, LeafSpec]) -> Iterator[list[str]]:
-    """Yield the names of leaves that have about a gigabyte together."""
+def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Yield names whose bytes are about a gigabyte together."""
     group: list[str] = []
     num_bytes = 0
-    for name, spec in leaves.items():
+    for name, size in sizes.items():
         group.append(name)
-        num_bytes += spec.num_bytes or 0
+        num_bytes += size
         if num_bytes > _PART_BYTES:
             yield group
             group, num_bytes = [], 0
@@ -191,31 +192,19 @@ def damage_of(step: Step, files: LocalFiles | None = None) -> str | None:
         digests = digests_of(step, description)
     except CheckpointDamagedError as error:
         return problem_of(error, step.location)
-    num_bytes = sum(digest.num_bytes for digest in digests.values())
+    sizes = {name: digest.num_bytes for name, digest in digests.items()}
+    num_bytes = sum(sizes.values())
     num_read = 0
     with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
-        for part in [digests] if files is not None else _parts(digests):
+        for group in [[*digests]] if files is not None else _groups(sizes):
             with contextlib.nullcontext(files) if files else step.opened() as some:
-                damages = some.damages(part)
+                damages = some.damages({name: digests[name] for name in group})
             if damages:
                 return next(iter(damages.values()))
-            num_read += sum(digest.num_bytes for digest in part.values())
+            num_read += sum(sizes[name] for name in group)
             progress(num_read, num_bytes)
     with contextlib.nullcontext(files) if files else step.opened() as some:
         return _misfit(some, leaves, digests)
-
-
-def _parts(digests: Mapping[str, FileDigest]) -> Iterable[dict[str, FileDigest]]:
-    """Yield digests of files that have about a gigabyte together."""
-    part: dict[str, FileDigest] = {}
-    num_bytes = 0
-    for name, digest in digests.items():
-        part[name] = digest
-        num_bytes += digest.num_bytes
-        if num_bytes > _PART_BYTES:
-            yield part
-            part, num_bytes = {}, 0
-    yield part
 
 
 def _misfit(

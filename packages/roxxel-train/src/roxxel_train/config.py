@@ -145,7 +145,8 @@ class Settings:
         check(self)
         _check_profile(self.profile)
         check_log_to(self.log_to)
-        self.spike_rule  # noqa: B018 - raises an error
+        if self.skip_spikes is not None:
+            SpikeRule.of(self.skip_spikes)
         if self.init_from is not None and self.branch_from is not None:
             raise ValueError(
                 "init_from and branch_from are both given; give init_from for the "

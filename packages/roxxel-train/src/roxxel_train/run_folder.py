@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from roxxel_ckpt import read_description
+from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
@@ -36,7 +37,7 @@ from roxxel_train._files.timed import timed_rows
 from roxxel_train._log.sinks import SINKS
 from roxxel_train.errors import RunFolderError, RunMismatchError
 from roxxel_train.goodput import Goodput, TimedRows, goodput
-from roxxel_train.starts import STATE_DIGEST, Followed, RunStart, follow
+from roxxel_train.starts import Followed, RunStart, follow
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping, Sequence

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-STATE_DIGEST = "state_digest"
-"""What `Checkpointer.state_digest` returned, in the row of a save and in `extra`."""
-
 _HEADS = {kind: f'{{"kind": "{kind}"'.encode() for kind in KINDS}
 _OF_TRAINER = tuple(_HEADS.values())
 _LAST_LINES = 4

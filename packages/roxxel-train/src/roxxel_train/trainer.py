@@ -386,7 +386,7 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates, with their evaluations and checkpoints."""
         session, state = self._session, self._session.state
-        if session.begins_at_end():
+        if session.begin_run():
             return
         for phase, shape in zip(self.sampler.phases, session.shapes, strict=True):
             if phase.stop <= state.step:

@@ -11,12 +11,12 @@ import sys
 import time
 import traceback
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
-from roxxel_curriculum.run_log import END, KINDS, SAVE, linked
+from roxxel_ckpt.values import STATE_DIGEST
+from roxxel_curriculum.run_log import END, KINDS, SAVE, head, linked
 from roxxel_store.lines import plain_row
 from roxxel_store.screen import shown
 
@@ -28,7 +28,6 @@ from roxxel_train._files.log import (
 )
 from roxxel_train._files.paths import check_writable
 from roxxel_train._log.terminal import Terminal
-from roxxel_train.starts import STATE_DIGEST
 
 if TYPE_CHECKING:
     import os
@@ -235,8 +234,7 @@ class Logger:
 
     def save(self, step: int, digest: str) -> None:
         """Write the row of a save, with the digest of the state, into the file."""
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        row = {"kind": SAVE, "step": step, "time": now, STATE_DIGEST: digest}
+        row = {**head(SAVE, step), STATE_DIGEST: digest}
         if self._files is not None:
             self._files.row(LateRow(row))
 

@@ -234,14 +234,14 @@ class Session:
         agree("end of preflight", ready=True)
         return found
 
-    def begins_at_end(self) -> bool:
+    def begin_run(self) -> bool:
         """Do what is due before the first update; return whether none follows.
 
         The first state of a branch is saved, so that it does not need its parent.
         """
         if self.state.is_unsaved_branch:
             self._save()
-        if self.is_at_end():
+        if self.end_if_reached():
             return True
         if self.state.is_evaluation_due:
             self.evaluate()
@@ -272,9 +272,9 @@ class Session:
             self.log.info(events.requested_save(self.state.step))
         if request is not None or self.is_due(self.config.saved_every):
             self._save()
-        return self.is_at_end()
+        return self.end_if_reached()
 
-    def is_at_end(self) -> bool:
+    def end_if_reached(self) -> bool:
         """Save and return True where `run(until=)` ends the run."""
         if self.state.step < self._last_step or self._until >= self._total_steps:
             return False

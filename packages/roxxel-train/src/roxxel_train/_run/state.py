@@ -18,6 +18,7 @@ from roxxel_ckpt import (
     CheckpointMismatchError,
     CheckpointStateLostError,
 )
+from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import start_fields
 from roxxel_store.lines import LinePosition
@@ -48,7 +49,6 @@ from roxxel_train._step.step import (
     take,
 )
 from roxxel_train.errors import NonFiniteError, RunMismatchError
-from roxxel_train.starts import STATE_DIGEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Mapping, Sequence

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_store.command import Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
-from roxxel_train.starts import STATE_DIGEST
 
 from roxxel.cli._runs import add_run_arguments, opened
 from roxxel.cli._words import at_least_1, step_range
