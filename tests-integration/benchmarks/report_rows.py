@@ -38,7 +38,7 @@ JOBS = {
     "report": "from roxxel.report import page, read_facts\npage(read_facts({run!r}))",
     "ls": (
         "from roxxel_train import RunFolder\n"
-        "from roxxel.runs.status import read_status\n"
+        "from roxxel.cli._ls import read_status\n"
         "read_status(RunFolder({run!r}))"
     ),
     "ckpt ls": "from roxxel_ckpt.cli import main\nmain(['ls', {run!r}])",

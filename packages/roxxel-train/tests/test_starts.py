@@ -64,7 +64,7 @@ def test_the_result_is_that_of_an_unbroken_run(
     with tempfile.TemporaryDirectory() as folder:
         run = write(Path(folder), *lines)
         rows, num_damaged = run.rows()
-        newest = run.newest_rows(["train"])
+        newest = run.newest_rows
 
     assert [(row["step"], row["number"]) for row in rows] == expected
     assert num_damaged == (made[-1][-1] == "torn")

@@ -883,7 +883,7 @@ def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
     make_trainer(config).run()
 
     assert len([*(tmp_path / "tables").iterdir()]) == 1
-    [evaluation] = RunFolder(str(config.run_folder)).newest_rows(["eval"]).values()
+    evaluation = RunFolder(str(config.run_folder)).newest_rows["eval"]
     assert evaluation["value"] == 2.5
     assert parse_config(config_text(config), config.file) == config
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from roxxel import Curriculum, Phase, Roxxel, open_run
 from roxxel.cli import main
-from roxxel.runs.status import read_status
 from roxxel_curriculum.run_log import METRICS, RunLog
 from roxxel_train.audit import audit
 
@@ -84,7 +83,7 @@ def test_result_of_a_resumed_loop_has_every_step_once(tmp_path: Path) -> None:
 
     assert [row["step"] for row in opened.metrics] == [*range(1, 9)]
     assert audit(opened.sampler(), opened.metrics).is_sound
-    assert read_status(opened.files).status == "complete"
+    assert opened.files.status == "complete"
 
 
 def test_a_changed_row_is_found_by_audit(

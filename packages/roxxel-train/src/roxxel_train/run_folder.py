@@ -15,13 +15,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
-from roxxel_ckpt import read_description
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import METRICS
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
-from roxxel_train._files.data import RunData, data_state
+from roxxel_train._files.data import Descriptions, RunData, begun_data
 from roxxel_train._files.log import SYSTEM_LOG
 from roxxel_train._files.mirror import local_run
 from roxxel_train._files.records import (
@@ -56,6 +55,9 @@ _GREATEST_COUNT = 2**63
 
 GREATEST_NUMBER = 1e300
 """Numbers of this absolute value or more count as missing: charts would overflow."""
+
+_MEASURING = ("train", "eval")
+"""Kinds of the rows that a trainer writes of what it has measured."""
 
 _LONGEST_ROW = 2**16
 
@@ -178,6 +180,7 @@ class RunFolder:
     def __init__(self, run: str | os.PathLike[str]) -> None:
         self.location = os.fspath(run)
         self.path = local_run(run)
+        self._descriptions = Descriptions(self.path / CHECKPOINTS)
 
     def __str__(self) -> str:
         """Return the folder or URL, as given."""
@@ -253,12 +256,48 @@ class RunFolder:
 
     @cached_property
     def _checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
-        parent = self.path / CHECKPOINTS
-        names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        steps = sorted(int(name) for name in names if name.isdecimal())
-        found = {step: _checkpoint(parent / str(step), step) for step in steps}
+        found = {step: self._checkpoint(step) for step in self._descriptions.steps()}
         whole = [checkpoint for checkpoint in found.values() if checkpoint is not None]
-        return whole, [step for step in steps if found[step] is None]
+        return whole, [step for step in found if found[step] is None]
+
+    @cached_property
+    def saved_step(self) -> int | None:
+        """Step of the newest undamaged checkpoint; None without one."""
+        newest = reversed(self._descriptions.steps())
+        return next((step for step in newest if self._checkpoint(step)), None)
+
+    def _checkpoint(self, step: int) -> Checkpoint | None:
+        """Return the description of a checkpoint; None if it is damaged."""
+        try:
+            description = self._descriptions.of(step)
+            metrics = {name: number(v) for name, v in description.metrics.items()}
+            extra = dict(description.extra or {})
+        except (OSError, ValueError, TypeError):
+            return None
+        finite = {name: value for name, value in metrics.items() if value is not None}
+        return Checkpoint(step, finite, extra, description.best)
+
+    @property
+    def total_steps(self) -> int | None:
+        """Updates of the whole run, as its newest start planned them, if it has one."""
+        starts = self.starts()
+        return starts[-1].total_steps or None if starts else None
+
+    @cached_property
+    def step(self) -> int:
+        """Updates done, from the newest row of the log or the newest checkpoint."""
+        rows = self.newest_rows.values()
+        return max([self.saved_step or 0, *(row["step"] for row in rows)])
+
+    @property
+    def status(self) -> str:
+        """`running`, `complete`, `ended with an error` or `stopped`."""
+        if self.is_running:
+            return "running"
+        if self.total_steps is not None and self.step >= self.total_steps:
+            return "complete"
+        is_error = self.ending.get("status") == "ended with an error"
+        return "ended with an error" if is_error else "stopped"
 
     def state(self) -> dict[str, Any] | None:
         """Return `data_state` of the run; None if the folder holds no run.
@@ -268,10 +307,7 @@ class RunFolder:
                 checkpoint was not written by a trainer.
             CheckpointError: All checkpoints are damaged.
         """
-        try:
-            return data_state(self.path)
-        except FileNotFoundError:
-            return None
+        return self._descriptions.data_state() or begun_data(self.path)
 
     def data(self) -> RunData:
         """Return the sources of the run, and what it has read and will read.
@@ -289,15 +325,15 @@ class RunFolder:
 
     @cached_property
     def _data(self) -> RunData:
-        try:
-            # Read the log after the checkpoint. Each start writes its row before its
-            # first checkpoint, so the row is then not older than the checkpoint.
-            trained = data_state(self.path)
-        except FileNotFoundError as error:
-            # The loop of another trainer keeps its checkpoints itself.
-            if not self.starts():
-                raise RunFolderError(str(error)) from error
-            trained = None
+        # Read the log after the checkpoint. Each start writes its row before its first
+        # checkpoint, so the row is then not older than the checkpoint.
+        trained = self.state()
+        # The loop of another trainer keeps its checkpoints itself.
+        if trained is None and not self.starts():
+            raise RunFolderError(
+                f"{self}: holds no run (neither {RECORD} nor a checkpoint); "
+                "give the save_path of a run"
+            )
         if not self.starts():
             raise RunFolderError(
                 f"{self}: {METRICS} has no row of a start, which says where the "
@@ -401,10 +437,11 @@ class RunFolder:
             elif line.endswith(b"\n"):
                 yield None
 
-    def newest_rows(self, kinds: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return the newest undamaged row of each kind.
+    @cached_property
+    def newest_rows(self) -> Mapping[str, dict[str, Any]]:
+        """The newest undamaged row of training, `"train"`, and of evaluation, `"eval"`.
 
-        Rows of a kind that the last mebibyte does not have are missing.
+        A kind that the last mebibyte of the log does not have is missing.
 
         Raises:
             RunFolderError: `metrics.jsonl` is not a regular file.
@@ -414,9 +451,9 @@ class RunFolder:
         for line in self._followed.newest_lines(self.path / METRICS):
             row = _row(line)
             left -= len(line)
-            if row is not None and row["kind"] in kinds:
+            if row is not None and row["kind"] in _MEASURING:
                 newest.setdefault(row["kind"], _with_primary(row, self.primary))
-            if len(newest) == len(kinds) or left < 0:
+            if len(newest) == len(_MEASURING) or left < 0:
                 break
         return newest
 
@@ -565,18 +602,6 @@ def _tokens(state: Mapping[str, Any]) -> int:
         (stop - phase["start"]) * phase["batch_size"] * phase["seq_len"]
         for phase, stop in zip(phases, stops, strict=True)
     )
-
-
-def _checkpoint(path: Path, step: int) -> Checkpoint | None:
-    """Return the description of a checkpoint; None if it is damaged."""
-    try:
-        description = read_description(path)
-        metrics = {name: number(v) for name, v in description.metrics.items()}
-        extra = dict(description.extra or {})
-    except (OSError, ValueError, TypeError):
-        return None
-    finite = {name: value for name, value in metrics.items() if value is not None}
-    return Checkpoint(step, finite, extra, description.best)
 
 
 def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_ckpt import Description
+
 
 def data_state(
     path: str | os.PathLike[str], *, needs_checkpoint: bool = False
@@ -60,12 +62,11 @@ def data_state(
     found = parse_reference(os.fspath(path))
     if isinstance(found.path, str):
         found = Reference(fetch_run(found.path), found.step)
-    folder = Path(found.path)
-    state = _of_checkpoint(found.checkpoints, found.step)
+    state = Descriptions(found.checkpoints).data_state(found.step)
     if state is not None:
         return state
-    record = find_record(folder / RECORD, RECORD_OF_RUN)
-    if record is None:
+    state = begun_data(Path(found.path))
+    if state is None:
         raise FileNotFoundError(
             f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
             "give the save_path of a run"
@@ -75,7 +76,13 @@ def data_state(
             f"{path}: holds no checkpoint; "
             "give the folder of a run that has saved a checkpoint"
         )
-    return record["data"]
+    return state
+
+
+def begun_data(folder: Path) -> dict[str, Any] | None:
+    """Return the data state with which a run began; None without `run.json`."""
+    record = find_record(folder / RECORD, RECORD_OF_RUN)
+    return None if record is None else record["data"]
 
 
 @dataclass(frozen=True)
@@ -102,30 +109,50 @@ class RunData:
     primary: str = "self"
 
 
-def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:
-    """Return the data state at a step, or at the newest sound checkpoint, or None.
+class Descriptions:
+    """What describes the checkpoints in a folder; each description is read once."""
 
-    Raises:
-        CheckpointNotFoundError: The folder has no such step.
-    """
-    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
-    damage: CheckpointDamagedError | None = None
-    steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-    if step is not None and step not in steps:
-        held = f"steps {', '.join(map(str, steps[::-1]))}" if steps else "no step"
-        raise CheckpointNotFoundError(f"{folder}: has no step {step}; it holds {held}")
-    for number in steps if step is None else [step]:
-        try:
-            extra = read_description(folder / str(number)).extra
-        except CheckpointDamagedError as error:
-            damage = damage or error
-            continue
-        if not extra or "data" not in extra:
-            raise RunMismatchError(
-                f"{folder / str(number)}: has no data state, so a trainer did not "
-                "write this checkpoint; give the folder of a run"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[int, Description] = {}
+
+    def steps(self) -> list[int]:
+        """Return the steps that the folder holds now, damaged ones too, ascending."""
+        folder = self.folder
+        names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def of(self, step: int) -> Description:
+        """Return the description of a step; raises the errors of `read_description`."""
+        if step not in self._read:
+            self._read[step] = read_description(self.folder / str(step))
+        return self._read[step]
+
+    def data_state(self, step: int | None = None) -> dict[str, Any] | None:
+        """Return the data state at a step, or at the newest sound checkpoint, or None.
+
+        Raises:
+            CheckpointNotFoundError: The folder has no such step.
+        """
+        steps = self.steps()
+        if step is not None and step not in steps:
+            held = f"steps {', '.join(map(str, steps))}" if steps else "no step"
+            raise CheckpointNotFoundError(
+                f"{self.folder}: has no step {step}; it holds {held}"
             )
-        return extra["data"]
-    if damage is not None:
-        raise damage
-    return None
+        damage: CheckpointDamagedError | None = None
+        for number in reversed(steps) if step is None else [step]:
+            try:
+                extra = self.of(number).extra
+            except CheckpointDamagedError as error:
+                damage = damage or error
+                continue
+            if not extra or "data" not in extra:
+                raise RunMismatchError(
+                    f"{self.folder / str(number)}: has no data state, so a trainer did "
+                    "not write this checkpoint; give the folder of a run"
+                )
+            return extra["data"]
+        if damage is not None:
+            raise damage
+        return None

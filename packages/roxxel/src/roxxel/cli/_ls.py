@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +14,11 @@ from roxxel_store.command import Progress
 from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
-
-from roxxel.runs.status import read_status
+from roxxel_train.run_folder import number
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
-
-    from roxxel.runs.status import RunStatus
 
 DESCRIPTION = """\
 List runs: status, steps done, the step of the newest checkpoint (from which a
@@ -46,6 +43,71 @@ _COLUMNS = (
     "kept",
     "age",
 )
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How a run stands.
+
+    Attributes:
+        run: Folder or URL of the run.
+        status: `running`, `complete`, `ended with an error` or `stopped`.
+        step: Updates done, from the newest row of the log or the newest checkpoint.
+        saved_step: Step of the newest sound checkpoint, from which the next start
+            continues; None without one.
+        total_steps: Updates of the whole run; None if the log does not record them.
+        loss: Training loss of the newest row; None without one.
+        eval_loss: Held-out loss of the newest evaluation, the mean over several sets;
+            None without one.
+        tokens_per_s: Rate of the newest row; None without one.
+        time: Time of the newest row, ISO 8601; None without rows.
+        goodput: Share of the wall time in steps that are part of the result, as the
+            newest start has logged it at its end; None before. The report computes it
+            at any time, from all rows.
+
+    >>> from pathlib import Path
+    >>> from roxxel_train import RunFolder
+    >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
+    >>> _ = Path("metrics.jsonl").write_text(row)
+    >>> status = read_status(RunFolder("."))
+    >>> status.status, status.step, status.loss
+    ('stopped', 3, 2.5)
+    """
+
+    run: str
+    status: str
+    step: int
+    saved_step: int | None
+    total_steps: int | None
+    loss: float | None
+    eval_loss: float | None
+    tokens_per_s: float | None
+    time: str | None
+    goodput: float | None = None
+
+
+def read_status(run: RunFolder) -> RunStatus:
+    """Read how a run stands, from its log and its checkpoints.
+
+    Raises:
+        RunFolderError: The log is not a regular file.
+    """
+    newest = run.newest_rows
+    train, evaluation = newest.get("train", {}), newest.get("eval", {})
+    times = [str(row["time"]) for row in newest.values() if "time" in row]
+    worked = [start for start in run.starts() if not start.is_idle]
+    return RunStatus(
+        run=str(run),
+        status=run.status,
+        step=run.step,
+        saved_step=run.saved_step,
+        total_steps=run.total_steps,
+        loss=number(train.get("loss")),
+        eval_loss=number(evaluation.get("eval_loss")),
+        tokens_per_s=number(train.get("tokens_per_s")),
+        time=max(times, default=None),
+        goodput=worked[-1].kept if worked else None,
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

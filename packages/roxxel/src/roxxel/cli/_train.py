@@ -128,18 +128,13 @@ def _steps_of_complete(config: RunConfig) -> int | None:
         return None
     try:
         run = RunFolder(config.run_folder)
-        used, state = used_config(run), run.state()
+        used, step = used_config(run), run.saved_step
     except (OSError, ValueError):
         return None  # The trainer names what is wrong.
-    if (
-        used is None
-        or state is None
-        or used.folder.resolve() != config.folder.resolve()
-    ):
+    if used is None or used.folder.resolve() != config.folder.resolve():
         return None
     same = replace(config, file=used.file, relative_to=used.relative_to)
-    is_complete = state["step"] == run.starts()[-1].total_steps
-    return state["step"] if is_complete and same == used else None
+    return step if step == run.total_steps and same == used else None
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from roxxel.report._phases import PhaseFacts, trained_phases
 from roxxel.report._series import Clock, Series, indices_to_draw
 from roxxel.report._spikes import Spike, find_spikes
 from roxxel.report._table import Table, read_rows, thinned
-from roxxel.runs.status import status_of, total_steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -198,7 +197,6 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     damaged += [f"checkpoints/{step}" for step in damaged_steps]
     config = _config(run)
     best_metric, best_step = _best(checkpoints, config)
-    step = max([rows.step, *(c.step for c in checkpoints)])
     parent = run.parent
     first_step = _first_step(parent)
     before = {} if parent is None else parent.tokens_by_source
@@ -208,9 +206,9 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     return RunFacts(
         name=folder.resolve().name,
         location=run.location,
-        status=status_of(run, step),
-        step=step,
-        total_steps=total_steps_of(run),
+        status=run.status,
+        step=run.step,
+        total_steps=run.total_steps,
         tokens=rows.tokens,
         seconds=seconds,
         goodput=rows.goodput,

@@ -251,7 +251,6 @@ class RunRows:
         train: The training rows.
         evaluations: The rows of evaluations.
         ends: The first training row, and the last one of each phase, as they are.
-        step: The largest step of all rows.
         tokens: Tokens delivered, in the newest row that counts them.
         first_time: Time of the first row; empty without one.
         last_time: Time of the last row; empty without one.
@@ -263,7 +262,6 @@ class RunRows:
     train: Table = field(default_factory=Table)
     evaluations: Table = field(default_factory=Table)
     ends: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    step: int = 0
     tokens: int = 0
     first_time: str = ""
     last_time: str = ""
@@ -290,7 +288,6 @@ def read_rows(run: RunFolder) -> RunRows:
         if row is None:
             found.num_damaged += 1
             continue
-        found.step = max(found.step, row["step"])
         if "time" in row:
             found.last_time = str(row["time"])
             found.first_time = found.first_time or found.last_time

@@ -195,9 +195,9 @@ class Run:
         Of a run without checkpoints, such as one that a `RunLog` records, its rows say
         what is trained.
         """
-        if self.files.checkpoints()[0]:
+        if self.files.saved_step is not None:
             return self.files.data().trained["step"]
-        row = self.files.newest_rows(("train",)).get("train")
+        row = self.files.newest_rows.get("train")
         return 0 if row is None else row["step"]
 
     def corpora(self) -> dict[str, TokenReader]:

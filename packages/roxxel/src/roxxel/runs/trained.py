@@ -29,8 +29,7 @@ def write_configs(configs: Iterable[RunConfig]) -> None:
 
 def is_complete(config: RunConfig, total_steps: int) -> bool:
     """Return whether a run has saved its last step."""
-    state = RunFolder(str(config.run_folder)).state()
-    return state is not None and state["step"] == total_steps
+    return RunFolder(str(config.run_folder)).saved_step == total_steps
 
 
 def train(config: RunConfig, check: Callable[[], None] = lambda: None) -> None:
