@@ -23,7 +23,8 @@ from pathlib import Path
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format._write.one_file import manifest_of
+from roxxel_format._read.shard import ends_of
+from roxxel_format._spec.manifest import manifest_of
 
 sys.path.append(str(Path(__file__).parent))
 from format_open import write_sparse_shard
@@ -50,7 +51,9 @@ def write_sparse(folder: Path, num_shards: int, num_tokens: int) -> str:
     for path in shards:
         write_sparse_shard(path, num_tokens, BLOCK_SIZE)
     # `adopt` would read the zeros.
-    (folder / "sparse_manifest.json").write_bytes(manifest_of(shards, {}).pack())
+    paths = [*map(str, shards)]
+    manifest = manifest_of(paths, ends_of(paths))
+    (folder / "sparse_manifest.json").write_bytes(manifest.pack())
     return f"{folder}/sparse_*.rox"
 
 

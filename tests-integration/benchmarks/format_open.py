@@ -21,8 +21,9 @@ from pathlib import Path
 
 import numpy as np
 from roxxel_format import Roxxel
+from roxxel_format._read.shard import ends_of
 from roxxel_format._spec.layout import Head, Layout, digests
-from roxxel_format._write.one_file import manifest_of
+from roxxel_format._spec.manifest import manifest_of
 
 
 def main() -> None:
@@ -46,7 +47,9 @@ def make(folder: Path, num_shards: int, mib: int) -> None:
         os.link(first, folder / f"s_{number:05d}.rox")
     # `adopt` would read the zeros.
     shards = sorted(folder.glob("s_*.rox"))
-    (folder / "s_manifest.json").write_bytes(manifest_of(shards, {}).pack())
+    paths = [*map(str, shards)]
+    manifest = manifest_of(paths, ends_of(paths))
+    (folder / "s_manifest.json").write_bytes(manifest.pack())
 
 
 def write_sparse_shard(path: Path, num_tokens: int, block_size: int = 4096) -> None:

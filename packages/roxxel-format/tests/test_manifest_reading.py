@@ -216,7 +216,7 @@ def test_a_manifest_that_belies_the_head_of_a_shard_is_refused(
     path = tmp_path / "c_manifest.json"
     path.write_bytes(seal(listed(tmp_path) | {field: value}))
 
-    with pytest.raises(ShardError, match="this file is not the one that its manifest"):
+    with pytest.raises(ShardError, match="this file is not the one that this version"):
         _ = Roxxel(corpus.filepath).tokens[:]
 
 

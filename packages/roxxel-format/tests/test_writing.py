@@ -616,3 +616,28 @@ def test_a_link_in_place_of_the_file_is_refused_and_stays(tmp_path: Path) -> Non
 
     assert link.is_symlink()
     assert not (tmp_path / "target.rox").exists()
+
+
+def test_a_copy_of_one_file_keeps_the_arguments_of_its_write(tmp_path: Path) -> None:
+    path = tmp_path / "one.rox"
+    one = Roxxel(path)
+    one.write([[5, 6], [7]], vocab_size=9)
+    copy = Roxxel(tmp_path / "copy_*.rox")
+    one.copy_to(copy.filepath)
+
+    assert copy.arguments == one.arguments
+    assert Roxxel([path]).arguments == one.arguments
+    assert copy.write(iter(()), vocab_size=9, exist="keep").kept
+
+
+def test_a_copy_of_two_corpora_is_not_kept_as_the_result_of_one_write(
+    tmp_path: Path,
+) -> None:
+    paths = [str(tmp_path / f"{name}.rox") for name in "ab"]
+    for path in paths:
+        Roxxel(path).write([[5, 6], [7]], vocab_size=9)
+    Roxxel(paths).copy_to(tmp_path / "copy_*.rox")
+
+    assert Roxxel(paths).arguments["vocab_size"] == 9
+    with pytest.raises(FileExistsError, match="joined"):
+        Roxxel(tmp_path / "copy_*.rox").write(iter(()), vocab_size=9, exist="keep")

@@ -1,15 +1,15 @@
 """One version of a corpus: its shards in order.
 
-The record of a shard, its counts and digests, comes from the manifest. Without a
-manifest, it comes from the foot of the shard, the last bytes of the file. The first use
-of a shard opens the file and compares its foot with the record.
+A manifest lists the shards. Files without a manifest get one, in memory, from the feet
+of the shards: the last bytes of each file. So nothing below asks which of the two it
+is. The first use of a shard opens the file and compares its foot with the manifest.
 """
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -25,19 +25,19 @@ from roxxel_format._read.shard import (
 )
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
-from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import (
     Manifest,
-    bins_of,
-    is_file_name,
+    Version,
+    manifest_of,
     parse_manifest,
 )
 from roxxel_format._spec.tables import (
     BinTable,
     ColumnTable,
     ShardTable,
-    as_table,
+    tokenizer_identity,
     unit_of,
+    unit_text,
 )
 from roxxel_format.errors import ShardError
 
@@ -55,12 +55,10 @@ if TYPE_CHECKING:
 class Contents:
     """One version of a corpus: its shards in order.
 
-    `manifest` is None for files without a manifest, and for a list of paths; the feet
-    of the shards then replace it. `block_size` is the block size of the first shard.
-    `fingerprint` covers the shards of this version.
-
-    `kept` is the path and size of the file that keeps the tokenizer, if a manifest
-    lists one.
+    `manifest` is read, or made in memory for a file, and for a list of paths.
+    `block_size` is the block size of the first shard. `fingerprint` covers the shards
+    of this version. `kept` is the path and size of the file that keeps the tokenizer,
+    if there is one.
 
     `earlier` is None unless the shards of this version were merged. Then it is the
     beginning of the corpus, and its last shard may hold more than belongs to it:
@@ -68,7 +66,7 @@ class Contents:
     """
 
     filepath: str | tuple[str, ...]
-    manifest: Manifest | None
+    manifest: Manifest
     paths: tuple[str, ...]
     shards: ShardTable
     dtype_name: str
@@ -77,7 +75,6 @@ class Contents:
     files: Files = LOCAL
     earlier: Earlier | None = None
     kept: tuple[str, int] | None = None
-    unlisted: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
@@ -103,29 +100,12 @@ class Contents:
 
     @cached_property
     def bins(self) -> BinTable | None:
-        """The bins of a packed corpus; the metadata has them without a manifest."""
-        if self.manifest is None:
-            numbers = range(len(self.paths))
-            every = self.unlisted or (self.open_shard(x).metadata() for x in numbers)
-            return bins_of(zip(self.paths, every, strict=True))
+        """The bins of a packed corpus."""
         bins = self.manifest.bins
         if bins is not None and self.earlier is not None:
             padding, cut = self.earlier.num_padding, self.earlier.num_cut
             return BinTable(bins.unit, [padding], [cut])
         return None if bins is None else bins.of(range(len(self.paths)))
-
-    @cached_property
-    def tokenizer_file(self) -> tuple[str, int] | None:
-        """Path and size of the file that keeps the tokenizer, if there is one."""
-        if self.manifest is not None or self.kept is not None:
-            return self.kept
-        first = self.unlisted[0] if self.unlisted else self.open_shard(0).metadata()
-        recorded = as_table(first.get("tokenizer_file"))
-        name, size = recorded.get("name"), recorded.get("bytes")
-        if type(name) is not str or type(size) is not int or not is_file_name(name):
-            return None
-        path = self.paths[0]
-        return path.removesuffix(_file_name(path)) + name, size
 
     def kept_tokenizer(self) -> dict[str, str]:
         """Return the files of the tokenizer that is kept, texts by name; else none.
@@ -134,9 +114,9 @@ class Contents:
             FileNotFoundError: The file is missing.
             ShardError: The file is damaged.
         """
-        if self.tokenizer_file is None:
+        if self.kept is None:
             return {}
-        path, size = self.tokenizer_file
+        path, size = self.kept
         if not 0 < size <= MAX_SIZE:
             raise ShardError(
                 f"{path}: has {size} bytes, but a kept tokenizer has at most {MAX_SIZE}"
@@ -184,23 +164,18 @@ class Contents:
 
     @cached_property
     def columns(self) -> Mapping[str, ColumnTable]:
-        """Columns of this version by name; empty without a manifest."""
-        if self.manifest is None:
-            return {}
+        """Columns of this version by name."""
         return self.manifest.columns_of(len(self.paths))
 
     @property
     def versions(self) -> list[str]:
         """Fingerprints of all versions, oldest first."""
-        if self.manifest is None:
-            return [self.fingerprint]
         return self.manifest.fingerprints
 
     @cached_property
     def writes(self) -> tuple[int, ...]:
         """For each shard, the number of the write that added it, from 0."""
-        versions = () if self.manifest is None else self.manifest.versions
-        stops = [version.num_shards for version in versions]
+        stops = [version.num_shards for version in self.manifest.versions]
         return tuple(bisect_right(stops, number) for number in range(len(self.paths)))
 
     def column_digest(self, name: str) -> str:
@@ -257,10 +232,9 @@ class Contents:
         if number == 0:
             is_same = is_same and layout.head.block_size == self.block_size
         if not is_same:
-            known = "was opened" if self.manifest is None else "its manifest lists"
             raise ShardError(
-                f"{path}: the corpus was replaced: this file is not the one that "
-                f"{known}; open the corpus again"
+                f"{path}: the corpus was replaced: this file is not the one that this "
+                "version lists; open the corpus again"
             )
         return shard
 
@@ -339,46 +313,101 @@ def nums_shards_of(
 
 
 def contents_of(
-    filepath: str, paths: list[str], ends: list[End], files: Files = LOCAL
+    filepath: str, paths: Sequence[str], ends: Sequence[End], files: Files = LOCAL
 ) -> Contents:
-    """Return shards without a manifest as one corpus."""
-    layouts = [layout for layout, _ in ends]
-    head, shards = layouts[0].head, shard_table([*map(_file_name, paths)], layouts)
-    contents = _without_manifest(
-        filepath, paths, shards, head.dtype_name, head.block_size, files
-    )
-    return replace(contents, unlisted=tuple(metadata for _, metadata in ends))
+    """Return shards that no manifest lists as one corpus."""
+    manifest = manifest_of(paths, ends)
+    (version,) = manifest.versions
+    folder = paths[0].removesuffix(_file_name(paths[0]))
+    kept = _in_folder(folder, version.tokenizer_file)
+    return _current(filepath, manifest, paths, files, kept)
 
 
 def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
-    """Join several corpora into one corpus without a manifest."""
+    """Join several corpora into one, without their columns and earlier versions."""
     if not parts:
         raise FileNotFoundError("the list of shards is empty; pass at least one")
     check_same_type([(part.paths[0], part.dtype_name) for part in parts])
-    paths = [path for part in parts for path in part.paths]
-    shards = ShardTable()
-    for part in parts:
-        shards += part.shards
-    first = parts[0]
-    contents = _without_manifest(
-        filepath, paths, shards, first.dtype_name, first.block_size, first.files
-    )
-    kept = (part.kept for part in parts)
-    return replace(contents, kept=next(filter(None, kept), None))
-
-
-def _without_manifest(
-    filepath: str | tuple[str, ...],
-    paths: list[str],
-    shards: ShardTable,
-    dtype_name: str,
-    block_size: int,
-    files: Files,
-) -> Contents:
+    _check_alike(parts)
+    first = parts[0].manifest
+    shards = ShardTable.chained(part.shards for part in parts)
     (fingerprint,) = shards.fingerprints([len(shards)])
-    return Contents(
-        filepath, None, tuple(paths), shards, dtype_name, block_size, fingerprint, files
+    kept = next((part.kept for part in parts if part.kept is not None), None)
+    version = Version(
+        len(shards),
+        fingerprint,
+        _common_arguments(parts),
+        tokenizer_file=kept and (_file_name(kept[0]), kept[1]),
     )
+    bins = [part.bins for part in parts if part.bins is not None]
+    manifest = Manifest(
+        dtype_name=first.dtype_name,
+        block_size=first.block_size,
+        separator=first.separator,
+        tokenizer=first.tokenizer,
+        shards=shards,
+        versions=(version,),
+        bins=sum(bins[1:], bins[0]) if bins else None,
+    )
+    paths = [path for part in parts for path in part.paths]
+    return _current(filepath, manifest, paths, parts[0].files, kept)
+
+
+def _current(
+    filepath: str | tuple[str, ...],
+    manifest: Manifest,
+    paths: Sequence[str],
+    files: Files,
+    kept: tuple[str, int] | None,
+) -> Contents:
+    """Return the current version of a manifest that was made in memory."""
+    return Contents(
+        filepath,
+        manifest,
+        tuple(paths),
+        manifest.shards,
+        str(manifest.dtype_name),
+        manifest.block_size,
+        str(manifest.fingerprint),
+        files,
+        kept=kept,
+    )
+
+
+def _check_alike(parts: list[Contents]) -> None:
+    """Raise ShardError if corpora differ in what one corpus has only once."""
+    first = parts[0]
+    for part in parts:
+        one, other = first.manifest, part.manifest
+        if unit_text(one.bins) != unit_text(other.bins):
+            raise ShardError(
+                f"{part.paths[0]}: holds {unit_text(other.bins)}, but "
+                f"{first.paths[0]} holds {unit_text(one.bins)}; open them as two "
+                "corpora"
+            )
+        names = [tokenizer_identity(each.tokenizer) for each in (one, other)]
+        if names[0] != names[1]:
+            raise ShardError(
+                f"{part.paths[0]}: written with tokenizer {names[1]}, but "
+                f"{first.paths[0]} with {names[0]}; open them as two corpora"
+            )
+
+
+def _common_arguments(parts: list[Contents]) -> dict[str, Any]:
+    """Return the arguments with which all parts were written.
+
+    Of several parts they also have the number, because no write made this corpus:
+    `exist="keep"` must not take a copy of it for the result of one.
+    """
+    first, *others = (part.manifest.versions[-1].arguments for part in parts)
+    if not others:
+        return dict(first)
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(name in each and each[name] == value for each in others)
+    }
+    return {**common, "joined": len(parts)}
 
 
 def _file_name(path: str) -> str:

@@ -35,7 +35,7 @@ from roxxel_format._read.spans import (
     ranges,
 )
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.tables import as_table, tokenizer_identity
+from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
 from roxxel_format.errors import ChecksumError, ShardError
 
@@ -458,27 +458,12 @@ class CorpusReader:
     @cached_property
     def tokenizer(self) -> str | None:
         """Name and hash of the recorded tokenizer, or None."""
-        contents = self.contents
-        if contents.manifest is not None:
-            return tokenizer_identity(contents.manifest.tokenizer)
-        found: dict[str | None, str] = {}
-        for number, path in enumerate(contents.paths):
-            recorded = self.metadata(number).get("tokenizer")
-            found.setdefault(tokenizer_identity(recorded), path)
-        if len(found) > 1:
-            (one, first), (other, second), *_ = found.items()
-            raise ShardError(
-                f"{second}: written with tokenizer {other}, but {first} with {one}; "
-                "open them as two corpora"
-            )
-        return next(iter(found))
+        return tokenizer_identity(self.contents.manifest.tokenizer)
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments of the write of this version; empty if unknown."""
         manifest = self.contents.manifest
-        if manifest is None:  # One file.
-            return as_table(self.metadata(0).get("arguments"))
         version = manifest.version(self.contents.fingerprint) or manifest.versions[-1]
         return dict(version.arguments)
 

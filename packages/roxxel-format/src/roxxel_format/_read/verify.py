@@ -82,9 +82,7 @@ def verify_corpus(
                 errors.append(error.with_traceback(None))
     for name in contents.columns:
         errors.extend(damage_of_column(name, contents))
-    # A damaged shard cannot say where its tokenizer is.
-    if contents.manifest is not None or not errors:
-        errors.extend(_damage_of_tokenizer(contents))
+    errors.extend(_damage_of_tokenizer(contents))
     return VerifyReport(len(contents.paths), total, tuple(errors))
 
 

@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store.records import RecordKind, checksum_of
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
+from roxxel_format._spec.layout import (
+    FOOT_SIZE,
+    HEAD_SIZE,
+    check_block_size,
+    shard_table,
+)
 from roxxel_format._spec.tables import (
     DIGEST_SIZE,
     EARLIER_COLUMNS,
@@ -32,6 +37,7 @@ from roxxel_format._spec.tables import (
     ColumnTable,
     EarlierTable,
     ShardTable,
+    as_table,
     unit_of,
     unit_text,
 )
@@ -39,6 +45,8 @@ from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from roxxel_format._spec.layout import Layout
 
 MAX_MANIFEST_SIZE = 1 << 28
 """Maximum size of a manifest; a manifest of 100 000 shards has 19 million bytes."""
@@ -211,6 +219,38 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
         ) from None
 
 
+def manifest_of(
+    paths: Sequence[str], ends: Sequence[tuple[Layout, Mapping[str, Any]]]
+) -> Manifest:
+    """Make a manifest of one version from the layouts and metadata of its shards.
+
+    What a manifest records once comes from the first shard.
+
+    Raises:
+        ShardError: The shards are packed into different bins.
+    """
+    layouts, every = [layout for layout, _ in ends], [each for _, each in ends]
+    metadata = every[0]
+    table = shard_table([path.rpartition("/")[2] for path in paths], layouts)
+    head = layouts[0].head
+    (fingerprint,) = table.fingerprints([len(table)])
+    version = Version(
+        len(table),
+        fingerprint,
+        as_table(metadata.get("arguments")),
+        tokenizer_file=_recorded_file(metadata),
+    )
+    return Manifest(
+        dtype_name=head.dtype_name,
+        block_size=head.block_size,
+        separator=tuple(metadata.get("separator") or ()),
+        tokenizer=as_table(metadata.get("tokenizer")) or None,
+        shards=table,
+        versions=(version,),
+        bins=bins_of(zip(paths, every, strict=True)),
+    )
+
+
 def bins_of(shards: Iterable[tuple[str, Mapping[str, Any]]]) -> BinTable | None:
     """Return the bins that the metadata of shards records; None if none is packed.
 
@@ -375,6 +415,15 @@ def _tokenizer_file(value: object) -> tuple[str, int] | None:
     name, size = table.get("name"), _integer(table.get("bytes"), "bytes")
     _check(type(name) is str and is_file_name(name), f"the file name {name!r:.100}")
     return cast("str", name), size
+
+
+def _recorded_file(metadata: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Return name and size of the file that keeps the tokenizer of a shard."""
+    recorded = as_table(metadata.get("tokenizer_file"))
+    name, size = recorded.get("name"), recorded.get("bytes")
+    if type(name) is not str or type(size) is not int or not is_file_name(name):
+        return None
+    return name, size
 
 
 def _earlier(value: object, shards: ShardTable) -> EarlierTable:

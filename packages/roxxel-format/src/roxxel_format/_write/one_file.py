@@ -6,22 +6,21 @@ one writer at a time, and no draft of a living writer is taken for a leftover.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roxxel_store.files import draft_path, drafted_name, names_in
 from roxxel_store.locks import held
 
 from roxxel_format._read.shard import ends_of, open_shard
-from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import Manifest, Version, bins_of
+from roxxel_format._spec.manifest import manifest_of
 from roxxel_format._spec.tables import as_table
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from roxxel_format._spec.manifest import Manifest
     from roxxel_format._store.corpus_name import CorpusName
 
 
@@ -33,34 +32,16 @@ def existing_file(name: CorpusName) -> Manifest | None:
     """
     if not name.single.exists():
         return None
+    path = str(name.single)
     try:
-        arguments = open_shard(str(name.single)).metadata().get("arguments")
+        ends = ends_of([path])
     except NotAShardError as error:
         raise NotAShardError(
             f"{name.single}: not a Roxxel shard, so it is not written over; pass "
             'exist="replace" to write the corpus in its place, or write under another '
             "name"
         ) from error
-    return manifest_of([name.single], as_table(arguments))
-
-
-def manifest_of(paths: Sequence[Path], arguments: Mapping[str, Any]) -> Manifest:
-    """Make a manifest of one version; read its entries from the ends of the shards."""
-    ends = ends_of([str(path) for path in paths])
-    layouts, every = [layout for layout, _ in ends], [each for _, each in ends]
-    metadata = every[0]
-    table = shard_table([path.name for path in paths], layouts)
-    head = layouts[0].head
-    (fingerprint,) = table.fingerprints([len(table)])
-    return Manifest(
-        dtype_name=head.dtype_name,
-        block_size=head.block_size,
-        separator=tuple(metadata.get("separator") or ()),
-        tokenizer=as_table(metadata.get("tokenizer")) or None,
-        shards=table,
-        versions=(Version(len(table), fingerprint, arguments),),
-        bins=bins_of(zip(map(str, paths), every, strict=True)),
-    )
+    return manifest_of([path], ends)
 
 
 def only_writer(name: CorpusName) -> AbstractContextManager[None]:

@@ -39,7 +39,6 @@ from roxxel_format._store.corpus_name import (
     name_to_write,
     shards_of,
 )
-from roxxel_format._write.one_file import manifest_of
 from roxxel_format._write.place import place_of
 from roxxel_format._write.transfer import copy_bytes
 from roxxel_format.errors import NotAShardError, ShardError
@@ -88,7 +87,7 @@ def adopt(
         report.raise_if_damaged()
         _check_whole(name, paths, contents.shards.flags)
         _check_alike(paths, ends)
-        manifest = _with_tokenizer(manifest_of(paths, {}), name)
+        manifest = _with_tokenizer(contents.manifest, name)
         if not place.commit(manifest):
             raise FileExistsError(
                 f"{name.manifest}: appeared meanwhile, so nothing was adopted; open "

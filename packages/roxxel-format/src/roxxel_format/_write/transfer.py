@@ -15,8 +15,7 @@ from roxxel_format._read.columns import digest_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
 from roxxel_format._spec.kept_tokenizer import digest_of_tokenizer, parse_tokenizer
-from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import as_table
+from roxxel_format._spec.manifest import Manifest
 from roxxel_format._write.place import place_of
 from roxxel_format.errors import ShardError
 
@@ -61,7 +60,7 @@ def copy_corpus(
     if exist not in ("error", "replace"):
         raise ValueError(f'exist must be "error" or "replace", got {exist!r}')
     contents = open_corpus(source, None, timeout_s)
-    manifest = contents.manifest or _new_manifest(contents)
+    manifest = contents.manifest
     with ExitStack() as resources:
         place = place_of(target, timeout_s)
         if place.is_one_file:
@@ -160,9 +159,9 @@ class _Files:
 
     def _tokenizer(self, old: str, size: int) -> tuple[str, int]:
         """Return the name and size of a tokenizer's file in the copy."""
-        path = self._folder + old
-        if self._contents.manifest is None and self._contents.tokenizer_file:
-            path, _ = self._contents.tokenizer_file
+        kept = self._contents.kept
+        is_open = kept is not None and kept[0].rpartition("/")[2] == old
+        path = kept[0] if kept is not None and is_open else self._folder + old
         data = self._contents.files.open(path, size).read(0, size)
         new = self._place.name.tokenizer(digest_of_tokenizer(data)).name
         self._files.append(_File(path, new, size, partial(_check_tokenizer, path)))
@@ -228,26 +227,6 @@ def copy_bytes(file: OpenFile, output: Output) -> None:
         data = file.read(start, stop)
         file.will_need(stop, min(stop + _COPIED_BYTES, size))
         output.write(data)
-
-
-def _new_manifest(contents: Contents) -> Manifest:
-    """Make a manifest for files without one."""
-    metadata = contents.open_shard(0).metadata()
-    kept = contents.tokenizer_file
-    version = Version(
-        len(contents.paths),
-        contents.fingerprint,
-        tokenizer_file=kept and (kept[0].rpartition("/")[2], kept[1]),
-    )
-    return Manifest(
-        dtype_name=contents.dtype_name,
-        block_size=contents.block_size,
-        separator=tuple(metadata.get("separator") or ()),
-        tokenizer=as_table(metadata.get("tokenizer")) or None,
-        shards=contents.shards,
-        versions=(version,),
-        bins=contents.bins,
-    )
 
 
 def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:

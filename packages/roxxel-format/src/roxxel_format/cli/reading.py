@@ -209,8 +209,6 @@ def _paths(options: argparse.Namespace) -> str | list[str]:
 
 def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     """Return the versions of a corpus, and the columns of the open version."""
-    if contents.manifest is None:
-        return {}
     earlier = contents.manifest.earlier
     pairs = zip(earlier.fingerprints, earlier.num_tokens, strict=True)
     return {
@@ -393,9 +391,8 @@ def _check_apart(output: Path, corpus: Roxxel) -> None:
         return
     contents = open_corpus(corpus.filepath, corpus.fingerprint)
     paths = [Path(path) for path in contents.paths]
-    if contents.manifest is not None:
-        names = contents.manifest.file_names()
-        paths += [paths[0].parent / name for name in names]
+    others = contents.manifest.file_names() - {*contents.shards.names}
+    paths += [paths[0].parent / name for name in others]
     for path in paths:
         if path.exists() and output.samefile(path):
             raise ValueError(
