@@ -14,7 +14,7 @@ from roxxel_store.command import Progress
 from roxxel_store.screen import say
 from roxxel_store.urls import url_of
 from roxxel_train import RunFolder, RunFolderError
-from roxxel_train.run_folder import number
+from roxxel_train.columns import number
 
 if TYPE_CHECKING:
     import argparse

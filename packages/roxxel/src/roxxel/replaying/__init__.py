@@ -465,14 +465,13 @@ def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
     for name, run in runs.items():
         step = run.trained_steps
         arrays = of_control if run is control else Arrays.at(run, step)
-        rows = [row for row in run.metrics if "digest" in row]
         found[name] = Branch(
             name=name,
             folder=str(run.path),
             step=step,
             state=arrays.digest,
             parameters=arrays.parameters_digest,
-            feed=rows[-1]["digest"] if rows else "",
+            feed=run.files.newest_rows.get("train", {}).get("digest", ""),
             losses=losses(run, start),
             distance=arrays.distance(of_control),
             norm=arrays.norm,

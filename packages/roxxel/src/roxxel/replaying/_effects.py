@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel_ckpt import Checkpointer
-from roxxel_train.run_folder import number
 
 from roxxel.config import make_pair
 from roxxel.replaying._receipt import Comparison, Environment
@@ -104,15 +103,18 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
     The names are those of the log: `loss`, `loss/web`, `eval_loss/withdrawn`.
     """
     found: dict[str, dict[int, float]] = {}
-    for row in run.metrics:
-        for name, value in row.items():
+    columns = run.files.columns
+    for table in (columns.train, columns.evaluations):
+        for name in table.fields():
             first, _, of_set = name.partition("/")
             # The mean over all held-out sets would mix in the text that is left out.
-            if first not in {"loss", "eval_loss"} or name == "eval_loss":
+            if name != "loss" and not (of_set and first in {"loss", "eval_loss"}):
                 continue
-            shown = number(value)
-            if shown is not None and row["step"] > start and (of_set or name == "loss"):
-                found.setdefault(name, {})[row["step"]] = shown
+            steps, values = table.values(name)
+            kept = (steps > start) & ~np.isnan(values)
+            if kept.any():
+                pairs = zip(steps[kept].tolist(), values[kept].tolist(), strict=True)
+                found[name] = dict(pairs)
     return found
 
 

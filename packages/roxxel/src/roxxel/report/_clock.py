@@ -10,7 +10,7 @@ import numpy as np
 from roxxel.report._series import MOST_POINTS, Clock
 
 if TYPE_CHECKING:
-    from roxxel.report._table import Table
+    from roxxel_train.columns import Table
 
 
 def clock_of(train: Table, first_step: int, first_tokens: int) -> Clock:

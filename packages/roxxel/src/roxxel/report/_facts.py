@@ -10,19 +10,25 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_ckpt import BestRule
 from roxxel_train import RunFolder
-from roxxel_train.run_folder import is_count
+from roxxel_train.columns import is_count
 
 from roxxel.evaluate.results import evaluations_of
 from roxxel.report._clock import clock_of
 from roxxel.report._phases import PhaseFacts, trained_phases
-from roxxel.report._series import Clock, Series, indices_to_draw
+from roxxel.report._series import (
+    Clock,
+    Series,
+    indices_to_draw,
+    series_of,
+    thinned,
+)
 from roxxel.report._spikes import Spike, find_spikes
-from roxxel.report._table import Table, read_rows, thinned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from roxxel_train.columns import Table
     from roxxel_train.goodput import Goodput
     from roxxel_train.run_folder import Checkpoint, LogEntry, Parent
 
@@ -188,7 +194,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     run.check()
     folder = run.path
     entries = run.log()
-    rows = read_rows(run)
+    rows = run.columns
     train = rows.train
     started = run.newest_start
     versions, seed = started.get("versions"), run.settings.get("seed")
@@ -209,9 +215,9 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         status=run.status,
         step=run.step,
         total_steps=run.total_steps,
-        tokens=rows.tokens,
+        tokens=int(train.last("tokens") or 0),
         seconds=seconds,
-        goodput=rows.goodput,
+        goodput=run.goodput(),
         apart=_apart(train),
         wait_share=waited / seconds if seconds else 0.0,
         first_time=rows.first_time,
@@ -222,8 +228,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         command=_command(started.get("command")),
         devices=_devices(started.get("devices"), started.get("processes")),
         config=run.config_text() or "",
-        train=train.series(),
-        evaluations=rows.evaluations.series(),
+        train=series_of(train),
+        evaluations=series_of(rows.evaluations),
         clock=clock,
         evaluated_steps=tuple(np.unique(rows.evaluations.steps).tolist()),
         tokens_by_source=_tokens_columns(train, first_step, before),
@@ -233,7 +239,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         ),
         spikes=tuple(find_spikes(train)),
         phases=tuple(
-            trained_phases(rows.ends, checkpoints, first_step, before, run.primary)
+            trained_phases(train, checkpoints, first_step, before, run.primary)
         ),
         checkpoints=tuple(checkpoints),
         benchmarks=evaluations_of(folder),

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_train.run_folder import is_count, shown_name
+import numpy as np
+from roxxel_train.columns import is_count
+from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from roxxel_train.columns import Table
     from roxxel_train.run_folder import Checkpoint
 
 
@@ -26,7 +29,7 @@ class PhaseFacts:
 
 
 def trained_phases(
-    train: Sequence[Mapping[str, Any]],
+    train: Table,
     checkpoints: Sequence[Checkpoint],
     first_step: int,
     tokens_before: Mapping[str, int],
@@ -48,10 +51,9 @@ def trained_phases(
             del recorded[index]
     before = tokens_before
     last_step = first_step
-    found = {row["phase"]: row for row in train if "phase" in row}
-    for index in sorted({*found, *recorded}):
-        row = found.get(index, {})
-        so_far = row.get("tokens_by_source", {}) if row else before
+    ends = _ends(train)
+    for index in sorted({*ends, *recorded}):
+        step, so_far = ends.get(index, (last_step, before))
         given = {name: count - before.get(name, 0) for name, count in so_far.items()}
         entry = recorded.get(index, {})
         weights = entry.get("weights", {})
@@ -67,7 +69,21 @@ def trained_phases(
             tokens=given,
         )
         before = so_far
-        last_step = row.get("step", last_step)
+        last_step = step
+
+
+def _ends(train: Table) -> dict[int, tuple[int, dict[str, int]]]:
+    """Return the step of the last row of each phase, and its tokens by source."""
+    phases, steps = train.full("phase", -1.0), train.steps
+    field = "tokens_by_source"
+    counts = {name: train.full_counts(field, name) for name in train.sources(field)}
+    found: dict[int, tuple[int, dict[str, int]]] = {}
+    for phase in np.unique(phases[phases >= 0]).tolist():
+        row = np.flatnonzero(phases == phase)[-1]
+        of_row = {name: each[row] for name, each in counts.items()}
+        tokens = {name: int(x) for name, x in of_row.items() if not np.isnan(x)}
+        found[int(phase)] = int(steps[row]), tokens
+    return found
 
 
 def _recorded_phases(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from roxxel_train.columns import Table
 
     Floats = npt.NDArray[np.float64]
 
@@ -57,6 +59,20 @@ class Clock:
     steps: list[int]
     tokens: list[int]
     seconds: list[float]
+
+
+def series_of(table: Table) -> dict[str, Series]:
+    """Return the values of each field over the steps, thinned to what is drawn."""
+    return {name: thinned(*table.values(name)) for name in table.fields()}
+
+
+def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
+    """Return the points of a line that a chart draws."""
+    kept = indices_to_draw(values)
+    return Series(
+        steps[kept].tolist(),
+        [None if math.isnan(x) else x for x in values[kept].tolist()],
+    )
 
 
 def indices_to_draw(values: Floats) -> npt.NDArray[np.intp]:

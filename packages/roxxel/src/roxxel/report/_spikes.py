@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
-
-    from roxxel.report._table import Table
+    from roxxel_train.columns import Table
 
 NUM_BEFORE = 64
 """Number of earlier rows that a row is compared with."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_train import RunFolder, RunFolderError
-from roxxel_train.run_folder import number
+from roxxel_train.columns import number
 
 from roxxel.runs.trained import is_complete
 from roxxel.sweeping._runs import begun
@@ -127,14 +127,8 @@ def read_table(runs: SweepRuns) -> Table:
 
 def _row(run: SweepRun, runs: SweepRuns) -> Row:
     folder = RunFolder(str(run.config.run_folder))
-    evaluated: Mapping[str, Any] = {}
-    trained: dict[str, Any] = {}
-    for row in folder.each_row():
-        if row is not None and row["kind"] == "eval":
-            evaluated = row
-        elif row is not None and row["kind"] == "train":
-            # A row has no loss of a source that was not read since the row before it.
-            trained |= row
+    columns = folder.columns
+    evaluated = columns.newest.get("eval", {})
     # Every config lists its sources by fingerprint, whatever their names were then.
     config = begun(run.config)
     named = {"self": config.schedule.primary}
@@ -144,7 +138,8 @@ def _row(run: SweepRun, runs: SweepRuns) -> Row:
         run,
         tuple(plans[source.name].tokens for source in runs.sources),
         tuple(round(plans[source.name].epochs, 6) for source in runs.sources),
-        tuple(number(trained.get(f"loss/{name}")) for name in then),
+        # A row has no loss of a source that was not read since the row before it.
+        tuple(columns.train.last(f"loss/{name}") for name in then),
         tuple(_loss(evaluated, leaf.key, folder) for leaf in runs.leaves),
     )
 

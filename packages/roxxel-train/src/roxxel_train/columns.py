@@ -10,24 +10,30 @@ from __future__ import annotations
 import math
 from array import array
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_train.goodput import Goodput, TimedRows
-from roxxel_train.run_folder import GREATEST_NUMBER, is_count, number
+
+from roxxel_train.goodput import TimedRows
 from roxxel_train.starts import time_of
 
-from roxxel.report._series import Series, indices_to_draw
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
-    from roxxel_train import RunFolder
 
     Floats = npt.NDArray[np.float64]
+
+GREATEST_NUMBER = 1e300
+"""Numbers of this absolute value or more count as missing: charts would overflow."""
+
+TIMED = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
+"""Fields of a row with seconds, in the order of `TimedRows`."""
+
+_GREATEST_COUNT = 2**63
+"""Bound of plausible step and token counts; a larger count means a damaged file."""
 
 _GAPS = frozenset({"nan", "inf", "-inf"})
 """How the log writes numbers that JSON does not have; a chart shows a gap for each."""
@@ -82,7 +88,15 @@ class _Column:
 
 
 class Table:
-    """The numbers of the rows of one kind, by field; NaN stands for a gap."""
+    """The numbers of the rows of one kind, by field; NaN stands for a gap.
+
+    Example:
+        >>> table = Table()
+        >>> table.add({"step": 3, "loss": 2.5})
+        >>> table.close()
+        >>> table.steps, table.full("loss", 0.0)
+        (array([3]), array([2.5]))
+    """
 
     def __init__(self) -> None:
         self._waiting: list[dict[str, Any]] = []
@@ -139,20 +153,26 @@ class Table:
         """Return the sum of a field over all rows, without gaps."""
         return float(np.nansum(self.full(name, 0.0)))
 
-    def series(self) -> dict[str, Series]:
-        """Return the values of each field over the steps, thinned to what is drawn."""
-        steps = self.steps
-        found: dict[str, Series] = {}
-        for name, column in self._columns.items():
-            if name not in {"step", "time"}:
-                rows, values = column.read()
-                found[name] = thinned(steps[rows], values)
-        return found
+    def fields(self) -> list[str]:
+        """Return the names of the fields, `"time"` and those of `BY_SOURCE` aside."""
+        return [name for name in self._columns if name != "time"]
+
+    def values(self, name: str) -> tuple[npt.NDArray[np.int64], Floats]:
+        """Return the steps and the values of the rows that have a field."""
+        rows, values = self._columns.get(name, _Column()).read()
+        return self.steps[rows], values
+
+    def last(self, name: str) -> float | None:
+        """Return the newest value of a field; None for a gap, or without a value."""
+        _, values = self.values(name)
+        return None if not len(values) or math.isnan(values[-1]) else float(values[-1])
 
     def _take(
         self, name: str, at: npt.NDArray[np.int64], values: Sequence[Any]
     ) -> None:
         """Take in the values of one field of some rows."""
+        if name == "step":
+            return
         if name in self._counts:
             self._take_counts(name, at, values)
             return
@@ -234,93 +254,97 @@ def _by_names(
         yield at[indices], columns
 
 
-def thinned(steps: npt.NDArray[np.int64], values: Floats) -> Series:
-    """Return the points of a line that a chart draws."""
-    kept = indices_to_draw(values)
-    return Series(
-        steps[kept].tolist(),
-        [None if math.isnan(x) else x for x in values[kept].tolist()],
-    )
-
-
-@dataclass
-class RunRows:
-    """What a report needs of all rows of a log.
+@dataclass(frozen=True)
+class Columns:
+    """The rows of a run's result as columns.
 
     Attributes:
         train: The training rows.
         evaluations: The rows of evaluations.
-        ends: The first training row, and the last one of each phase, as they are.
-        tokens: Tokens delivered, in the newest row that counts them.
-        first_time: Time of the first row; empty without one.
-        last_time: Time of the last row; empty without one.
-        last_text: The last text of an evaluation; empty without one.
+        is_training: Whether each row of both is one of training, in order of the log.
+        newest: The newest row of each kind, `"train"` and `"eval"`, as it is.
+        first_time: Time of the first row, ISO 8601; empty without one.
+        last_time: Time of the last row, ISO 8601; empty without one.
+        last_text: The last text that `eval_fn` returned; empty without one.
         num_damaged: Lines that are no rows.
-        goodput: Where the wall time of all starts went.
+
+    Example:
+        >>> row = {"kind": "train", "step": 3, "loss": 2.5}
+        >>> read_columns([row]).train.last("loss")
+        2.5
     """
 
-    train: Table = field(default_factory=Table)
-    evaluations: Table = field(default_factory=Table)
-    ends: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    tokens: int = 0
-    first_time: str = ""
-    last_time: str = ""
-    last_text: str = ""
-    num_damaged: int = 0
-    goodput: Goodput = field(default_factory=Goodput)
+    train: Table
+    evaluations: Table
+    is_training: npt.NDArray[np.bool_]
+    newest: Mapping[str, dict[str, Any]]
+    first_time: str
+    last_time: str
+    last_text: str
+    num_damaged: int
+
+    def timed(self) -> TimedRows:
+        """Return the times of all rows that have one, in order of the log."""
+
+        def joined(name: str, missing: float) -> Floats:
+            values = np.empty(len(self.is_training))
+            values[self.is_training] = self.train.full(name, missing)
+            values[~self.is_training] = self.evaluations.full(name, missing)
+            return values
+
+        time, step = joined("time", math.nan), np.empty(len(self.is_training))
+        step[self.is_training] = self.train.steps
+        step[~self.is_training] = self.evaluations.steps
+        seconds = (np.nan_to_num(joined(name, 0.0)) for name in TIMED)
+        return TimedRows(time, step, self.is_training, *seconds)[~np.isnan(time)]
 
 
-def read_rows(run: RunFolder) -> RunRows:
-    """Read the log of a run in one pass.
+def read_columns(rows: Iterable[dict[str, Any] | None]) -> Columns:
+    """Read rows in one pass, as `RunFolder.each_row` yields them.
 
-    Args:
-        run: The run.
-
-    Raises:
-        RunFolderError: `metrics.jsonl` is not a regular file.
+    Example:
+        >>> read_columns([None]).num_damaged
+        1
     """
-    found = RunRows()
-    order = bytearray()
-    tokens: object = None
-    first: dict[str, Any] | None = None
-    of_phases: dict[int, dict[str, Any]] = {}
-    for row in run.each_row():
+    tables = {"train": Table(), "eval": Table()}
+    order, newest = bytearray(), dict[str, dict[str, Any]]()
+    first_time = last_time = last_text = ""
+    num_damaged = 0
+    for row in rows:
         if row is None:
-            found.num_damaged += 1
+            num_damaged += 1
             continue
         if "time" in row:
-            found.last_time = str(row["time"])
-            found.first_time = found.first_time or found.last_time
-        if row["kind"] == "train":
-            order.append(True)
-            found.train.add(row)
-            first = first or row
-            if "phase" in row:
-                of_phases[row["phase"]] = row
-            tokens = row.get("tokens", tokens)
-        elif row["kind"] == "eval":
-            order.append(False)
-            found.evaluations.add(row)
-            text = row.get("text")
-            found.last_text = text if type(text) is str else found.last_text
-    found.tokens = int(number(tokens) or 0)
-    found.train.close()
-    found.evaluations.close()
-    found.ends = [*filter(None, [first]), *of_phases.values()]
-    found.goodput = run.goodput(rows=_timed(found, np.frombuffer(order, np.bool_)))
-    return found
+            last_time = str(row["time"])
+            first_time = first_time or last_time
+        kind = row["kind"]
+        if kind in tables:
+            order.append(kind == "train")
+            tables[kind].add(row)
+            newest[kind] = row
+        if kind == "eval" and type(row.get("text")) is str:
+            last_text = row["text"]
+    for table in tables.values():
+        table.close()
+    return Columns(
+        tables["train"],
+        tables["eval"],
+        np.frombuffer(order, np.bool_),
+        newest,
+        first_time,
+        last_time,
+        last_text,
+        num_damaged,
+    )
 
 
-def _timed(found: RunRows, is_training: npt.NDArray[np.bool_]) -> TimedRows:
-    """Return the times of all rows, in the order of the log."""
+def number(value: Any) -> float | None:
+    """Return a finite number of a row; None for text, NaN and infinities."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < GREATEST_NUMBER else None
 
-    def joined(name: str, missing: float) -> Floats:
-        values = np.empty(len(is_training))
-        values[is_training] = found.train.full(name, missing)
-        values[~is_training] = found.evaluations.full(name, missing)
-        return values
 
-    time, step = joined("time", math.nan), joined("step", 0.0)
-    names = ("step_s", "wait_s", "compile_s", "eval_s", "save_s")
-    seconds = (np.nan_to_num(joined(name, 0.0)) for name in names)
-    return TimedRows(time, step, is_training, *seconds)[~np.isnan(time)]
+def is_count(value: Any) -> bool:
+    """Return whether a value is a plausible number of steps or tokens."""
+    return type(value) is int and 0 <= value < _GREATEST_COUNT
