@@ -623,7 +623,7 @@ def test_a_copy_of_one_file_keeps_the_arguments_of_its_write(tmp_path: Path) -> 
     one = Roxxel(path)
     one.write([[5, 6], [7]], vocab_size=9)
     copy = Roxxel(tmp_path / "copy_*.rox")
-    one.copy_to(copy.filepath)
+    one.copy_to(tmp_path / "copy_*.rox")
 
     assert copy.arguments == one.arguments
     assert Roxxel([path]).arguments == one.arguments

@@ -98,3 +98,19 @@ def test_clean_deletes_nothing_that_was_committed_since_it_looked(
         Roxxel(URL).remove_leftovers()
 
     assert Roxxel(URL).verify().ok
+
+
+def test_a_bucket_is_listed_once_to_be_cleaned(bucket: Bucket) -> None:
+    corpus = Roxxel(URL)
+    _, _, name = corpus.paths[0].rpartition("/")
+    left = bucket.folder / name.replace("_00000_", "_00001_")
+    left.write_bytes(b"left by a killed write")
+    os.utime(left, (0, 0))
+    names = client.Bucket.names
+
+    with mock.patch.object(
+        client.Bucket, "names", autospec=True, side_effect=names
+    ) as listed:
+        removed = corpus.remove_leftovers()
+
+    assert (len(removed), listed.call_count) == (1, 1)

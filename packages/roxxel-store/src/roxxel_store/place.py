@@ -109,8 +109,11 @@ class FilePlace(ABC):
         """Wait for a cleaner on a disk, then keep cleaners out; makes the folder."""
 
     @abstractmethod
-    def alone(self, busy: str) -> AbstractContextManager[None]:
-        """Keep writers out on a disk; raise BlockingIOError(busy) if one writes."""
+    def alone(self, busy: str) -> AbstractContextManager[bool]:
+        """Keep writers out on a disk; raise BlockingIOError(busy) if one writes.
+
+        Gives whether writers are kept out: then what was listed before may be old.
+        """
 
     @abstractmethod
     def note(self, *, is_committed: bool) -> None:
@@ -125,8 +128,11 @@ class FilePlace(ABC):
         """
 
     @abstractmethod
-    def settled(self) -> set[str]:
-        """Return the files that no write in progress can have made, while `alone`."""
+    def settled(self) -> dict[str, bool]:
+        """Return for each file if no write in progress can have made it, while `alone`.
+
+        This is one listing.
+        """
 
     @abstractmethod
     def stage(self) -> AbstractContextManager[Stage]:
@@ -228,9 +234,11 @@ class OnDisk(FilePlace):
         with held(self._writers, is_shared=True):
             yield
 
-    def alone(self, busy: str) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def alone(self, busy: str) -> Generator[bool]:
         """Hold the lock of writers exclusively; wait for other cleaners only."""
-        return held(self._writers, busy=busy, wait_for_exclusive=True)
+        with held(self._writers, busy=busy, wait_for_exclusive=True):
+            yield True
 
     def note(self, *, is_committed: bool) -> None:
         """Give the lock file of writers a content, or none."""
@@ -242,9 +250,9 @@ class OnDisk(FilePlace):
         """Return whether the lock file of writers is there, and empty."""
         return self._writers.exists() and not self._writers.stat().st_size
 
-    def settled(self) -> set[str]:
-        """Return all files: the lock says that nobody writes."""
-        return {*names_in(self._folder)}
+    def settled(self) -> dict[str, bool]:
+        """Return True for all files: the lock says that nobody writes."""
+        return dict.fromkeys(names_in(self._folder), True)
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:
@@ -328,10 +336,10 @@ class InBucket(FilePlace):
         """Do nothing: a bucket has no locks."""
         return contextlib.nullcontext()
 
-    def alone(self, busy: str) -> AbstractContextManager[None]:
-        """Do nothing: a bucket has no locks."""
+    def alone(self, busy: str) -> AbstractContextManager[bool]:
+        """Give False: a bucket has no locks."""
         del busy
-        return contextlib.nullcontext()
+        return contextlib.nullcontext(enter_result=False)
 
     def note(self, *, is_committed: bool) -> None:
         """Do nothing: a bucket has no lock file."""
@@ -340,10 +348,10 @@ class InBucket(FilePlace):
         """Return True: nothing in a bucket tells."""
         return True
 
-    def settled(self) -> set[str]:
-        """Return the objects that are at least a week old."""
+    def settled(self) -> dict[str, bool]:
+        """Return for each object whether it is at least a week old."""
         found = self._bucket.names().objects.items()
-        return {name for name, each in found if each.age_s > _SETTLED_AGE_S}
+        return {name: each.age_s > _SETTLED_AGE_S for name, each in found}
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:

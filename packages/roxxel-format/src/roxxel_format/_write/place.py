@@ -248,18 +248,21 @@ class Place:
 
     def clean(self, *, abandon: bool) -> list[str]:
         """Remove and return the leftovers; see `Roxxel.remove_leftovers`."""
-        if not self._has_files():
+        removed = self._remove_leftovers(abandon=abandon)
+        if not removed and not self._has_files():
             raise FileNotFoundError(f"{self.what}: no such corpus; check the path")
-        return self._remove_leftovers(abandon=abandon)
+        return removed
 
     def _remove_leftovers(self, *, abandon: bool) -> list[str]:
         if self.is_one_file:
             return [str(path) for path in one_file.clean(self.name)]
-        if not self._left(abandon=abandon):
+        found = self._left(abandon=abandon)
+        if not found:
             return []
         busy = f"{self.pattern}: a write of this corpus is in progress; wait for it"
-        with self.files.alone(busy):
-            found = self._left(abandon=abandon)
+        with self.files.alone(busy) as is_alone:
+            if is_alone:  # The write that made the files may have committed them since.
+                found = self._left(abandon=abandon)
             # In a bucket, a command that is repeated may have committed them since.
             self.discard_unlisted(found)
         return [self.folder + each for each in found]
@@ -285,7 +288,7 @@ class Place:
         job = self._open_job(manifest, abandon=abandon)
         settled = self.files.settled()
         found: list[str] = []
-        for each in sorted(self.files.sizes().keys() - listed - {self._manifest_name}):
+        for each in sorted(settled.keys() - listed - {self._manifest_name}):
             file = drafted_name(each) or each
             is_draft, of_job = file != each, name.job_of(file)
             is_shared = file == name.plan.name or name.keeps_tokenizer(file)
@@ -293,7 +296,7 @@ class Place:
                 is_left = abandon
             elif of_job or is_shared or listed.intersection(shards_of(file)):
                 given_up = manifest is not None or abandon or is_draft
-                is_left = given_up and each in settled
+                is_left = given_up and settled[each]
             else:
                 is_left = file == self._manifest_name
             if is_left:
