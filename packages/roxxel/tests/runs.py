@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from roxxel import open_run
@@ -17,6 +17,7 @@ from roxxel_format import Roxxel
 from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
@@ -157,22 +158,42 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def forge_a_weight(run: Path, step: int) -> None:
-    """Flip a bit of a parameter in a checkpoint, as its own writer would write it."""
+def forge(
+    run: Path,
+    step: int,
+    *,
+    flips: Mapping[str, int] | None = None,
+    metrics: Mapping[str, float] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Change a checkpoint, and write it as its own writer would.
+
+    Args:
+        run: The run's folder.
+        step: Step of the checkpoint.
+        flips: Bits to flip in the first number of a leaf, by the leaf's name.
+        metrics: Numbers that the checkpoint has instead of its own.
+        extra: The same for what the trainer saved beside the arrays.
+    """
     opened = open_run(run, trust=True)
     assert opened.config is not None
-    model, optimizer = make_pair(opened.config, opened.files.data().state)
+    pair = make_pair(opened.config, opened.files.data().state)
     place = run / "checkpoints" / str(step)
     saved = read_description(place)
-    with Checkpointer(place.parent, model, optimizer, read_only=True) as at:
+    with Checkpointer(place.parent, *pair, read_only=True) as at:
         at.restore(step)
-    weight = jax.tree.leaves(nnx.state(model, nnx.Param))[0]
-    bits = np.array(weight)
-    bits.view(np.uint32)[0, 0] ^= 1
-    nnx.update(
-        model, jax.tree.map(lambda x: bits if x is weight else x, nnx.state(model))
-    )
-    with Checkpointer(run.parent / "forged", model, optimizer) as saving:
-        saving.save(step, dict(saved.metrics), saved.extra)
+    for root, each in zip(("model", "optimizer"), pair, strict=True):
+        state = nnx.to_flat_state(nnx.state(each))
+        for path, variable in state:
+            bit = (flips or {}).get("/".join([root, *map(str, path)]))
+            if bit is not None:
+                bits = np.array(variable.get_value())
+                bits.reshape(-1).view(f"u{bits.itemsize}")[0] ^= 1 << bit
+                variable.set_value(jnp.asarray(bits))
+        nnx.update(each, nnx.from_flat_state(state))
+    with Checkpointer(run.parent / "forged", *pair) as saving:
+        new = {**saved.metrics, **(metrics or {})}
+        saving.save(step, new, {**(saved.extra or {}), **(extra or {})})
     shutil.rmtree(place)
     shutil.move(run.parent / "forged" / str(step), place)
+    shutil.rmtree(run.parent / "forged")

@@ -22,7 +22,7 @@ from roxxel.config import ConfigError
 from roxxel.replaying._branches import file_name
 from roxxel_train import RunFolderError
 
-from .runs import forge_a_weight, said
+from .runs import forge, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -400,7 +400,7 @@ def test_a_control_whose_log_alone_is_equal_is_not_the_run(
     project: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    forge_a_weight(tmp_path / "run", 36)
+    forge(tmp_path / "run", 36, flips={"model/layers/0/embedding": 0})
 
     result = replay(tmp_path / "run", {"code": [UNREAD]}, step=30, out=tmp_path / "out")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,10 @@ from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
 from roxxel_train import RunFolderError
 
-from .runs import forge_a_weight
+from .runs import forge
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MODEL = """
@@ -103,6 +104,106 @@ def rewritten(run: Path, pattern: str, new: str) -> None:
     log.write_text(text)
 
 
+def another_run(run: Path) -> Path:
+    """Train the same run with another learning rate; return its folder."""
+    folder = run.parent
+    text = (folder / "run.toml").read_text()
+    config = folder / "other.toml"
+    config.write_text(text.replace("0.01", "0.02").replace('"run"', '"other"'))
+    make_trainer(load_config(config)).run()
+    return folder / "other"
+
+
+def replace_step(run: Path, step: int, by: Path) -> None:
+    place = run / "checkpoints" / str(step)
+    shutil.rmtree(place)
+    shutil.copytree(by, place)
+
+
+def take_the_step_of_another_run(run: Path) -> None:
+    replace_step(run, 6, another_run(run) / "checkpoints" / "6")
+
+
+def take_the_log_of_another_run(run: Path) -> None:
+    shutil.copy(another_run(run) / "metrics.jsonl", run / "metrics.jsonl")
+
+
+def take_an_earlier_step(run: Path) -> None:
+    replace_step(run, 6, run / "checkpoints" / "5")
+
+
+def cut_a_checkpoint(run: Path) -> None:
+    largest = max(
+        (run / "checkpoints" / "6" / "state").rglob("*"),
+        key=lambda path: path.stat().st_size if path.is_file() else 0,
+    )
+    largest.write_bytes(largest.read_bytes()[:-1])
+
+
+def spoil_a_description(run: Path) -> None:
+    (run / "checkpoints" / "6" / "checkpoint.json").write_text("{}")
+
+
+def change_the_corpus(run: Path) -> None:
+    [shard] = run.parent.glob("web_*.rox")
+    content = bytearray(shard.read_bytes())
+    stop = 4096 + 2 * Roxxel(run.parent / "web_*.rox").num_tokens
+    content[4096:stop:2] = bytes(each ^ 1 for each in content[4096:stop:2])
+    shard.write_bytes(content)
+
+
+def in_log(pattern: str, new: str) -> Callable[[Path], None]:
+    return lambda run: rewritten(run, pattern, new)
+
+
+def in_step(**changes: Any) -> Callable[[Path], None]:
+    return lambda run: forge(run, 6, **changes)
+
+
+_ROW_6 = r'(\{"kind": "train", "step": 6,.*?'
+_ROW_OF_SAVE = r'\{"kind": "save", "step": 6,.*\n'
+
+LEAVES = {
+    "model/embed/embedding": "256",
+    "model/drop/rngs/count": "1",
+    "optimizer/opt_state/0/count": "1",
+    "optimizer/opt_state/0/mu/embed/embedding": "256",
+    "optimizer/opt_state/0/nu/embed/embedding": "256",
+}
+
+FORGED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "metric of a checkpoint": (in_step(metrics={"loss": 0.125}), "step 6: loss 0.125"),
+    "what a checkpoint has read": (in_step(extra={"ledger": {}}), "step 6: ledger {}"),
+    "checkpoint of another run": (
+        take_the_step_of_another_run,
+        "step 6: model/embed/embedding",
+    ),
+    "checkpoint of another step": (take_an_earlier_step, "step 6: checkpoint"),
+    "cut checkpoint": (cut_a_checkpoint, "step 6: checkpoint"),
+    "no description": (spoil_a_description, "step 6: checkpoint"),
+    "log of another run": (take_the_log_of_another_run, "step 5: row 'save'"),
+    "loss": (in_log(_ROW_6 + r'"loss": )[0-9.]+', r"\g<1>0.125"), "step 6: loss 0.125"),
+    "tokens": (in_log(_ROW_6 + r'"tokens": )\d+', r"\g<1>9"), "step 6: tokens 9 and"),
+    "data digest": (
+        in_log(_ROW_6 + r'"digest": ")\w', r"\g<1>z"),
+        "step 6: digest z",
+    ),
+    "state digest": (
+        in_log(r'("save", "step": 6,.*"state_digest": ")\w', r"\g<1>z"),
+        "step 6: state_digest z",
+    ),
+    "row left out": (in_log(_ROW_6 + r"\n)", ""), "step 6: row 'train' stands"),
+    "row twice": (in_log(_ROW_6 + r"\n)", r"\g<1>\g<1>"), "step 6: row 'train' stands"),
+    "save left out": (in_log(_ROW_OF_SAVE, ""), "step 6: row 'save' stands 0 times"),
+    "config": (in_log(r"rate = 0\.01", "rate = 0.02"), "step 6: state_digest"),
+    "edit left out": (
+        in_log(r'\{"kind": "start", "step": 5,.*\n', ""),
+        "step 6: state_digest",
+    ),
+    "tokens of the corpus": (change_the_corpus, "step 6: digest"),
+}
+
+
 @pytest.mark.parametrize("steps", [(0, 10), (3, 6), (4, 5), (7, 10)])
 def test_every_interval_is_bit_equal(trained: Path, steps: tuple[int, int]) -> None:
     [found] = verify(trained / "run", range(*steps), trust=True)
@@ -114,6 +215,24 @@ def test_every_interval_is_bit_equal(trained: Path, steps: tuple[int, int]) -> N
     assert "bit-equal" in str(found)
 
 
+def test_an_interval_ends_where_there_is_something_to_compare(trained: Path) -> None:
+    [found] = verify(trained / "run", range(6, 7), trust=True)
+
+    assert (found.start, found.stop, found.num_rows) == (6, 8, 1)
+
+
+def test_saves_at_steps_that_time_chose_are_repeated(trained: Path) -> None:
+    text = CONFIG.replace('"run"', '"continuous"').replace("steps = 6", "steps = 60")
+    config = trained / "continuous.toml"
+    config.write_text(text.replace("_every = 3", '_every = "continuous"'))
+    make_trainer(load_config(config)).run()
+
+    [found] = verify(trained / "continuous", range(64), trust=True)
+
+    assert found.is_equal, str(found)
+    assert found.num_leaves > 0
+
+
 def test_a_sample_is_the_same_at_every_call(trained: Path) -> None:
     one, two = (verify(trained / "run", sample=1, trust=True) for _ in range(2))
 
@@ -121,18 +240,34 @@ def test_a_sample_is_the_same_at_every_call(trained: Path) -> None:
     assert one[0].is_equal
 
 
-def test_a_flipped_bit_is_found_with_its_step_and_leaf(copy: Path) -> None:
-    forge_a_weight(copy, 6)
+@pytest.mark.parametrize(("step", "bit"), [(5, 0), (6, 22)])
+def test_each_flipped_bit_is_found_with_its_step_and_leaf(
+    step: int, bit: int, copy: Path
+) -> None:
+    forge(copy, step, flips=dict.fromkeys(LEAVES, bit))
 
-    [found] = verify(copy, range(3, 8), trust=True)
+    [found] = verify(copy, range(3, step), trust=True)
 
-    assert [str(each).split(" of ")[0] for each in found.differences] == [
-        "step 6: model/embed/embedding 1"
-    ]
+    leaves = {x.quantity: x.what for x in found.differences if "/" in x.quantity}
+    assert {x.step for x in found.differences} == {step}
+    assert leaves.keys() == LEAVES.keys()
+    for name, size in LEAVES.items():
+        assert leaves[name].startswith(f"1 of {size} values differ")
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forgery_is_found_with_its_step_and_quantity(name: str, copy: Path) -> None:
+    forge_it, words = FORGED[name]
+    forge_it(copy)
+
+    [found] = verify(copy, range(5, 6), trust=True)
+
+    assert words in str(found)
+    assert str(found.differences[0].step) in words
 
 
 def test_a_forged_start_contradicts_the_log(copy: Path) -> None:
-    forge_a_weight(copy, 6)
+    forge(copy, 6, flips={"model/embed/embedding": 0})
 
     [found] = verify(copy, range(7, 9), trust=True)
 
@@ -140,18 +275,14 @@ def test_a_forged_start_contradicts_the_log(copy: Path) -> None:
     assert found.differences[0].quantity == "state_digest"
 
 
-def test_a_forged_loss_or_config_is_found_at_its_step(
+def test_the_command_ends_with_3_at_a_forgery(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rewritten(copy, r'("step": 8,.*?"loss": )[0-9.]+', r"\g<1>0.125")
 
     assert main(["verify", str(copy), "--steps", "6:9", "--trust"]) == 3
 
-    said = capsys.readouterr()
-    assert "step 8: loss 0.125 and" in said.out
-    rewritten(copy, r"rate = 0\.01", "rate = 0.02")
-    [found] = verify(copy, range(3, 8), trust=True)
-    assert found.differences[0].step == 6
+    assert "step 8: loss 0.125 and" in capsys.readouterr().out
 
 
 def test_steps_that_are_not_there_are_refused(trained: Path) -> None:

@@ -17,6 +17,7 @@ import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.values import different_leaves
 from roxxel_train import TIMING_FIELDS, RunFolderError
+from roxxel_train.config import CONTINUOUS
 from roxxel_train.distributed import barrier
 
 from roxxel.config import (
@@ -76,19 +77,18 @@ def compare_rows(
 
     Times are left out. The differences are those of the first step with any.
     """
-    rows = [{(row["kind"], row["step"]): row for row in each} for each in (a, b)]
+    rows = [_by_place(each) for each in (a, b)]
     keys = sorted(rows[0].keys() | rows[1].keys(), key=lambda key: (key[1], key[0]))
     found: list[Difference] = []
     for kind, step in keys:
         if found and found[0].step < step:
             break
-        pair = [each.get((kind, step)) for each in rows]
-        if None in pair:
-            only = "the second" if pair[0] is None else "the first"
-            found.append(Difference(step, f"row {kind!r}", f"is in {only} log alone"))
-            continue
+        ones, others = (each.get((kind, step), []) for each in rows)
+        if len(ones) != len(others):
+            found.append(_uneven(step, kind, len(ones), len(others)))
         found += [
             Difference(step, name, f"{x} and {y}")
+            for pair in zip(ones, others, strict=False)
             for name, x, y in _different_values(*map(_untimed, pair))
         ]
     first = [each for name in _FIRST for each in found if each.quantity == name]
@@ -96,11 +96,13 @@ def compare_rows(
 
 
 def compare_saves(a: Mapping[int, str], b: Mapping[int, str]) -> list[Difference]:
-    """Compare the state digests that two logs have for the same steps."""
+    """Compare the saves in two logs, and their state digests."""
     return [
         Difference(step, "state_digest", f"{a[step]} and {b[step]}")
-        for step in sorted(a.keys() & b.keys())
-        if a[step] != b[step]
+        if step in a and step in b
+        else _uneven(step, "save", step in a, step in b)
+        for step in sorted(a.keys() | b.keys())
+        if a.get(step) != b.get(step)
     ]
 
 
@@ -156,6 +158,10 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
     config = config_of(run, start + 1)
     for mark in _marks(run, start, stop, config):
         used = config_of(run, mark)
+        if used.trainer.checkpoint_every == CONTINUOUS:
+            # Saves that nobody can repeat: save at the mark alone.
+            trainer = replace(used.trainer, checkpoint_every=mark, keep_every=None)
+            used = replace(used, trainer=trainer)
         make_trainer(_again(run, used, start, folder)).run(until=mark)
     return open_run(folder / "again", run.moved, trust=True)
 
@@ -231,6 +237,18 @@ def _again(run: Run, config: RunConfig, start: int, folder: Path) -> RunConfig:
         trainer=replace(config.trainer, **changes),
         changes=(),
     )
+
+
+def _by_place(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], list[Any]]:
+    found: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        found.setdefault((row["kind"], row["step"]), []).append(row)
+    return found
+
+
+def _uneven(step: int, kind: str, first: int, second: int) -> Difference:
+    what = f"stands {first:d} times in the first log and {second:d} in the second"
+    return Difference(step, f"row {kind!r}", what)
 
 
 def _untimed(row: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from roxxel_ckpt import CheckpointDamagedError
 from roxxel_train import RunFolderError
 
 from roxxel.runs.again import (
@@ -16,6 +17,7 @@ from roxxel.runs.again import (
     compare_checkpoints,
     compare_rows,
     compare_saves,
+    config_of,
     explanations,
     scratch_folder,
     trained_again,
@@ -110,9 +112,9 @@ def verify(
 
     Args:
         run: Folder of a run that `roxxel train` started, or its URL, or the open run.
-        steps: Steps to verify, counted as batches; the interval begins at the
-            checkpoint at or before the first. None for the whole run from its first
-            checkpoint on.
+        steps: Steps to verify, counted as batches. The interval begins at the
+            checkpoint at or before the first, and ends where the log has a row or a
+            save after the last. None for the whole run from its first checkpoint on.
         sample: Verify this many intervals between checkpoints, the same at every call.
         sources: New locations of sources that moved, as for `open_run`.
         trust: As for `open_run`.
@@ -165,7 +167,10 @@ def _intervals(
             f"{run.path}: steps {steps.start}:{steps.stop} are not among those that "
             f"the run has saved; choose steps in {first}:{done}"
         )
-    return [(max(step for step in bounds if step <= steps.start), steps.stop)]
+    start = max(step for step in bounds if step <= steps.start)
+    # A step that neither has a row nor was saved has nothing to compare.
+    ends = {done, *run.files.saves(), *(row["step"] for row in run.metrics)}
+    return [(start, min(step for step in ends if step >= steps.stop))]
 
 
 def _verified(run: Run, start: int, stop: int) -> Verification:
@@ -174,16 +179,12 @@ def _verified(run: Run, start: int, stop: int) -> Verification:
         again = trained_again(run, start, stop, folder)
         rows = [_rows(each, start, stop) for each in (run, again)]
         different, num_rows = compare_rows(*rows)
-        saves = [
-            {n: x for n, x in each.files.saves().items() if start <= n <= stop}
-            for each in (run, again)
-        ]
+        saves = [_saves(each, start, stop) for each in (run, again)]
+        if not _saves_at(run, stop):
+            saves[1].pop(stop)
         different += compare_saves(*saves)
-        num_leaves = 0
-        for step in common_steps(run.files, again.files, start):
-            leaves, equal = compare_checkpoints(run.files, again.files, step)
-            different += leaves
-            num_leaves += equal
+        leaves, num_leaves = _compare_steps(run, again, start, stop)
+        different += leaves
         first = min((each.step for each in different), default=None)
         different = [each for each in different if each.step == first]
         why = tuple(explanations(run, again)) if different else ()
@@ -198,6 +199,40 @@ def _verified(run: Run, start: int, stop: int) -> Verification:
         explanations=why,
         seconds=time.monotonic() - began_s,
     )
+
+
+def _compare_steps(
+    run: Run, again: Run, start: int, stop: int
+) -> tuple[list[Difference], int]:
+    """Compare the checkpoints of an interval; return also how many leaves are equal."""
+    found = [
+        Difference(step, "checkpoint", "is damaged, and does not say what it holds")
+        for step in run.files.checkpoints()[1]
+        if start < step <= stop
+    ]
+    num_leaves = 0
+    for step in common_steps(run.files, again.files, start):
+        try:
+            leaves, equal = compare_checkpoints(run.files, again.files, step)
+        except CheckpointDamagedError as error:
+            found.append(Difference(step, "checkpoint", f"is damaged ({error})"))
+            continue
+        found += leaves
+        num_leaves += equal
+    return found, num_leaves
+
+
+def _saves(run: Run, start: int, stop: int) -> dict[int, str]:
+    saves = run.files.saves().items()
+    return {step: digest for step, digest in saves if start <= step <= stop}
+
+
+def _saves_at(run: Run, step: int) -> bool:
+    """Return whether the run has saved a step, or must have; its end is not known."""
+    every = config_of(run, step).trainer.saved_every
+    is_due = every is not None and step % every == 0
+    kept = {each.step for each in run.checkpoints}
+    return is_due or step in kept or step in run.files.saves()
 
 
 def _rows(run: Run, start: int, stop: int) -> list[dict[str, Any]]:
