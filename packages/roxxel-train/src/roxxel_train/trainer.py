@@ -35,6 +35,7 @@ from roxxel_train._step.diagnose.objects import (
     evaluation_mode,
     untrained_array,
 )
+from roxxel_train._step.diagnose.used import check_mask
 from roxxel_train._step.diagnose.vocabulary import check_rows
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
@@ -188,7 +189,7 @@ class Trainer:
         check_rows(sampler, updates.lookups)
         unheld = untrained_array(self.model, self.optimizer.wrt)
         frozen = check_gradients(updates.gradients)
-        state.check_mask(updates.unused)
+        check_mask(sampler, updates.unused)
         if config.grad_accum_steps > 1:
             check_weight(
                 updates, f"grad_accum_steps={config.grad_accum_steps} averages parts"
@@ -392,7 +393,7 @@ class Trainer:
             if phase.stop <= state.step:
                 continue
             if state.step == phase.start:
-                state.begin_phase()
+                state.window.begin_phase(state.arrays)
             update = session.update_of(shape)
             if update is None:
                 return

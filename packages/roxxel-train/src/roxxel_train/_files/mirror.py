@@ -27,7 +27,7 @@ import shutil
 import zlib
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
 from roxxel_ckpt import CheckpointBucketError, CheckpointWriteError
@@ -43,7 +43,13 @@ from roxxel_store.swap import Writer, read_manifest, writer_of
 from roxxel_store.urls import checked_url, expanded
 
 from roxxel_train._files.paths import cache_folder
-from roxxel_train._files.records import CHECKPOINTS, LOCK, RECORD
+from roxxel_train._files.records import (
+    CHECKPOINTS,
+    LOCK,
+    RECORD,
+    RECORD_OF_RUN,
+    find_record,
+)
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -269,6 +275,14 @@ def local_run(run: str | os.PathLike[str]) -> Path:
     """
     url = folder_url(run)
     return expanded(run) if url is None else fetch_run(url)
+
+
+def run_record(path: Path | str) -> dict[str, Any] | None:
+    """Return `run.json` of the run that owns a folder of checkpoints, or None."""
+    if isinstance(path, str):
+        content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
+        return None if content is None else RECORD_OF_RUN.parse(content, path)
+    return find_record(path.parent / RECORD, RECORD_OF_RUN)
 
 
 def fetch_run(url: str, timeout_s: float = 60.0) -> Path:

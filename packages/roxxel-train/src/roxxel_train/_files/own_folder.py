@@ -171,14 +171,6 @@ class OwnFolder:
         return record
 
 
-def run_record(path: Path | str) -> dict[str, Any] | None:
-    """Return `run.json` of the run that owns a folder of checkpoints, or None."""
-    if isinstance(path, str):
-        content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
-        return None if content is None else RECORD_OF_RUN.parse(content, path)
-    return find_record(path.parent / RECORD, RECORD_OF_RUN)
-
-
 def _has_content(path: Path) -> bool:
     """Return whether a path is a folder, or a file that is not empty."""
     return path.is_dir() or (path.exists() and path.stat().st_size > 0)

@@ -1,4 +1,4 @@
-"""The checkpoint of another run from which a new run starts.
+"""What a run goes on from: its own checkpoint, another run's, or its beginning.
 
 With `init_from`, the new run starts with the weights of the checkpoint, or with those
 that an object loads from elsewhere, at step 0. With `branch_from`, the new run
@@ -9,6 +9,7 @@ training: this module changes nothing in its folder.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,8 @@ from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 from roxxel_ckpt.locations import folder_url
 from roxxel_store import roxxel_command
 
-from roxxel_train._files.identity import known_ids
-from roxxel_train._files.own_folder import run_record
+from roxxel_train._files.identity import check_owner, known_ids
+from roxxel_train._files.mirror import run_record
 from roxxel_train._files.records import CHECKPOINTS
 from roxxel_train._files.reference import Reference, parse_reference
 from roxxel_train._log.logger import collected_warnings
@@ -29,8 +30,104 @@ from roxxel_train.errors import RunMismatchError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_curriculum import Sampler, StateMismatch
+
+    from roxxel_train.config import TrainConfig
+
 
 _INNER = f"/{CHECKPOINTS}"
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a run goes on from.
+
+    Attributes:
+        name: What error messages call the run.
+        step: Updates done.
+        data: The data state; None for a new run.
+        held_out: The held-out sets of the past; None for a new run.
+        origin: The checkpoint of another run from which this run starts; None if the
+            run has a checkpoint of its own.
+    """
+
+    name: str
+    step: int = 0
+    data: dict[str, Any] | None = None
+    held_out: Mapping[str, Any] | None = None
+    origin: Origin | Given | None = None
+
+    def mismatch(self, error: StateMismatch) -> RunMismatchError:
+        """Return the error for a curriculum that differs in trained steps."""
+        if self.origin is not None:
+            return RunMismatchError(
+                f"{self.origin}: the run there does not fit this curriculum: {error}; "
+                "or branch from an earlier step"
+            )
+        return RunMismatchError(
+            f"{self.name}: the run there does not fit this curriculum: {error}; or "
+            "give another save_path"
+        )
+
+
+def find_past(
+    config: TrainConfig,
+    checkpointer: Checkpointer | None,
+    name: str,
+    record: dict[str, Any] | None,
+    model: nnx.Module,
+    optimizer: nnx.Optimizer[Any],
+    signature: Any,
+) -> Past:
+    """Find what a run goes on from.
+
+    Args:
+        config: The arguments of the trainer.
+        checkpointer: The checkpoints of the run.
+        name: What error messages call the run.
+        record: Content of `run.json`; None before the first start.
+        model: The live model.
+        optimizer: The live optimizer.
+        signature: Names, shapes and types of their arrays.
+
+    Raises:
+        RunMismatchError: The run, or the one from which it starts, is another.
+        CheckpointMismatchError: The newest checkpoint does not fit.
+    """
+    if config.branch_from is not None and checkpointer is not None:
+        check_is_elsewhere(config.branch_from, checkpointer.checkpoint_path)
+    if config.branch_from is not None and record is not None:
+        check_is_origin("branch_from", config.branch_from, record, name)
+    newest = None if checkpointer is None else _newest(checkpointer)
+    if newest is not None:
+        step, extra = newest
+        extra = extra or {}
+        data = extra.get("data")
+        if data is None:
+            raise RunMismatchError(
+                f"the checkpoint of step {step} has no data state, so a trainer did "
+                "not write this checkpoint and cannot continue its data; give another "
+                "folder, and init_from= this one to start with its weights"
+            )
+        check_owner(record, extra.get("run"), step, name)
+        return Past(name, step, data, extra.get("held_out"))
+    if record is not None and record["model"] != signature:
+        raise RunMismatchError(
+            f"{name}: the run in this folder was started with a model or optimizer of "
+            "other shapes and has no checkpoint yet; give another save_path"
+        )
+    origin = find_origin(
+        {"init_from": config.init_from, "branch_from": config.branch_from},
+        record,
+        model,
+        optimizer,
+        config.timeout,
+        name,
+    )
+    begun = record or {}
+    if origin is not None and origin.data is not None:
+        return Past(name, origin.step, origin.data, begun.get("held_out"), origin)
+    return Past(name, 0, begun.get("data"), begun.get("held_out"), origin)
 
 
 class Origin:
@@ -163,6 +260,40 @@ class Given:
         """Load the weights into the live model, and begin the optimizer anew."""
         self._weights.load(self._model)
         restart(self._model, self._optimizer)
+
+
+def _newest(checkpointer: Checkpointer) -> tuple[int, dict[str, Any] | None] | None:
+    """Return step and `extra` of the newest sound checkpoint, if it fits."""
+    try:
+        return checkpointer.peek(must_fit=True)
+    except CheckpointMismatchError as error:
+        raise CheckpointMismatchError(
+            error.reason,
+            "make the model and the optimizer that were saved, or give another "
+            "save_path, with init_from= this run to take its weights alone",
+        ) from error
+
+
+def origin_records(
+    origin: Origin | Given | None, sampler: Sampler
+) -> dict[str, dict[str, Any] | None]:
+    """Return what `run.json` says of `init_from` and `branch_from`.
+
+    Metrics rows of a branch also count the tokens of its parent. The record has the
+    tokens of the parent, so that readers of the rows can subtract them. The primary
+    is `"self"` in the record, as in the state of the data.
+    """
+    found: dict[str, dict[str, Any] | None] = {"init_from": None, "branch_from": None}
+    if origin is None:
+        return found
+    record = origin.record
+    if origin.is_branch:
+        tokens = {
+            "self" if name == sampler.primary else name: count
+            for name, count in sampler.delivered_tokens(origin.step).items()
+        }
+        record = {**record, "tokens_by_source": tokens}
+    return {**found, origin.option: record}
 
 
 def find_origin(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.coordination import Channel
+from roxxel_curriculum.run_log import start_fields
 from roxxel_loader import device_stream
 from roxxel_store.output import replace_file
 
@@ -21,6 +22,7 @@ from roxxel_train._log.logger import Logger, WarningForwarder
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._observe.stragglers import Stragglers
 from roxxel_train._run import events
+from roxxel_train._run.environment import environment
 from roxxel_train._run.events import RunSummary
 from roxxel_train._run.garbage import Garbage
 from roxxel_train._run.profile import Trace
@@ -150,7 +152,7 @@ class Session:
                     self._restore()
                 self.compile_ahead(compiler)
                 stack.callback(self.updates.close)
-                stack.callback(state.close)
+                stack.callback(state.finite.close)
                 if self.evaluator.held_out is not None:
                     stack.callback(self.evaluator.held_out.programs.close)
                 rows = FedRows(sampler, self.config.grad_accum_steps)
@@ -169,7 +171,7 @@ class Session:
                     lambda: batches.stats,
                     self._planned.log,
                     Stragglers(self.processes.own_times, log.warning),
-                    state.skipped,
+                    state.window.skipped(state.arrays),
                 )
                 logs = self._logs
                 stack.push(lambda _, error, __: state.leave(error, recorder, logs))
@@ -331,8 +333,8 @@ class Session:
 
         # The first save may be due before the programs of later phases are compiled.
         self.updates.begin(compiler, needed[:1], report)
-        if needed:
-            state.compile_ahead(compiler)
+        if needed and state.checkpointer is not None:
+            state.finite.compile_ahead(compiler)
         self.updates.begin(compiler, needed, report)
         held_out = self.evaluator.held_out
         if held_out is not None and (needed or state.is_evaluation_due):
@@ -374,7 +376,13 @@ class Session:
         )
         for line in opening:
             log.info(line)
-        row = state.start_row(self.machine.kinds, seconds) | self._declared(start)
+        row = {
+            **start_fields(start, sampler, state.curriculum, seconds),
+            "made_by": getattr(state.model, "made_by", None),
+            "settings": self.config.settings(),
+            **environment(self.machine.kinds, self.mesh.shape),
+            **self._declared(start),
+        }
         for each in self._logs:
             each.start(row, state.past_log)
         starts = self._starts()

@@ -5,22 +5,13 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 
 from __future__ import annotations
 
-import os
-import sys
 from contextlib import contextmanager, nullcontext
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import jax
-from flax import nnx
-from roxxel_ckpt import (
-    Checkpointer,
-    CheckpointMismatchError,
-    CheckpointStateLostError,
-)
+from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum import StateMismatch
-from roxxel_curriculum.run_log import start_fields
 from roxxel_store.lines import LinePosition
 
 from roxxel_train._files.identity import check_owner
@@ -28,34 +19,19 @@ from roxxel_train._files.records import AUTOTUNE
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
+from roxxel_train._run.finite import FiniteCheck
 from roxxel_train._run.held_out import HeldOutSets
-from roxxel_train._run.origin import (
-    Given,
-    Origin,
-    check_is_elsewhere,
-    check_is_origin,
-    find_origin,
-)
-from roxxel_train._step import spikes
-from roxxel_train._step.compiled import is_debugging
-from roxxel_train._step.loss import SKIPPED
-from roxxel_train._step.step import (
-    WINDOW,
-    is_finite,
-    is_sound,
-    put,
-    restart,
-    signature,
-    take,
-)
+from roxxel_train._run.origin import find_past, origin_records
+from roxxel_train._run.spike_window import SpikeWindow
+from roxxel_train._step.step import is_sound, put, restart, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-    from concurrent.futures import Executor, Future
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from flax import nnx
     from jax.sharding import Mesh
     from roxxel_ckpt.contents import Files
     from roxxel_curriculum import Curriculum, Plan
@@ -65,14 +41,6 @@ if TYPE_CHECKING:
     from roxxel_train._observe.recorder import Recorder
     from roxxel_train._step.step import Tree
     from roxxel_train.config import TrainConfig
-
-
-_RECORDED_FLAGS = {
-    "XLA_FLAGS": lambda: os.environ.get("XLA_FLAGS", ""),
-    "matmul_precision": lambda: str(jax.config.jax_default_matmul_precision),  # pyright: ignore[reportAttributeAccessIssue] - JAX declares its options at run time
-    "x64": lambda: jax.config.jax_enable_x64,  # pyright: ignore[reportAttributeAccessIssue] - as above
-}
-_RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class RunState:
@@ -94,6 +62,8 @@ class RunState:
         origin: The checkpoint of another run from which this run starts; None if the
             run has a checkpoint of its own.
         held_out: The held-out sets, pinned under their names.
+        window: The window of `skip_spikes` in `arrays`.
+        finite: The check of the parameters, compiled ahead.
     """
 
     def __init__(
@@ -128,17 +98,14 @@ class RunState:
         self.optimizer = optimizer
         self.folder = folder
         self.checkpointer = checkpointer
-        self._settings = config.settings()
         self._checkpoint_every = config.checkpoint_every
         self.past_log: LinePosition | None = None
         self.past_fields: Sequence[str] | None = None
         self.past_rate: float | None = None
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
-        self._rule = config.spike_rule
-        self._mesh = mesh
-        if self._rule is not None:
-            self.arrays[WINDOW] = spikes.begin(self._rule, mesh)
+        self.window = SpikeWindow(config.spike_rule, mesh)
+        self.window.begin(self.arrays)
         self.step = 0
         self.losses = LossMeans()
         self.ledger = Ledger()
@@ -146,25 +113,33 @@ class RunState:
         self._saved_step = 0
         self._spoilt: str | None = None
         self._is_lost = False
-        self._finite_program: Future[Any] | None = None
-        self.origin: Origin | Given | None = None
-        self.found_step, self._past, measured = self._find_past(config)
+        self.finite = FiniteCheck(model, optimizer)
+        self._past = past = find_past(
+            config,
+            checkpointer,
+            self._name,
+            self._record,
+            model,
+            optimizer,
+            self.signature,
+        )
+        self.origin, self.found_step = past.origin, past.step
         self.curriculum = curriculum
         try:
             self.sampler = curriculum.sampler(
-                config.seed, self._past, config.fields, config.check
+                config.seed, past.data, config.fields, config.check
             )
         except StateMismatch as error:
-            raise self._mismatch(error) from error
+            raise past.mismatch(error) from error
         if self.found_step > self.sampler.total_steps:
             raise RunMismatchError(
                 f"the run has done {self.found_step} steps but the curriculum has "
                 f"only {self.sampler.total_steps}; give as many steps or more, or "
                 "another save_path"
             )
-        self.held_out = HeldOutSets.of(config, curriculum, measured, self._name)
+        self.held_out = HeldOutSets.of(config, curriculum, past.held_out, self._name)
         metric = None if checkpointer is None else checkpointer.best_rule.metric
-        self.held_out.check_ranking(measured, metric, self._name)
+        self.held_out.check_ranking(past.held_out, metric, self._name)
 
     @property
     def path(self) -> Path | None:
@@ -178,7 +153,7 @@ class RunState:
 
     def plan(self) -> Plan:
         """Return the curriculum's plan; for trained steps, what the run has read."""
-        return self.curriculum.plan(self.sampler.seed, self._past)
+        return self.curriculum.plan(self.sampler.seed, self._past.data)
 
     @property
     def first_step(self) -> int:
@@ -201,16 +176,27 @@ class RunState:
         """The optimizer's learning rate after a number of updates; None if unknown."""
         return getattr(self.optimizer, "rate_at", None)
 
-    @property
-    def skipped(self) -> int:
-        """Updates that `skip_spikes` has left out so far."""
-        return int(self.arrays[WINDOW][SKIPPED]) if WINDOW in self.arrays else 0
+    @contextmanager
+    def unchanged(self) -> Generator[None]:
+        """Undo what updates inside the block do to the arrays.
 
-    def begin_phase(self) -> None:
-        """Compare the updates of a new phase with none of another blend or length."""
-        if self._rule is not None:
-            window = self.arrays[WINDOW]
-            self.arrays[WINDOW] = spikes.begin_phase(self._rule, self._mesh, window)
+        The values wait in the host's memory, so the block needs no more memory on the
+        device than training.
+        """
+        places = jax.tree.map(lambda x: x.sharding, self.arrays)
+        host = jax.tree.map(lambda x: x.with_memory_kind("pinned_host"), places)
+        kept = jax.device_put(self.arrays, host, may_alias=False)
+        try:
+            yield
+        finally:
+            for array in jax.tree.leaves(self.arrays):
+                array.delete()
+            self.arrays = jax.device_put(kept, places)
+            self.show()
+
+    def show(self) -> None:
+        """Put the newest arrays into the user's objects, without a copy."""
+        put(self.model, self.optimizer, self.arrays)
 
     def load_origin(self) -> None:
         """Load the checkpoint from which a new run starts, if any."""
@@ -219,18 +205,6 @@ class RunState:
         self.origin.load()
         self.arrays = self.arrays | take(self.model, self.optimizer)
         self._begin_branch()
-
-    def check_mask(self, unused: Collection[str]) -> None:
-        """Raise ValueError if something is withdrawn and the loss ignores the mask."""
-        last = {each.source: each for each in self.sampler.withdrawals}
-        withdrawn = [each for each in last.values() if not each.is_empty]
-        if withdrawn and "loss_mask" in unused:
-            raise ValueError(
-                f"{withdrawn[0].amount} of source {withdrawn[0].source!r} must not be "
-                "learned, but the loss does not use the field 'loss_mask', so the run "
-                "would learn them; weight the loss of token j of a row by "
-                "loss_mask[:, j]"
-            )
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `OwnFolder.run_lock`."""
@@ -246,41 +220,8 @@ class RunState:
             model=self.signature,
             data=self.sampler.state(self.first_step),
             held_out=self.held_out.record,
-            init_from=self._origin_record("init_from"),
-            branch_from=self._origin_record("branch_from"),
+            **origin_records(self.origin, self.sampler),
         )
-
-    def start_row(self, devices: Mapping[str, int], seconds: float) -> dict[str, Any]:
-        """Return what the row of a start says, after a restore that took `seconds`.
-
-        `devices` counts the devices of the run by kind.
-        """
-        return {
-            **start_fields(self.step, self.sampler, self.curriculum, seconds),
-            "made_by": getattr(self.model, "made_by", None),
-            "settings": self._settings,
-            "command": sys.argv,
-            "versions": {name: metadata.version(name) for name in _RECORDED_VERSIONS},
-            "devices": dict(devices),
-            "processes": jax.process_count(),
-            "mesh": dict(self._mesh.shape),
-            "flags": {name: read() for name, read in _RECORDED_FLAGS.items()},
-        }
-
-    def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile `is_finite`, so the first save does not wait for it."""
-        if self.checkpointer is not None and not is_debugging():
-            shapes = jax.tree.map(
-                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
-                self._trained(),
-            )
-            self._finite_program = compiler.submit(is_finite.lower(shapes).compile)
-
-    def close(self) -> None:
-        """Cancel the compilation if it has not started."""
-        if self._finite_program is not None:
-            self._finite_program.cancel()
-            self._finite_program = None
 
     def restore(self) -> int:
         """Restore the newest sound checkpoint, if any; return the updates done.
@@ -308,7 +249,7 @@ class RunState:
                 try:
                     self.sampler.check(extra["data"])
                 except StateMismatch as error:
-                    raise self._mismatch(error) from error
+                    raise self._past.mismatch(error) from error
                 if jax.process_index() == 0:  # Only this process knows a new id.
                     check_owner(self._record, extra.get("run"), self.step, self._name)
                 self.held_out.check(extra.get("held_out", {}), self._name)
@@ -329,28 +270,6 @@ class RunState:
         self.arrays = self.arrays | take(self.model, self.optimizer)
         return self.step
 
-    @contextmanager
-    def unchanged(self) -> Generator[None]:
-        """Undo what updates inside the block do to the arrays.
-
-        The values wait in the host's memory, so the block needs no more memory on the
-        device than training.
-        """
-        places = jax.tree.map(lambda x: x.sharding, self.arrays)
-        host = jax.tree.map(lambda x: x.with_memory_kind("pinned_host"), places)
-        kept = jax.device_put(self.arrays, host, may_alias=False)
-        try:
-            yield
-        finally:
-            for array in jax.tree.leaves(self.arrays):
-                array.delete()
-            self.arrays = jax.device_put(kept, places)
-            self.show()
-
-    def show(self) -> None:
-        """Put the newest arrays into the user's objects, without a copy."""
-        put(self.model, self.optimizer, self.arrays)
-
     def save(self, recorder: Recorder, logs: Sequence[Logger]) -> None:
         """Save the state, unless the newest checkpoint holds this step.
 
@@ -362,9 +281,9 @@ class RunState:
         if self.checkpointer is None or self.step == self._saved_step:
             recorder.drain()
             return
-        # `show` and `_finite` do not wait for updates in flight: the device stays busy.
+        # `show` and `finite` do not wait for updates in flight: the device stays busy.
         self.show()
-        finite = self._finite()
+        finite = self._is_finite()
         recorder.drain()
         with recorder.excluded("save_s"):
             self._check(finite, recorder)
@@ -388,7 +307,7 @@ class RunState:
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
                 "ledger": self.ledger.to_json(),
-                **self._window_record(),
+                **self.window.to_json(self.arrays),
                 "log": None if position is None else position._asdict(),
             }
             metrics = recorder.metrics()
@@ -405,7 +324,7 @@ class RunState:
 
     def check_finite(self, recorder: Recorder) -> None:
         """Check the parameters after the last update, which no later loss can test."""
-        self._check(self._finite(), recorder)
+        self._check(self._is_finite(), recorder)
 
     def leave(
         self,
@@ -437,98 +356,13 @@ class RunState:
             self.step = self.origin.step
             self._continue(self.origin.extra)
 
-    def _origin_record(self, option: str) -> dict[str, Any] | None:
-        """Return the record of the origin for `run.json`; None without this option.
-
-        Metrics rows of a branch also count the tokens of its parent. The record has the
-        tokens of the parent, so that readers of the rows can subtract them. The primary
-        is `"self"` in the record, as in the state of the data.
-        """
-        if self.origin is None or self.origin.option != option:
-            return None
-        if not self.origin.is_branch:
-            return self.origin.record
-        primary = self.sampler.primary
-        tokens = {
-            "self" if name == primary else name: count
-            for name, count in self.sampler.delivered_tokens(self.first_step).items()
-        }
-        return {**self.origin.record, "tokens_by_source": tokens}
-
     def _continue(self, extra: Mapping[str, Any]) -> None:
         """Continue the totals that the checkpoint of `step` holds."""
         self.losses = LossMeans.from_json(extra)
         self.ledger = Ledger.from_json(extra["ledger"])
         self.is_evaluation_due = not extra["evaluated"]
         self.past_rate = extra.get("next_rate")
-        past = extra.get("spikes")
-        if self._rule is not None and past is not None:
-            self.arrays[WINDOW] = spikes.resume(self._rule, self._mesh, past)
-
-    def _window_record(self) -> dict[str, Any]:
-        """Return the window of `skip_spikes` for a checkpoint; empty without it."""
-        if self._rule is None:
-            return {}
-        return {"spikes": spikes.to_json(self._rule, self.arrays[WINDOW])}
-
-    def _find_past(
-        self, config: TrainConfig
-    ) -> tuple[int, dict[str, Any] | None, Mapping[str, Any] | None]:
-        """Return the updates done, the data state and the held-out sets of the past.
-
-        Both are None for a new run. Sets `origin` if the run has no checkpoint and
-        starts from another run.
-        """
-        if config.branch_from is not None and self.checkpointer is not None:
-            check_is_elsewhere(config.branch_from, self.checkpointer.checkpoint_path)
-        record = self._record
-        if config.branch_from is not None and record is not None:
-            check_is_origin("branch_from", config.branch_from, record, self._name)
-        newest = None if self.checkpointer is None else self._newest(self.checkpointer)
-        if newest is not None:
-            step, extra = newest
-            extra = extra or {}
-            data = extra.get("data")
-            if data is None:
-                raise RunMismatchError(
-                    f"the checkpoint of step {step} has no data state, so a trainer "
-                    "did not write this checkpoint and cannot continue its data; give "
-                    "another folder, and init_from= this one to start with its weights"
-                )
-            check_owner(record, extra.get("run"), step, self._name)
-            return step, data, extra.get("held_out")
-        if record is not None and record["model"] != self.signature:
-            raise RunMismatchError(
-                f"{self.folder}: the run in this folder was started with a model or "
-                "optimizer of other shapes and has no checkpoint yet; "
-                "give another save_path"
-            )
-        self.origin = origin = find_origin(
-            {"init_from": config.init_from, "branch_from": config.branch_from},
-            record,
-            self.model,
-            self.optimizer,
-            config.timeout,
-            self._name,
-        )
-        if origin is not None and origin.data is not None:
-            return origin.step, origin.data, (record or {}).get("held_out")
-        if record is None:
-            return 0, None, None
-        return 0, record["data"], record.get("held_out")
-
-    def _newest(
-        self, checkpointer: Checkpointer
-    ) -> tuple[int, dict[str, Any] | None] | None:
-        """Return step and `extra` of the newest sound checkpoint, if it fits."""
-        try:
-            return checkpointer.peek(must_fit=True)
-        except CheckpointMismatchError as error:
-            raise CheckpointMismatchError(
-                error.reason,
-                "make the model and the optimizer that were saved, or give another "
-                "save_path, with init_from= this run to take its weights alone",
-            ) from error
+        self.window.resume(self.arrays, extra)
 
     @property
     def _record(self) -> dict[str, Any] | None:
@@ -540,30 +374,9 @@ class RunState:
         """What error messages call the run."""
         return str(self.folder or "the checkpoints")
 
-    def _mismatch(self, error: StateMismatch) -> RunMismatchError:
-        """Return the error for a curriculum that differs in trained steps."""
-        if self.origin is not None:
-            return RunMismatchError(
-                f"{self.origin}: the run there does not fit this curriculum: {error}; "
-                "or branch from an earlier step"
-            )
-        return RunMismatchError(
-            f"{self._name}: the run there does not fit this "
-            f"curriculum: {error}; or give another save_path"
-        )
-
-    def _trained(self) -> Tree:
-        return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
-
-    def _finite(self) -> jax.Array | bool:
-        """Start to check the parameters; return True if they need no check."""
-        trained = self._trained()
-        if self.step <= self._saved_step or not is_sound(trained):
-            return True
-        program = self._finite_program
-        if program is not None and program.done():
-            return program.result()(trained)
-        return is_finite(trained)
+    def _is_finite(self) -> jax.Array | bool:
+        """Start to check the parameters; True if no update has changed them."""
+        return self.step <= self._saved_step or self.finite.begin()
 
     def _check(self, finite: jax.Array | bool, recorder: Recorder) -> None:
         if not finite:

@@ -13,7 +13,9 @@ from roxxel_train._step.diagnose.objects import GRADIENT
 from roxxel_train._step.diagnose.vocabulary import PASS_ON, inner_program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+
+    from roxxel_curriculum import Sampler
 
 
 def used_fields(jaxpr: Any, state: Any, batch: Any) -> dict[str, bool]:
@@ -30,6 +32,19 @@ def used_fields(jaxpr: Any, state: Any, batch: Any) -> dict[str, bool]:
         if isinstance(name, str):
             found[name] = _walk(jaxpr, marks)[0]
     return found
+
+
+def check_mask(sampler: Sampler, unused: Collection[str]) -> None:
+    """Raise ValueError if something is withdrawn and the loss ignores the mask."""
+    last = {each.source: each for each in sampler.withdrawals}
+    withdrawn = [each for each in last.values() if not each.is_empty]
+    if withdrawn and "loss_mask" in unused:
+        raise ValueError(
+            f"{withdrawn[0].amount} of source {withdrawn[0].source!r} must not be "
+            "learned, but the loss does not use the field 'loss_mask', so the run "
+            "would learn them; weight the loss of token j of a row by "
+            "loss_mask[:, j]"
+        )
 
 
 def loss_needs_model(traced: Any, state: Any) -> bool:
