@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from roxxel_curriculum import (
     recorded_sampler,
 )
 from roxxel_curriculum.testing import PositionReader
+from roxxel_format import ShardError
 
 from .helpers import Declared, declarations, digest
 
@@ -44,6 +46,13 @@ def check_recorded(
     for each in range(step):
         assert digest(recorded, each) == digest(sampler, each)
         assert recorded.phase(each) == sampler.phase(each)
+    alone = recorded_sampler(state, None)
+    assert alone.plan() == recorded.plan()
+    for each in range(step):
+        places, read = alone.windows(each), sampler.windows(each)
+        assert np.array_equal(places.source, read.source)
+        assert np.array_equal(places.start, read.start)
+        assert np.array_equal(places.stop, read.stop)
     for name in recorded.source_names:
         found = list(recorded.where(name, 0, 200))
         assert found == list(sampler.where(name, 0, 200, until=step))
@@ -121,3 +130,23 @@ def test_a_state_of_step_0_records_nothing() -> None:
 
     with pytest.raises(CurriculumError, match="at step 0, so it records no batches"):
         recorded_sampler(state, {"self": web})
+
+
+def test_places_need_no_corpus_but_tokens_and_documents_do() -> None:
+    web = PositionReader(500)
+    sampler = Curriculum(web, [Phase(5, 2, 11)]).sampler(0)
+
+    alone = recorded_sampler(sampler.state(5), None)
+
+    assert alone.windows(4).start.tolist() == sampler.windows(4).start.tolist()
+    for read in (lambda: alone.batch(4), lambda: alone.locate(4, 0)):
+        with pytest.raises(ShardError, match="source 'self' has no reader here"):
+            read()
+
+
+def test_a_state_does_not_say_which_part_of_a_corpus_a_proxy_reads() -> None:
+    curriculum = Curriculum(PositionReader(100_000), [Phase(50, 2, 11)])
+    state = curriculum.proxy(scale=0.5).curriculum.sampler(0).state(2)
+
+    with pytest.raises(CurriculumError, match="source 'self' is a part"):
+        recorded_sampler(state, None)

@@ -30,6 +30,7 @@ from roxxel_curriculum._bind.sources import (
 from roxxel_curriculum._names import named_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
+from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.withdrawn import (
     checked_document,
     masked_ranges,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
     from roxxel_curriculum._bind.samples import SampleBlock
+    from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._plan.withdrawn import Withdrawal
 
@@ -124,6 +126,13 @@ class Sampler:
             f"Sampler(seed={self.seed}, total_steps={self.total_steps}, "
             f"longest={self.longest})"
         )
+
+    def plan(self) -> Plan:
+        """Return what every phase reads from every source; reads no tokens.
+
+        Compare two runs by `a.plan().diff(b.plan())`.
+        """
+        return make_plan(self._solution, self.seed)
 
     def shape(self, step: int) -> tuple[int, int]:
         """Return `(batch_size, seq_len)` of a step.
