@@ -41,6 +41,32 @@ KINDS = (START, END, SAVE)
 """Kinds of rows that say how a run goes on, not what it has trained."""
 
 
+TIMING_FIELDS = frozenset(
+    {
+        "time",
+        "step_s",
+        "tokens_per_s",
+        "model_flops_per_s",
+        "mfu",
+        "wait_s",
+        "wait_share",
+        "read_s",
+        "assemble_s",
+        "transfer_s",
+        "compile_s",
+        "eval_s",
+        "save_s",
+        "gc_s",
+        "device_bytes",
+        "device_peak_bytes",
+        "slowest_process",
+        "lag_s",
+    }
+)
+"""Fields of a metrics row that depend on the clock and the machine. An interrupted run
+and an uninterrupted run have the same values in all other fields."""
+
+
 class RunLog:
     """Writes the log of a run from a loop that is not ours, in one process.
 

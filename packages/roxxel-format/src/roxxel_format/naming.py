@@ -28,6 +28,12 @@ def named(corpus: TokenReader, document: int) -> str:
     return "" if name is None else f" ({printable(name)})"
 
 
+def named_documents(corpus: TokenReader, numbers: Sequence[int]) -> str:
+    """Return documents with their names: `documents 3 (a:3), 4 (a:4)`."""
+    listed = ", ".join(f"{number}{named(corpus, number)}" for number in numbers)
+    return f"document{'s' * (len(numbers) != 1)} {listed}"
+
+
 def names_of(corpus: TokenReader, documents: Sequence[int]) -> list[str] | None:
     """Return the names of documents; None if the corpus has no names.
 

@@ -15,10 +15,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roxxel_curriculum.run_log import TIMING_FIELDS
+
     from roxxel_train._files.data import RunData, data_state
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
-    from roxxel_train._step.loss import TIMING_FIELDS
     from roxxel_train._step.step import ModelState
     from roxxel_train.errors import (
         PREEMPTED_EXIT_CODE,
@@ -55,21 +56,21 @@ __all__ = [
 ]
 
 _HOMES = {
-    "TIMING_FIELDS": "_step.loss",
-    "Logger": "_log.logger",
-    "ModelState": "_step.step",
-    "RunData": "_files.data",
-    "RunFolder": "run_folder",
-    "RunSummary": "_run.events",
-    "Trainer": "trainer",
-    "data_state": "_files.data",
+    "TIMING_FIELDS": "roxxel_curriculum.run_log",
+    "Logger": "roxxel_train._log.logger",
+    "ModelState": "roxxel_train._step.step",
+    "RunData": "roxxel_train._files.data",
+    "RunFolder": "roxxel_train.run_folder",
+    "RunSummary": "roxxel_train._run.events",
+    "Trainer": "roxxel_train.trainer",
+    "data_state": "roxxel_train._files.data",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    home = importlib.import_module(_HOMES.get(name, "roxxel_train.errors"))
     value = getattr(home, name)
     globals()[name] = value
     return value

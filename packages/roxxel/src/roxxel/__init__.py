@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from roxxel import checkpoint, sharding
     from roxxel.config import load_schedule, parse_schedule, schedule_from
     from roxxel.replaying import check_replay, replay
+    from roxxel.runs.diff import diff
     from roxxel.runs.run import Run, open_run
     from roxxel.runs.verify import verify
     from roxxel.sweeping import sweep
@@ -52,6 +53,7 @@ _OWN = {
     **dict.fromkeys(("Run", "open_run"), "runs.run"),
     **dict.fromkeys(("check_replay", "replay"), "replaying"),
     "sweep": "sweeping",
+    "diff": "runs.diff",
     "verify": "runs.verify",
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
 }
@@ -171,6 +173,7 @@ __all__ = [
     "data_state",
     "describe_rows",
     "device_stream",
+    "diff",
     "global_to_host_array",
     "host_to_global_device_array",
     "huggingface_stream",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from roxxel_curriculum.run_log import TIMING_FIELDS
 
 Scalars = dict[str, jax.Array]
 """Scalars, arrays of shape (), by their names in the log."""
@@ -23,31 +24,6 @@ ROW_WEIGHT = "row_weight"
 
 SKIPPED = "skipped"
 """Name of the scalar with the number of updates that `skip_spikes` has left out."""
-
-TIMING_FIELDS = frozenset(
-    {
-        "time",
-        "step_s",
-        "tokens_per_s",
-        "model_flops_per_s",
-        "mfu",
-        "wait_s",
-        "wait_share",
-        "read_s",
-        "assemble_s",
-        "transfer_s",
-        "compile_s",
-        "eval_s",
-        "save_s",
-        "gc_s",
-        "device_bytes",
-        "device_peak_bytes",
-        "slowest_process",
-        "lag_s",
-    }
-)
-"""Fields of a metrics row that depend on the clock and the machine. An interrupted run
-and an uninterrupted run have the same values in all other fields."""
 
 ROW_FIELDS = TIMING_FIELDS | {
     "kind",

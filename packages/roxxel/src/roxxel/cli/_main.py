@@ -36,6 +36,7 @@ COMMANDS = {
     "ls": "list runs: how each stands, its losses and its age",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
+    "diff": "say where two runs part, and why",
     "verify": "train steps of a run again, and compare them bit for bit",
     "replay": "train a run again without some documents, and see what they did",
     "sweep": "train small runs of many blends, and find the best blend",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import Roxxel
-from roxxel_format.naming import documents_at, named
+from roxxel_format.naming import documents_at
 from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
@@ -52,14 +52,7 @@ def add_run_arguments(
             "first; needed if a program without a config trained a model that is not "
             "of roxxel.models",
         )
-    parser.add_argument(
-        "--source",
-        action="append",
-        default=[],
-        type=_named_path,
-        metavar="NAME=PATH",
-        help="where a source is now, if it moved since the run opened it; repeatable",
-    )
+    add_source_argument(parser)
     if reads_text:
         parser.add_argument(
             "--tokenizer",
@@ -68,6 +61,17 @@ def add_run_arguments(
         )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(trust=False)
+
+
+def add_source_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        type=_named_path,
+        metavar="NAME=PATH",
+        help="where a source is now, if it moved since the run opened it; repeatable",
+    )
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
@@ -286,12 +290,6 @@ def document_named(text: str) -> str:
             f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
         )
     return text
-
-
-def named_documents(corpus: TokenReader, numbers: Sequence[int]) -> str:
-    """Return documents with their ids or paths: `documents 3 (a:3), 4 (a:4)`."""
-    listed = ", ".join(f"{number}{named(corpus, number)}" for number in numbers)
-    return f"document{'s' * (len(numbers) != 1)} {listed}"
 
 
 def _share_of(progress: Progress, num_tokens: int, num_searched: int) -> None:

@@ -6,11 +6,11 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_format.naming import names_of
+from roxxel_format.naming import named_documents, names_of
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
-from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
+from roxxel.cli._runs import add_run_arguments, codec_of, opened
 
 if TYPE_CHECKING:
     import argparse

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from roxxel_format.naming import names_of
+from roxxel_format.naming import named_documents, names_of
 from roxxel_store.command import as_text
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
@@ -19,7 +19,6 @@ from roxxel.cli._runs import (
     document_named,
     documents_of,
     found_in,
-    named_documents,
     named_source,
     opened,
     searched_words,

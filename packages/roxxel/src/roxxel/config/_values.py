@@ -51,7 +51,7 @@ def config_differences(
 
 def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
     """Yield each value in nested tables and lists of tables, with its dotted key."""
-    if isinstance(value, dict):
+    if isinstance(value, dict) and value:
         for key, inner in cast("dict[str, Any]", value).items():
             yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
     elif _is_list_of_tables(value):

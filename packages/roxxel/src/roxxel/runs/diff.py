@@ -1,0 +1,468 @@
+"""Where do two runs part, and why? Config, data, update and numbers of two logs.
+
+A run is its log, so no checkpoint is read, and corpora only where `fed` needs them.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from roxxel_ckpt import CheckpointError
+from roxxel_ckpt.values import STATE_DIGEST
+from roxxel_curriculum.run_log import TIMING_FIELDS
+from roxxel_store.records import find_object
+from roxxel_train import RunFolderError
+
+from roxxel.config import (
+    ConfigError,
+    config_differences,
+    config_values,
+    parse_config,
+)
+from roxxel.runs.fed import Digests, Parting, compare_fed
+from roxxel.runs.run import Run, open_run
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from roxxel_train import RunFolder
+    from roxxel_train.starts import RunStart
+
+    from roxxel.config import RunConfig
+
+_KINDS = ("config", "data", "update", "numbers")
+_DEFAULT = "the default"
+
+_ASIDE = {
+    *("cache", "cache_bytes", "eval", "save_path"),
+    *("trainer.best_metric", "trainer.check", "trainer.checkpoint_every"),
+    *("trainer.eval_every", "trainer.eval_mean", "trainer.flops_per_token"),
+    *("trainer.gc_every", "trainer.hang_after_s", "trainer.keep_every"),
+    *("trainer.log_every", "trainer.log_to", "trainer.max_to_keep", "trainer.profile"),
+    *("trainer.save_path", "trainer.strict_sharding", "trainer.timeout"),
+}
+"""Keys that change nothing that is learned, and so do the keys below them."""
+
+_OF_DATA = {
+    *("phase", "primary_source", "tokens", "tokens_by_source"),
+    *("planned_tokens_by_source", "rows_by_source", "digest"),
+}
+_OF_UPDATE = ("learning_rate", "skipped")
+_NO_NUMBERS = {*TIMING_FIELDS, *_OF_DATA, *_OF_UPDATE, "kind", "step"}
+_SINCE_LAST_ROW = {"loss_mean", "loss_since_save", "perplexity"}
+_FIRST = ("loss", "grad_norm")
+_ENVIRONMENT = ("devices", "processes", "mesh", "versions", "flags")
+
+
+@dataclass(frozen=True)
+class RunDiff:
+    """What `diff` found.
+
+    Attributes:
+        runs: Folders or URLs of the two runs.
+        num_steps: Steps that both have trained.
+        differences: What differs in these steps, the cause first: by step, and within
+            one step in the order config, data, update, numbers.
+        aside: Keys of the configs that differ and change nothing that is learned.
+        shared: What is equal, and up to which step.
+        explanations: Devices, releases, mesh and flags that differ.
+        not_compared: What could not be compared, and why.
+
+    Example:
+        >>> found = RunDiff(("a", "b"), 8, (), (), ("the data of 8 steps",), (), ())
+        >>> found.is_equal, found.step
+        (True, None)
+    """
+
+    runs: tuple[str, str]
+    num_steps: int
+    differences: tuple[Parting, ...]
+    aside: tuple[Parting, ...]
+    shared: tuple[str, ...]
+    explanations: tuple[str, ...]
+    not_compared: tuple[str, ...]
+
+    @property
+    def step(self) -> int | None:
+        """The first step whose data, update or numbers differ; None if all are equal.
+
+        Losses are known only in the rows of both logs, so they may have parted in a
+        step between this one and the row before.
+        """
+        steps = [each.step for each in self.differences if each.kind != "config"]
+        return min(steps, default=None)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether nothing differs in the steps that both have, but for configs."""
+        return self.step is None
+
+    def __str__(self) -> str:
+        """Return the verdict, what differs, the cause first, and what is shared."""
+        steps = f"the {self.num_steps} steps that both have"
+        parts = "equal in" if self.is_equal else f"part at step {self.step} of"
+        lines = [
+            f"{' and '.join(self.runs)}: {parts} {steps}",
+            *map(str, self.differences),
+            *(f"shared   {each}" for each in self.shared),
+            *(f"may explain it: {each}" for each in self.explanations),
+            *(
+                f"changes nothing that is learned: {each.what}: "
+                f"{' and '.join(each.values)}"
+                for each in self.aside
+            ),
+            *(f"not compared: {each}" for each in self.not_compared),
+        ]
+        return "\n".join(lines)
+
+
+def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> RunDiff:
+    """Say where two runs part, and why, from their logs.
+
+    Only steps that both runs have trained are compared. For what they will read, and
+    for a config that has not run, see `roxxel plan --diff`.
+
+    Args:
+        a: Folder of a run, or its URL, or the open run.
+        b: The other run.
+
+    Returns:
+        What differs, the cause first, and what the runs share.
+
+    Raises:
+        RunFolderError: A folder holds no run, or nothing can be compared.
+        CheckpointBucketError: A bucket cannot be read.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.run_log import RunLog
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(999), [Phase(4, 2, 8)])
+        >>> for seed in (0, 1):
+        ...     sampler = curriculum.sampler(seed)
+        ...     with RunLog(f"runs/seed{seed}", curriculum, sampler) as log:
+        ...         for step in range(4):
+        ...             log.record(step, sampler.batch(step), loss=2.5)
+        >>> found = diff("runs/seed0", "runs/seed1")
+        >>> found.step, found.differences[0].what, found.differences[0].values
+        (0, 'seed', ('0', '1'))
+    """
+    one, other = (x if isinstance(x, Run) else open_run(x) for x in (a, b))
+    names = str(one.path), str(other.path)
+    num_steps = min(one.files.step, other.files.step)
+    if not num_steps:
+        raise RunFolderError(
+            f"{' and '.join(names)}: have trained no step in common "
+            f"({one.files.step} and {other.files.step} steps); compare what they will "
+            "read by `roxxel plan --diff`"
+        )
+    common = _common_past(one, other)
+    rows = _compare_rows(one.files, other.files)
+    fed = compare_fed(one, other, num_steps, rows.digests)
+    saves, num_saves, last_save = _compare_saves(one, other, num_steps)
+    shared = [
+        *([] if common is None else [common[1]]),
+        *_shared_data(fed.num_steps, rows.digests),
+        *_shared_rows("losses", rows.num_losses, rows.last_loss),
+        *_shared_rows("state digests", num_saves, last_save),
+    ]
+    found = [*fed.partings, *rows.partings, *saves]
+    missing = [f"data from step {fed.num_steps} on: {fed.unknown}"] * bool(fed.unknown)
+    if not rows.has_losses:
+        missing.append("losses: no row of both logs has one")
+    if not found and not shared:
+        raise RunFolderError(
+            f"{' and '.join(names)}: nothing in their logs can be compared "
+            f"({'; '.join(missing)}); give runs that log their losses or their data"
+        )
+    configs = _compare_configs(one, other, num_steps, is_branch=common is not None)
+    found = sorted(
+        [*configs.partings, *found],
+        key=lambda each: (each.step, _KINDS.index(each.kind)),
+    )
+    step = min((each.step for each in found if each.kind != "config"), default=None)
+    return RunDiff(
+        runs=names,
+        num_steps=num_steps,
+        differences=tuple(found),
+        aside=tuple(configs.aside),
+        shared=tuple(shared),
+        explanations=() if step is None else tuple(_explanations(one, other, step)),
+        not_compared=(*configs.missing, *missing),
+    )
+
+
+def _common_past(a: Run, b: Run) -> tuple[int, str] | None:
+    """Return until which step one run is the other's past, and a sentence of it."""
+    ids = [(run.files.record or {}).get("id") for run in (a, b)]
+    parents = [run.parent for run in (a, b)]
+    branches = [x if x is not None and x.is_branch else None for x in parents]
+    for of, by in ((0, 1), (1, 0)):
+        branch = branches[by]
+        if (
+            branch is not None
+            and branch.run_id is not None
+            and branch.run_id == ids[of]
+        ):
+            runs = (a, b)
+            step = branch.step
+            return step, f"{runs[by].path} is a branch of {runs[of].path}@{step}"
+    one, other = branches
+    if one is None or other is None or one.run_id is None:
+        return None
+    if one.run_id != other.run_id:
+        return None
+    return min(one.step, other.step), f"both are branches, of {one} and {other}"
+
+
+class _Rows(NamedTuple):
+    """What the rows of two logs say; `last_loss` is the step of the log."""
+
+    partings: list[Parting]
+    digests: Digests
+    num_losses: int
+    last_loss: int
+    has_losses: bool
+
+
+def _compare_rows(a: RunFolder, b: RunFolder) -> _Rows:
+    found: dict[str, Parting] = {}
+    num_rows = equal = num_losses = last_loss = 0
+    other: tuple[int, str, str] | None = None
+    has_losses = False
+    for x, y, is_since_same in _pairs(a, b):
+        step = x["step"]
+        has_losses |= "loss" in x and "loss" in y
+        one, two = x.get("digest"), y.get("digest")
+        if other is None and isinstance(one, str) and isinstance(two, str):
+            if one == two:
+                num_rows, equal = num_rows + 1, step
+            else:
+                other = step, one, two
+        for name in _OF_UPDATE:
+            one, two = x.get(name), y.get(name)
+            if name == "skipped":
+                one, two = one or 0, two or 0  # a run without the rule skips none
+            if None not in (one, two) and one != two:
+                values = str(one), str(two)
+                found.setdefault(name, Parting("update", step - 1, name, values))
+        if "numbers" in found:
+            continue
+        name = _first_number(x, y, is_since_same=is_since_same)
+        if name is not None:
+            values = str(x[name]), str(y[name])
+            found["numbers"] = Parting("numbers", step - 1, name, values)
+        elif "loss" in x and "loss" in y:
+            num_losses, last_loss = num_losses + 1, step
+    digests = Digests(num_rows, equal, other)
+    return _Rows([*found.values()], digests, num_losses, last_loss, has_losses)
+
+
+def _first_number(
+    x: Mapping[str, Any], y: Mapping[str, Any], *, is_since_same: bool
+) -> str | None:
+    """Return the first field of two rows that differs and is a result of training."""
+    names = (x.keys() & y.keys()) - _NO_NUMBERS
+    if not is_since_same:
+        names = {n for n in names - _SINCE_LAST_ROW if not n.startswith("loss/")}
+    ordered = [*(n for n in _FIRST if n in names), *sorted(names - {*_FIRST})]
+    return next((name for name in ordered if x[name] != y[name]), None)
+
+
+def _pairs(
+    a: RunFolder, b: RunFolder
+) -> Iterator[tuple[dict[str, Any], dict[str, Any], bool]]:
+    """Yield the training rows of the steps that both logs have.
+
+    The last value says whether both rows follow a row of one step, so that means since
+    the row before cover the same steps.
+    """
+    others = _rows(b)
+    before_y, y = next(others, (0, None))
+    for before_x, x in _rows(a):
+        while y is not None and y["step"] < x["step"]:
+            before_y, y = next(others, (0, None))
+        if y is None:
+            return
+        if y["step"] == x["step"]:
+            yield x, y, before_x == before_y
+
+
+def _rows(run: RunFolder) -> Iterator[tuple[int, dict[str, Any]]]:
+    before = 0
+    for row in run.each_row():
+        if row is not None and row["kind"] == "train" and row["step"] > before:
+            yield before, row
+            before = row["step"]
+
+
+def _compare_saves(a: Run, b: Run, num_steps: int) -> tuple[list[Parting], int, int]:
+    """Return the first other state digest, and how many are equal up to which step."""
+    one, other = a.files.saves(), b.files.saves()
+    last = count = 0
+    for step in sorted(one.keys() & other.keys()):
+        if not 0 < step <= num_steps:
+            continue
+        if one[step] != other[step]:
+            values = one[step], other[step]
+            return [Parting("numbers", step - 1, STATE_DIGEST, values)], count, last
+        count, last = count + 1, step
+    return [], count, last
+
+
+class _Configs(NamedTuple):
+    partings: list[Parting]
+    aside: list[Parting]
+    missing: list[str]
+
+
+def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Configs:
+    """Compare what was in force at each step; name each key where it differs first."""
+    runs, starts = (a, b), [_starts(a), _starts(b)]
+    if not all(starts):
+        return _Configs([], [], ["configs: a log has no row of a start"])
+    begin = max(each[0].step for each in starts)
+    marks = {begin, *(x.step for each in starts for x in each)}
+    found: dict[str, Parting] = {}
+    ignored: set[str] = {"trainer.branch_from"} if is_branch else set()
+    aside = {*_ASIDE, *_same_contents(a, b)}
+    missing: list[str] = []
+    for mark in sorted(step for step in marks if begin <= step < num_steps):
+        rows = [_in_force(each, mark).row for each in starts]
+        try:
+            configs = [_config(run, row) for run, row in zip(runs, rows, strict=True)]
+        except ConfigError as error:
+            missing.append(f"configs from step {mark} on: {error}")
+            continue
+        one, other = configs
+        if one is not None and other is not None:
+            values = [config_values(one), config_values(other)]
+            ignored |= _same_sources(one, other)
+        else:
+            values = _program_values(*rows)
+            missing += [
+                f"config from step {mark} on: a program without a config started "
+                f"{run.path}, so its code is not compared, only what its log says of it"
+                for run, config in zip(runs, configs, strict=True)
+                if config is None
+            ]
+        for key, (x, y) in config_differences(values):
+            if not _is_in(key, ignored):
+                pair = x or _DEFAULT, y or _DEFAULT
+                found.setdefault(key, Parting("config", mark, key, pair))
+    origins = _other_origins(a, b)
+    if origins is not None:
+        found["trainer.init_from"] = origins
+    return _Configs(
+        [x for key, x in found.items() if not _is_in(key, aside)],
+        [x for key, x in found.items() if _is_in(key, aside)],
+        missing,
+    )
+
+
+def _is_in(key: str, keys: Iterable[str]) -> bool:
+    return any(key == each or key.startswith((f"{each}.", f"{each}[")) for each in keys)
+
+
+def _starts(run: Run) -> list[RunStart]:
+    return [each for each in run.files.starts() if each.is_part]
+
+
+def _in_force(starts: Sequence[RunStart], step: int) -> RunStart:
+    """Return the start under which a step was trained."""
+    return [each for each in starts if each.step <= step][-1]
+
+
+def _config(run: Run, row: Mapping[str, Any]) -> RunConfig | None:
+    text = row.get("config")
+    if not isinstance(text, str):
+        return None
+    return parse_config(text, run.files.path / "config.toml")
+
+
+def _program_values(*rows: Mapping[str, Any]) -> list[Mapping[str, str]]:
+    """Return what rows of starts say instead of a config, under keys that both have."""
+    found: list[dict[str, str]] = []
+    for row in rows:
+        values: dict[str, Any] = {}
+        with suppress(KeyError, TypeError):
+            values["seed"] = row["data"]["state"]["seed"]
+        made = find_object(str(row.get("made_by")).encode()) or {}
+        for table, given in (
+            ("trainer", row.get("settings")),
+            ("model_args", made.get("args")),
+        ):
+            if isinstance(given, dict):
+                names = (
+                    given.keys() - {"seed", "save_path"}
+                    if table == "trainer"
+                    else given
+                )
+                values |= {f"{table}.{name}": given[name] for name in names}
+        found.append({key: json.dumps(x) for key, x in values.items()})
+    one, other = found
+    return [{key: each[key] for key in one if key in other} for each in found]
+
+
+def _same_sources(a: RunConfig, b: RunConfig) -> set[str]:
+    """Return the keys of sources that both configs write alike.
+
+    Their paths differ if the files lie in two folders, and what the corpora hold there
+    is a question of the data.
+    """
+    return {
+        f"sources.{name}"
+        for name, paths in a.sources.items()
+        if paths == b.sources.get(name) and a.readers.get(name) == b.readers.get(name)
+    }
+
+
+def _same_contents(a: Run, b: Run) -> set[str]:
+    """Return the keys of sources that hold the same tokens in both runs."""
+    try:
+        one, other = a.fingerprints(), b.fingerprints()
+    except (OSError, ValueError, CheckpointError):
+        return set()
+    return {f"sources.{x}" for x, content in one.items() if other.get(x) == content}
+
+
+def _other_origins(a: Run, b: Run) -> Parting | None:
+    """Return the checkpoints whose weights two runs began with, if they differ."""
+    origins = [run.parent for run in (a, b)]
+    one, other = (x if x is not None and not x.is_branch else None for x in origins)
+    if (one and one.digest) == (other and other.digest):
+        return None
+    texts = [_DEFAULT if x is None else f"{x} ({x.digest})" for x in (one, other)]
+    return Parting("config", 0, "trainer.init_from", (texts[0], texts[1]))
+
+
+def _shared_data(num_steps: int, digests: Digests) -> list[str]:
+    if not num_steps:
+        return []
+    by = f"{digests.num_rows} digests" if digests.num_rows else "their plans"
+    return [f"the data of the first {num_steps} steps, by {by}"]
+
+
+def _shared_rows(what: str, count: int, last: int) -> list[str]:
+    return [f"{what} in the log: {count}, up to its step {last}"] if count else []
+
+
+def _explanations(a: Run, b: Run, step: int) -> Iterator[str]:
+    """Yield where the machines and the software of a step differ."""
+    starts = [_starts(a), _starts(b)]
+    if not all(each and each[0].step <= step for each in starts):
+        return
+    rows = [_in_force(each, step).row for each in starts]
+    for name in _ENVIRONMENT:
+        x, y = (row.get(name) for row in rows)
+        if isinstance(x, dict) and isinstance(y, dict):
+            one, other = cast("dict[str, Any]", x), cast("dict[str, Any]", y)
+            for key in sorted(one.keys() | other.keys()):
+                if one.get(key) != other.get(key):
+                    yield f"{name}.{key}: {one.get(key)} and {other.get(key)}"
+        elif x != y:
+            yield f"{name}: {x} and {y}"

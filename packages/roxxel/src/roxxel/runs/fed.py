@@ -1,0 +1,339 @@
+"""What two runs were fed, and the first step and row in which it differs.
+
+The digests in two logs bound where batches differ, and the places of a batch follow
+from the logs by arithmetic. Corpora are opened only for steps in which the runs read
+other places or other versions of a corpus: to compare the tokens, and to name the
+documents. Without its corpora a run is compared by its places.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from roxxel_ckpt import CheckpointError
+from roxxel_curriculum import CurriculumError, recorded_sampler
+from roxxel_format.naming import named_documents
+from roxxel_train.run_folder import shown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+    from roxxel_curriculum import Sampler
+    from roxxel_format import TokenReader
+
+    from roxxel.runs.run import Run
+
+Kind: TypeAlias = Literal["config", "data", "update", "numbers"]
+
+_MOST_REASONS = 4
+
+
+@dataclass(frozen=True)
+class Parting:
+    """One thing that differs between two runs, and where it first does.
+
+    Attributes:
+        kind: `config`, `data`, `update` or `numbers`.
+        step: The first step with the difference, from 0: step k is the batch of update
+            k + 1, which the log has as step k + 1.
+        what: A key of the config, a row of the batch, or a field of the log.
+        values: What the first run has, and the second.
+        reasons: What the plans of the runs say of it; only for data.
+
+    Example:
+        >>> print(Parting("numbers", 4, "loss", ("2.5", "2.25")))
+        numbers  step 4: loss: 2.5 and 2.25
+    """
+
+    kind: Kind
+    step: int
+    what: str
+    values: tuple[str, str]
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the difference, and on further lines its reasons."""
+        one, other = self.values
+        both = f"{one} in both" if one == other else f"{one} and {other}"
+        lines = [f"{self.kind:8} step {self.step}: {self.what}: {both}"]
+        return "\n".join([*lines, *(f"         {each}" for each in self.reasons)])
+
+
+class Digests(NamedTuple):
+    """What the digests of two logs say of the data.
+
+    Attributes:
+        num_rows: Rows with an equal digest.
+        equal: Steps that the last of these rows covers.
+        other: Step of the first row with different digests, and both; None without.
+
+    Example:
+        >>> Digests(2, 20, None).equal
+        20
+    """
+
+    num_rows: int
+    equal: int
+    other: tuple[int, str, str] | None
+
+
+class Fed(NamedTuple):
+    """What `compare_fed` found.
+
+    Attributes:
+        partings: The first difference of the tokens, and the first of the loss masks.
+        num_steps: Steps of which the data are known to be equal.
+        unknown: What could not be compared, and why; empty if all was.
+
+    Example:
+        >>> Fed((), 8, "").num_steps
+        8
+    """
+
+    partings: tuple[Parting, ...]
+    num_steps: int
+    unknown: str
+
+
+def compare_fed(a: Run, b: Run, num_steps: int, digests: Digests) -> Fed:
+    """Find the first step and row whose batches differ between two runs.
+
+    Args:
+        a: A run.
+        b: Another run.
+        num_steps: Steps that both have trained.
+        digests: What the digests of their logs say.
+
+    Example:
+        >>> from roxxel.runs.run import open_run
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.run_log import RunLog
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(999), [Phase(4, 2, 8)])
+        >>> sampler = curriculum.sampler(0)
+        >>> with RunLog("run", curriculum, sampler) as log:
+        ...     log.record(0, sampler.batch(0))
+        >>> run = open_run("run")
+        >>> compare_fed(run, run, 1, Digests(1, 1, None)).num_steps
+        1
+    """
+    try:
+        one, other = _Data(a, num_steps), _Data(b, num_steps)
+    except (OSError, ValueError, CheckpointError) as error:
+        if digests.other is None:
+            unknown = "" if digests.equal == num_steps else str(error)
+            return Fed((), digests.equal, unknown)
+        reason = f"which row differs is not known: {error}"
+        return Fed((_by_digest(digests, [reason]),), digests.equal, "")
+    search = _Search(one, other)
+    tokens = _compare_tokens(search, num_steps, digests)
+    masks = _compare_masks(search, min(tokens.num_steps + 1, num_steps))
+    return Fed(
+        (*tokens.partings, *masks.partings),
+        min(tokens.num_steps, masks.num_steps),
+        tokens.unknown or masks.unknown,
+    )
+
+
+def _compare_tokens(search: _Search, num_steps: int, digests: Digests) -> Fed:
+    changes = search.changes
+    start, stop = digests.equal, num_steps
+    if digests.other is not None:
+        stop = digests.other[0]
+    elif changes.step is None:
+        return Fed((), num_steps, "")
+    else:
+        start = max(start, changes.step)
+    found, unread = search.first(range(start, stop), "tokens")
+    if found is not None:
+        return Fed((search.parting(*found, "tokens"),), found[0], "")
+    if digests.other is not None:
+        why = unread or (
+            "the corpora give both runs the same tokens now, so one of them was fed "
+            "others; ask `roxxel audit` which"
+        )
+        parting = _by_digest(digests, [*search.reasons, why])
+        return Fed((parting,), digests.equal, "")
+    return Fed((), start if unread else num_steps, unread)
+
+
+def _compare_masks(search: _Search, num_steps: int) -> Fed:
+    first = search.first_other_mask
+    if first is None or first >= num_steps:
+        return Fed((), num_steps, "")
+    found, unread = search.first(range(first, num_steps), "loss_mask")
+    if found is not None:
+        return Fed((search.parting(*found, "loss_mask"),), found[0], "")
+    return Fed((), first if unread else num_steps, unread)
+
+
+def _by_digest(digests: Digests, reasons: Iterable[str]) -> Parting:
+    """Return a difference of which only the rows of the log around it are known."""
+    assert digests.other is not None  # noqa: S101 - the callers check it
+    step, *values = digests.other
+    between = f"digest of the steps {digests.equal} to {step - 1}"
+    return Parting(
+        "data", digests.equal, between, (values[0], values[1]), tuple(reasons)
+    )
+
+
+class _Data:
+    """The data of a run: its places by arithmetic, and its tokens if corpora open."""
+
+    def __init__(self, run: Run, num_steps: int) -> None:
+        data = run.files.data()
+        self.run = run
+        self.unread = ""
+        readers: dict[str, TokenReader] | None = None
+        try:
+            self.places = recorded_sampler(data.state, None, primary=data.primary)
+        except CurriculumError:
+            # The log does not say which parts of its corpora a proxy reads.
+            readers = run.corpora()
+            self.places = run.sampler(corpora=readers)
+        state = self.places.state(num_steps)
+        self.plan = recorded_sampler(state, readers, primary=data.primary).plan()
+        self.withdrawn: list[Any] = state.get("without", [])
+        self.columns = {
+            each["name"]: each["loss_mask"]
+            for each in data.state["sources"]
+            if each.get("loss_mask") is not None
+        }
+        contents = {
+            shown_name(each["name"], data.primary): each["fingerprint"]
+            for each in data.state["sources"]
+        }
+        self.contents = np.array([contents[x] for x in self.places.source_names])
+
+    @cached_property
+    def corpora(self) -> dict[str, TokenReader]:
+        return self.run.corpora()
+
+    @cached_property
+    def reader(self) -> Sampler | None:
+        """The sampler that reads tokens; None, with `unread`, if a corpus is gone."""
+        has_masks = self.run.has_masks or self.withdrawn
+        try:
+            return self.run.sampler(
+                ("tokens", "loss_mask") if has_masks else ("tokens",),
+                corpora=self.corpora,
+            )
+        except (OSError, ValueError, CheckpointError) as error:
+            self.unread = str(error)
+            return None
+
+    def field(self, name: str, step: int) -> npt.NDArray[Any]:
+        assert self.reader is not None  # noqa: S101 - `_Search` checks it
+        batch = self.reader.batch(step)
+        if isinstance(batch, dict):
+            return batch[name]
+        return batch if name == "tokens" else np.ones_like(batch)
+
+    def place(self, step: int, row: int) -> str:
+        windows = self.places.windows(step)
+        if row >= windows.start.size:
+            return f"no such row, of {windows.start.size}"
+        source = self.places.source_names[int(windows.source[row])]
+        text = f"{source} tokens [{windows.start[row]}, {windows.stop[row]})"
+        if self.reader is None:
+            return text
+        documents = self.reader.locate(step, row).documents
+        return f"{text}, {named_documents(self.corpora[source], documents)}"
+
+    def token(self, step: int, row: int, column: int) -> str:
+        windows = self.places.windows(step)
+        source = self.places.source_names[int(windows.source[row])]
+        token = int(windows.start[row]) + column
+        corpus = self.corpora[source]
+        documents = corpus.document_spans(token, token + 1)[:, 0].tolist()
+        return f"token {token}, {named_documents(corpus, documents)}"
+
+
+class _Search:
+    """Looks for the first step and row in which two runs were fed other values."""
+
+    def __init__(self, a: _Data, b: _Data) -> None:
+        self._both = a, b
+        self.changes = a.plan.diff(b.plan)
+        self.reasons = self.changes.changes[:_MOST_REASONS]
+
+    @property
+    def first_other_mask(self) -> int | None:
+        """The first step from which the loss masks may differ; None if none does."""
+        a, b = self._both
+        if a.columns != b.columns:
+            return 0
+        steps = [
+            each["step"]
+            for each in (*a.withdrawn, *b.withdrawn)
+            if (each in a.withdrawn) != (each in b.withdrawn)
+        ]
+        return min(steps, default=None)
+
+    def first(self, steps: range, name: str) -> tuple[tuple[int, int] | None, str]:
+        """Return the first step and row, and why some steps were not compared."""
+        unread = ""
+        for step in steps:
+            try:
+                row = self._row(step) if name == "tokens" else self._other(name, step)
+            except _UnreadError as error:
+                unread = unread or str(error)
+                continue
+            if row is not None:
+                return (step, row), unread
+        return None, unread
+
+    def parting(self, step: int, row: int, name: str) -> Parting:
+        a, b = self._both
+        one, other = a.place(step, row), b.place(step, row)
+        what = f"row {row}"
+        if one == other and a.reader is not None and b.reader is not None:
+            # The places are the same, so the first other value says more.
+            x, y = (each.field(name, step)[row] for each in (a, b))
+            column = int(np.flatnonzero(x != y)[0])
+            what = f"other {name} in row {row} ({one}), first"
+            one, other = a.token(step, row, column), b.token(step, row, column)
+        return Parting("data", step, what, (one, other), self.reasons)
+
+    def _row(self, step: int) -> int | None:
+        """Return the first row of a step with other tokens; reads them if need be."""
+        a, b = self._both
+        x, y = a.places.windows(step), b.places.windows(step)
+        count = min(x.start.size, y.start.size)
+        moved = (x.start[:count] != y.start[:count]) | (
+            x.stop[:count] != y.stop[:count]
+        )
+        other = a.contents[x.source[:count]] != b.contents[y.source[:count]]
+        if x.start.size == y.start.size and not (moved | other).any():
+            return None
+        if a.reader is not None and b.reader is not None:
+            return self._other("tokens", step)
+        if moved.any():
+            return int(np.argmax(moved))
+        if x.start.size != y.start.size:
+            return count
+        raise self._unread()
+
+    def _other(self, name: str, step: int) -> int | None:
+        """Return the first row of a step in which a field of the batch differs."""
+        if any(each.reader is None for each in self._both):
+            raise self._unread()
+        one, other = (each.field(name, step) for each in self._both)
+        if one.shape[1] != other.shape[1]:
+            return 0
+        count = min(len(one), len(other))
+        rows = np.flatnonzero((one[:count] != other[:count]).any(axis=1))
+        if rows.size:
+            return int(rows[0])
+        return None if len(one) == len(other) else count
+
+    def _unread(self) -> _UnreadError:
+        return _UnreadError(next(each.unread for each in self._both if each.unread))
+
+
+class _UnreadError(Exception):
+    """A corpus that a comparison needs cannot be opened."""
