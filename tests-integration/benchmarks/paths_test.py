@@ -9,8 +9,8 @@ MOST = {
     "a write": 28,
     "a prepared file": 46,
     "a batch": 12,
-    "a save": 17,
-    "a restore": 17,
+    "a save": 18,
+    "a restore": 18,
     "a save in a bucket": 17,
     "a restore in a bucket": 19,
 }

@@ -1,13 +1,7 @@
-"""A folder of checkpoints on a disk: names, deletion, whose turn it is.
+"""A folder of checkpoints on a disk: whose turn it is, and how a step is saved.
 
-    <step>/checkpoint.json, state/..., digests/...  a step
-    <step>.<generation>-<number>-<token>/           a step that is saved or deleted now
-    <step>.damaged/                                 a step that a restore could not use
-    manifest.json                                   whose turn it is to save
-
-A step is a directory that is renamed into place when it is complete, so a directory
-with a number as its name is a step, whoever put it there. A save writes to a directory
-with a name of its own; process `p` writes to its subdirectory `process-<p>/`.
+Which directory is a step says `_place.directories`. A save writes to a directory with a
+name of its own; process `p` writes to its subdirectory `process-<p>/`.
 
 `manifest.json` is that of a bucket (`roxxel_store.swap`): a program begins by replacing
 it with one of a higher generation, and renames directories only while it holds the lock
@@ -19,33 +13,25 @@ with the directories, to say which have gone by hand.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import itertools
 import logging
-import os
-import re
 import shutil
-import stat
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from roxxel_store.disk import DiskFolder
 from roxxel_store.files import (
     make_folder,
-    matches_in,
     mode_of,
-    read_file,
     sync_file,
     sync_folder,
     sync_tree,
 )
-from roxxel_store.records import MAX_BYTES
 from roxxel_store.swap import Manifest, Writer, read_manifest, writer_of
 
-from roxxel_ckpt._integrity import LocalFiles, identity_of
-from roxxel_ckpt._names import COMMIT_FILE, STATE, listed
+from roxxel_ckpt._names import COMMIT_FILE, listed
 from roxxel_ckpt._place.description import delivered
+from roxxel_ckpt._place.directories import Directories, LocalStep, absolute
 from roxxel_ckpt.buckets import SWAP_ERRORS_ON_DISK
 from roxxel_ckpt.errors import (
     CheckpointError,
@@ -55,70 +41,16 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Generator, Sequence
 
     from roxxel_ckpt._place.folder import Step
     from roxxel_ckpt.contents import Files
 
 _logger = logging.getLogger("roxxel_ckpt")
-_REPLACED = ".roxxel-replaced"
-_DAMAGED = ".damaged"
-_STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
 _POLL_INTERVAL_S = 0.05
-
-
-@dataclasses.dataclass(frozen=True)
-class LocalStep:
-    """The directory of a step on a disk.
-
-    Attributes:
-        number: Number of updates done.
-        path: The directory.
-        commit: Tells two saves of the step apart; None without a description.
-    """
-
-    number: int
-    path: Path
-    commit: tuple[int, ...] | None = None
-
-    @classmethod
-    def found(cls, number: int, path: Path) -> LocalStep:
-        """Return the step whose directory was found."""
-        try:
-            return cls(number, path, identity_of(path / COMMIT_FILE))
-        except (FileNotFoundError, NotADirectoryError):
-            return cls(number, path)
-
-    @property
-    def location(self) -> str:
-        """The path of the directory."""
-        return str(self.path)
-
-    @property
-    def state(self) -> Literal["finished", "unfinished", "foreign"]:
-        """Whether the step was committed, and whether this package wrote it."""
-        if self.commit is not None:
-            return "finished"
-        is_ours = mode_of(self.path / STATE) is not None
-        return "unfinished" if is_ours else "foreign"
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file."""
-        return read_file(self.path / name, MAX_BYTES)
-
-    def sizes(self) -> dict[str, int]:
-        """Return the number of bytes of every file, by its path in the step."""
-        return {
-            path.relative_to(self.path).as_posix(): path.stat().st_size
-            for path in matches_in(self.path, "**/*")
-            if path.is_file()
-        }
-
-    def opened(self) -> LocalFiles:
-        """Return the files."""
-        return LocalFiles(self.path)
 
 
 class LocalFolder:
@@ -134,6 +66,7 @@ class LocalFolder:
     def __init__(self, path: str | os.PathLike[str], timeout_s: float) -> None:
         self.described: dict[Step, Any] = {}
         self.path, self._timeout_s = absolute(Path(path)), timeout_s
+        self._directories = Directories(self.path)
         self._shared = DiskFolder(self.path, timeout_s, CheckpointTimeoutError)
 
     def __str__(self) -> str:
@@ -144,35 +77,40 @@ class LocalFolder:
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step with a directory, whichever program wrote it, in order."""
-        if only is None:
-            found = self._directories()
-        else:
-            paths = {step: self._directory(step) for step in only}
-            found = {step: path for step, path in paths.items() if _is_directory(path)}
+        found = self._directories.by_step(only)
         return {step: LocalStep.found(step, found[step]) for step in sorted(found)}
 
-    def _directories(self) -> dict[int, Path]:
-        """Return the directory of every step, by listing the folder."""
-        path, found = self.path, dict[int, os.DirEntry[str]]()
-        for entry in _entries_in(path):
-            match = _STEP.fullmatch(entry.name)
-            # The directory that was not renamed comes first.
-            if match and not (match[2] and int(match[1]) in found):
-                found[int(match[1])] = entry
-        return {
-            step: path / entry.name for step, entry in found.items() if entry.is_dir()
-        }
+    def turn(self) -> Manifest:
+        """Return whose turn to save it is."""
+        return read_manifest(self._shared, SWAP_ERRORS_ON_DISK)
 
-    def _directory(self, step: int) -> Path:
-        """Return the directory of a step, whether or not it exists.
+    @contextlib.contextmanager
+    def saving(self, seen: Manifest | None = None) -> Generator[str]:
+        """Become the writer; wait until no other thread saves here.
 
-        `commit` renames the old directory of a step before it puts the new directory
-        in place. If the process is killed in between, this method returns the renamed
-        directory, until the next save renames it back.
+        The first time, the folder is created, and what killed processes left is
+        removed. An empty file has the yielded name meanwhile, for `sees`: the name is
+        new, because a network file system may still report that a known name does not
+        exist, or an old content of a file.
         """
-        numbered, replaced = self._numbered_path(step), self._replaced(step)
-        is_replaced = mode_of(numbered) is None and mode_of(replaced) is not None
-        return replaced if is_replaced else numbered
+        writer = self._writer
+        with writer.alone(self._timeout_s):
+            if seen is not None or not writer.has_begun:
+                self._make()
+            try:
+                if writer.ensure_begun(seen):
+                    self._tidy()
+                attempt = writer.new_name()
+                (self.path / attempt).touch()
+            except CheckpointError:
+                raise
+            except OSError as error:
+                raise self._cannot_hold(error) from error
+            try:
+                yield attempt
+            finally:
+                with contextlib.suppress(OSError):
+                    (self.path / attempt).unlink()
 
     def sees(self, attempt: str) -> bool:
         """Return whether this process sees the file of `saving`, after a short wait."""
@@ -246,13 +184,14 @@ class LocalFolder:
             file.flush()
             sync_file(file.fileno())
         sync_folder(staged)
-        numbered, replaced = self._numbered_path(step), self._replaced(step)
+        named = self._directories
+        numbered, replaced = named.numbered(step), named.replaced(step)
         with self._writer.locked(), contextlib.ExitStack() as moves:
             self._writer.ensure_begun()
             self._warn_of_gone_steps()
-            kept = [self._damaged_path(each.number) for each in damaged]
+            kept = [named.new_damaged(each.number) for each in damaged]
             for each, path in zip(damaged, kept, strict=True):
-                _move(self._directory(each.number), path, moves)
+                _move(named.of(each.number), path, moves)
             if mode_of(numbered) is not None:
                 self._drop([replaced])  # an earlier save could not delete it
                 _move(numbered, replaced, moves)
@@ -260,7 +199,7 @@ class LocalFolder:
             sync_folder(self.path)
             self._list_all_but(drops)
             moves.pop_all()
-            self._drop([replaced, *map(self._numbered_path, sorted(drops))])
+            self._drop([replaced, *map(named.numbered, sorted(drops))])
         self._collect()
         return [str(path) for path in kept]
 
@@ -273,7 +212,7 @@ class LocalFolder:
         with self._writer.locked():
             self._writer.ensure_begun()
             self._list_all_but({step})
-            self._drop([self._directory(step)])
+            self._drop([self._directories.of(step)])
         self._collect()
 
     @property
@@ -282,12 +221,12 @@ class LocalFolder:
 
     def _list_all_but(self, drops: Collection[int]) -> None:
         """Replace the manifest by one that lists the steps that stay."""
-        steps = sorted(self._directories().keys() - set(drops))
+        steps = sorted(self._directories.by_step().keys() - set(drops))
         self._writer.swap(lambda _: {"steps": steps})
 
     def _warn_of_gone_steps(self) -> None:
         """Log the steps that the manifest lists and that are no longer there."""
-        found, held = self._directories(), self._writer.held.listed.get("steps")
+        found, held = self._directories.by_step(), self._writer.held.listed.get("steps")
         gone = [n for n in held or () if isinstance(n, int) and n not in found]
         if gone:
             _logger.warning(
@@ -320,44 +259,6 @@ class LocalFolder:
             what = f"{self}: leftovers of earlier saves"
             _logger.warning("%s: cannot be deleted (%s)", what, brief(error))
 
-    def _damaged_path(self, step: int) -> Path:
-        """Return where to keep a damaged step, of which there may be several."""
-        endings = itertools.chain([""], (f".{n}" for n in itertools.count(2)))
-        paths = (self.path / f"{step}{_DAMAGED}{ending}" for ending in endings)
-        return next(path for path in paths if mode_of(path) is None)
-
-    def turn(self) -> Manifest:
-        """Return whose turn to save it is."""
-        return read_manifest(self._shared, SWAP_ERRORS_ON_DISK)
-
-    @contextlib.contextmanager
-    def saving(self, seen: Manifest | None = None) -> Generator[str]:
-        """Become the writer; wait until no other thread saves here.
-
-        The first time, the folder is created, and what killed processes left is
-        removed. An empty file has the yielded name meanwhile, for `sees`: the name is
-        new, because a network file system may still report that a known name does not
-        exist, or an old content of a file.
-        """
-        writer = self._writer
-        with writer.alone(self._timeout_s):
-            if seen is not None or not writer.has_begun:
-                self._make()
-            try:
-                if writer.ensure_begun(seen):
-                    self._tidy()
-                attempt = writer.new_name()
-                (self.path / attempt).touch()
-            except CheckpointError:
-                raise
-            except OSError as error:
-                raise self._cannot_hold(error) from error
-            try:
-                yield attempt
-            finally:
-                with contextlib.suppress(OSError):
-                    (self.path / attempt).unlink()
-
     def _make(self) -> None:
         try:
             make_folder(self.path)
@@ -369,14 +270,12 @@ class LocalFolder:
         self._warn_of_gone_steps()
         with self._writer.locked():
             self._writer.ensure_begun()
-            for entry in _entries_in(self.path):
-                found = _STEP.fullmatch(entry.name)
-                if found and found[2] and entry.is_dir():
-                    numbered = self._numbered_path(int(found[1]))
-                    if mode_of(numbered) is None:
-                        Path(entry).rename(numbered)
-                    else:
-                        self._drop([Path(entry)])
+            for step, replaced in self._directories.half_replaced():
+                numbered = self._directories.numbered(step)
+                if mode_of(numbered) is None:
+                    replaced.rename(numbered)
+                else:
+                    self._drop([replaced])
         self._collect()
 
     def _cannot_hold(self, error: OSError) -> CheckpointWriteError:
@@ -384,25 +283,6 @@ class LocalFolder:
             f"{self}: cannot hold checkpoints ({error.strerror or error}); "
             "give checkpoint_path a folder that this process may write to"
         )
-
-    def _numbered_path(self, step: int) -> Path:
-        return self.path / str(step)
-
-    def _replaced(self, step: int) -> Path:
-        return self.path / f"{step}{_REPLACED}"
-
-
-def absolute(path: Path) -> Path:
-    """Return an absolute path without `..`; links after the last `..` stay unresolved.
-
-    The operating system resolves `link/..` to the parent of the link's target, but
-    `os.path.abspath` resolves it to the folder that contains the link.
-    """
-    parts = path.absolute().parts
-    if ".." not in parts:
-        return Path(*parts)
-    first = len(parts) - parts[::-1].index("..")
-    return Path(*parts[:first]).resolve().joinpath(*parts[first:])
 
 
 def _merge(source: Path, target: Path) -> None:
@@ -415,19 +295,6 @@ def _merge(source: Path, target: Path) -> None:
         for entry in list(source.iterdir()):
             _merge(entry, target / entry.name)
         sync_folder(target)
-
-
-def _entries_in(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what is in a folder; [] if it does not exist, or is no folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _is_directory(path: Path) -> bool:
-    return stat.S_ISDIR(mode_of(path) or 0)
 
 
 def _move(path: Path, target: Path, moves: contextlib.ExitStack) -> None:

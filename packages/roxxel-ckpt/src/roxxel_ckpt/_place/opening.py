@@ -10,7 +10,8 @@ from roxxel_store.urls import expanded
 
 from roxxel_ckpt._place.bucket import BucketFolder
 from roxxel_ckpt._place.description import finished
-from roxxel_ckpt._place.disk import LocalFolder, absolute
+from roxxel_ckpt._place.directories import absolute
+from roxxel_ckpt._place.disk import LocalFolder
 from roxxel_ckpt.errors import CheckpointNotFoundError
 from roxxel_ckpt.locations import folder_url
 
