@@ -265,6 +265,8 @@ def test_a_difference_says_what_changes_and_from_which_step(
 
     assert found.step == step
     assert change in str(found)
+    assert any(change in each for each in found.causes)
+    assert not [each for each in found.causes if " gives " in each]
 
 
 def test_a_phase_that_a_run_edits_twice_is_compared_with_itself() -> None:

@@ -24,6 +24,7 @@ class PlanDiff:
     Attributes:
         step: The first step whose batch may change; None if no batch changes.
         changes: One sentence for each change.
+        causes: Those of them that change batches, not totals or notes.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -36,6 +37,7 @@ class PlanDiff:
 
     step: int | None
     changes: tuple[str, ...]
+    causes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.changes)
@@ -68,6 +70,7 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
     before, after = _with_one_primary(before, after)
     steps: list[int] = []
     changes: list[str] = []
+    causes: list[str] = []
     for step, change in (
         *_run_changes(before, after),
         *_longest_changes(before, after),
@@ -80,8 +83,9 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
     ):
         if step is not None:
             steps.append(step)
+            causes.append(change)
         changes.append(change)
-    return PlanDiff(min(steps, default=None), tuple(changes))
+    return PlanDiff(min(steps, default=None), tuple(changes), tuple(causes))
 
 
 def _with_one_primary(

@@ -344,12 +344,15 @@ def _compare_configs(a: Run, b: Run, num_steps: int, *, is_branch: bool) -> _Con
             ignored |= _same_sources(one, other)
         else:
             values = _program_values(*rows)
-            missing += [
-                f"config from step {mark} on: a program without a config started "
-                f"{run.path}, so its code is not compared, only what its log says of it"
+            without = [
+                str(run.path)
                 for run, config in zip(runs, configs, strict=True)
                 if config is None
             ]
+            missing.append(
+                f"configs from step {mark} on: {' and '.join(without)} had none, so of "
+                "the programs only what the logs say was compared"
+            )
         for key, (x, y) in config_differences(values):
             if not _is_in(key, ignored):
                 pair = x or _DEFAULT, y or _DEFAULT

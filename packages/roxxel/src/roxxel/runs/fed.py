@@ -259,7 +259,7 @@ class _Search:
     def __init__(self, a: _Data, b: _Data) -> None:
         self._both = a, b
         self.changes = a.plan.diff(b.plan)
-        self.reasons = self.changes.changes[:_MOST_REASONS]
+        self.reasons = self.changes.causes[:_MOST_REASONS]
 
     @property
     def first_other_mask(self) -> int | None:
