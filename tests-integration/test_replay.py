@@ -11,13 +11,8 @@ import forked
 import numpy as np
 import pytest
 from roxxel import Roxxel, open_run
-from roxxel.replaying._receipt import (
-    Environment,
-    Equality,
-    Receipt,
-    TheRun,
-    write_receipt,
-)
+from roxxel.replaying._receipt import REPLAY_RECEIPTS, Equality, ReplayReceipt
+from roxxel.runs._receipts import Environment, TheRun
 from roxxel_train import local
 
 from .buckets import running_bucket
@@ -186,8 +181,8 @@ def test_a_process_that_fails_alone_does_not_keep_the_others_waiting(
     receipt = tmp_path / "replay.json"
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"kind": "train", "step": 3}\n')
-    written = Receipt(
-        TheRun("run", None),
+    written = ReplayReceipt(
+        run=TheRun("run", None),
         without={},
         start=0,
         each=False,
@@ -201,7 +196,7 @@ def test_a_process_that_fails_alone_does_not_keep_the_others_waiting(
         losses={},
         distances={},
     )
-    write_receipt(receipt, written)
+    REPLAY_RECEIPTS.write(receipt, written)
 
     assert local.main([str(program), str(receipt)]) == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ from roxxel_format import Roxxel
 from roxxel_train import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -197,3 +197,41 @@ def forge(
     shutil.rmtree(place)
     shutil.move(run.parent / "forged" / str(step), place)
     shutil.rmtree(run.parent / "forged")
+
+
+def facts(value: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each kind of fact in a receipt."""
+    if not isinstance(value, dict):
+        yield path
+        return
+    table = cast("dict[str, Any]", value)
+    names = [name for name in table if not name.isdecimal()] or [*table][-1:]
+    for name in names:
+        yield from facts(table[name], *path, name)
+
+
+def other(value: Any) -> Any:
+    """Return a value of the same type."""
+    match value:
+        case bool():
+            return not value
+        case int() | float():
+            return value + 1
+        case str():
+            return f"{value}0"
+        case list():
+            return [*cast("list[Any]", value), "x"]
+        case _:
+            return 7
+
+
+def forged(receipt: Path, file: Path, *paths: Sequence[str]) -> Path:
+    """Write a receipt in which some facts are others, and the order of all members."""
+    table = json.loads(receipt.read_text())
+    for *outer, last in paths:
+        inner = table
+        for name in outer:
+            inner = inner[name]
+        inner[last] = other(inner[last])
+    file.write_text(json.dumps(dict(reversed(table.items()))))
+    return file

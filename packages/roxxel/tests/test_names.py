@@ -32,7 +32,7 @@ def test_the_names_are_those_of_the_members() -> None:
         names.update(importlib.import_module(member).__all__)
 
     own = {"Run", "checkpoint", "open_run", "sharding"}
-    own |= {"check_replay", "diff", "replay", "sweep", "verify"}
+    own |= {"check_replay", "check_verify", "diff", "replay", "sweep", "verify"}
     own |= {"load_schedule", "parse_schedule", "schedule_from"}
     assert set(roxxel.__all__) == {
         name for name in names | own if not name.startswith("__")

@@ -10,7 +10,7 @@ import re
 import shutil
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -22,10 +22,10 @@ from roxxel.config import ConfigError
 from roxxel.replaying._branches import file_name
 from roxxel_train import RunFolderError
 
-from .runs import forge, said
+from .runs import facts, forge, forged, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from roxxel.replaying import Replay
 
@@ -232,44 +232,6 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("again")
 
 
-def facts(value: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    """Yield the path of each kind of fact in a receipt."""
-    if not isinstance(value, dict):
-        yield path
-        return
-    table = cast("dict[str, Any]", value)
-    names = [name for name in table if not name.isdecimal()] or [*table][-1:]
-    for name in names:
-        yield from facts(table[name], *path, name)
-
-
-def other(value: Any) -> Any:
-    """Return a value of the same type."""
-    match value:
-        case bool():
-            return not value
-        case int() | float():
-            return value + 1
-        case str():
-            return f"{value}0"
-        case list():
-            return [*cast("list[Any]", value), "x"]
-        case _:
-            return 7
-
-
-def forged(receipt: Path, file: Path, *paths: Sequence[str]) -> Path:
-    """Write a receipt in which some facts are others, and the order of all members."""
-    table = json.loads(receipt.read_text())
-    for *outer, last in paths:
-        inner = table
-        for name in outer:
-            inner = inner[name]
-        inner[last] = other(inner[last])
-    file.write_text(json.dumps(dict(reversed(table.items()))))
-    return file
-
-
 def test_a_check_names_whatever_a_receipt_does_not_hold(
     project: Path, found: Replay, again: Path, tmp_path: Path
 ) -> None:
@@ -384,7 +346,7 @@ def test_a_receipt_is_a_file_that_ends(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.json")
 
     for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path):
-        with pytest.raises(RunFolderError, match=f"{path}: is a .*replay.json"):
+        with pytest.raises(RunFolderError, match=f"{path}: is a .*`roxxel replay`"):
             check_replay(path)
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, verify
+from roxxel import Roxxel, check_verify, verify
 from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
 from roxxel_train import RunFolderError
 
-from .runs import forge
+from .runs import facts, forge, forged, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,3 +300,124 @@ def test_the_command_prints_json(
     found = json.loads(capsys.readouterr().out)
     assert found["differences"] == []
     assert (found["start"], found["stop"]) == (9, 10)
+
+
+@pytest.fixture(scope="module")
+def receipt(trained: Path) -> Path:
+    """Return the receipt of steps 5 to 8, beside the run."""
+    verify(trained / "run", range(5, 7), receipt=trained / "receipt.json", trust=True)
+    return trained / "receipt.json"
+
+
+def test_a_receipt_holds_what_came_out(
+    trained: Path, receipt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = json.loads(receipt.read_text())
+
+    checked = said(capsys, "verify", "--check", receipt, "--trust")
+
+    assert f"{receipt}: holds, bit for bit" in checked
+    assert "steps 5 to 8, trained again from the checkpoint of step 5" in checked
+    assert str(trained) not in receipt.read_text()
+    log = (trained / "run/metrics.jsonl").read_text()
+    rows = map(json.loads, log.splitlines())
+    [(start, interval)] = table["intervals"].items()
+    assert start == "5"
+    assert interval["losses"] == {
+        str(x["step"]): x["loss"] for x in rows if x["step"] in {6, 8} and "loss" in x
+    }
+    assert interval["states"].keys() == {"5", "6"}
+
+
+def test_a_check_of_a_verification_names_each_fact_that_does_not_hold(
+    trained: Path,
+    receipt: Path,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    paths = {*facts({"x": json.loads(receipt.read_text())["intervals"]["5"]})}
+    paths = {("intervals", "5", *path[1:]) for path in paths}
+    paths |= {("corpora", "self"), ("intervals", "5", "losses", "6")}
+    paths -= {("intervals", "5", "stop")}  # trained otherwise
+    wrong = forged(receipt, tmp_path / "wrong.json", *paths)
+    run = str(trained / "run")
+
+    assert main(["verify", run, "--check", str(wrong), "--trust"]) == 3
+
+    printed = capsys.readouterr().out
+    for path in paths:
+        assert f"{'.'.join(path)}: " in printed
+    other = forged(receipt, tmp_path / "other.json", ("run", "id"))
+    found, lines = check_verify(other, run, trust=True)
+    assert (found, len(lines)) == ([], 1)
+    assert lines[0].startswith("run.id: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"intervals": {}}, "empty"),
+        ({"intervals": "/etc/passwd"}, "object.*intervals"),
+        ({"intervals": {"5": "/etc/passwd"}}, "object.*intervals"),
+        ({"intervals": {"/etc/passwd": {}}}, "int.*intervals"),
+        ({"corpora": ["/etc/passwd"]}, "object.*corpora"),
+        ({"run": {"name": "/", "id": None}}, "not beside the receipt"),
+        ({"run": {"name": "..", "id": None}}, "not beside the receipt"),
+        ({"environment": None}, "object.*environment"),
+        ({"format": "roxxel-replay"}, "not a receipt"),
+        ({"version": 2}, "version 2"),
+        ({"version": float("nan")}, "version nan"),
+        ({"more": 1}, "unknown field `more`"),
+    ],
+)
+def test_a_hostile_receipt_is_one_sentence(
+    receipt: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    change: dict[str, Any],
+    words: str,
+) -> None:
+    file = tmp_path / "receipt.json"
+    file.write_text(json.dumps({**json.loads(receipt.read_text()), **change}))
+
+    assert main(["verify", "--check", str(file)]) == 1
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(f"{file}: .*{words}", line)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"[" * 9999, b"9" * 9999])
+def test_a_receipt_that_is_no_json_object_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    (tmp_path / "receipt.json").write_bytes(content)
+
+    assert main(["verify", "--check", str(tmp_path / "receipt.json")]) == 1
+
+    [line] = capsys.readouterr().err.splitlines()
+    assert "give the receipt that `roxxel verify` wrote" in line
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [("4", 8), ("-1", 8), ("8", 8), ("5", 11), (str(10**30), 10**31)]
+)
+def test_steps_of_a_receipt_that_the_run_does_not_have_are_refused(
+    trained: Path, receipt: Path, tmp_path: Path, start: str, stop: int
+) -> None:
+    table = json.loads(receipt.read_text())
+    [interval] = table["intervals"].values()
+    table["intervals"] = {start: {**interval, "stop": stop}}
+    (tmp_path / "receipt.json").write_text(json.dumps(table))
+
+    with pytest.raises(RunFolderError, match=r"receipt.json: steps .* step 10 and has"):
+        check_verify(tmp_path / "receipt.json", trained / "run", trust=True)
+
+
+def test_options_that_a_receipt_answers_are_refused(
+    receipt: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for option in (["--steps", "5:6"], ["--sample", "1"], ["--receipt", "new.json"]):
+        assert main(["verify", "run", "--check", str(receipt), *option]) == 1
+        assert f"omit {option[0]}" in capsys.readouterr().err
+    assert main(["verify"]) == 1
+    assert "--check" in capsys.readouterr().err

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from roxxel.replaying import check_replay, replay
     from roxxel.runs.diff import diff
     from roxxel.runs.run import Run, open_run
-    from roxxel.runs.verify import verify
+    from roxxel.runs.verify import check_verify, verify
     from roxxel.sweeping import sweep
 
 _MEMBERS = (
@@ -54,7 +54,7 @@ _OWN = {
     **dict.fromkeys(("check_replay", "replay"), "replaying"),
     "sweep": "sweeping",
     "diff": "runs.diff",
-    "verify": "runs.verify",
+    **dict.fromkeys(("check_verify", "verify"), "runs.verify"),
     **dict.fromkeys(("load_schedule", "parse_schedule", "schedule_from"), "config"),
 }
 """Names that this package has itself, and the module of each name."""
@@ -169,6 +169,7 @@ __all__ = [
     "WriteSummary",
     "ZipDataset",
     "check_replay",
+    "check_verify",
     "checkpoint",
     "data_state",
     "describe_rows",

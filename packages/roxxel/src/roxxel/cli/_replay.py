@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import Roxxel
-from roxxel_store.command import Found, as_text
+from roxxel_store.command import as_text
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
@@ -19,6 +18,7 @@ from roxxel.cli._launch import (
     run_several,
     starts_several,
 )
+from roxxel.cli._receipts import add_check_argument, check_alone, say_checked
 from roxxel.cli._runs import (
     add_run_arguments,
     add_trust_argument,
@@ -101,15 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="folder of the branches (default: RUN-replay, beside RUN)",
     )
-    parser.add_argument(
-        "--check",
-        type=Path,
-        metavar="RECEIPT",
-        help=(
-            "repeat the replay of this replay.json in a scratch folder, or in --out, "
-            "and compare; RUN says where the run is now. Exit code 3 means that "
-            "something differs"
-        ),
+    add_check_argument(
+        parser, "repeat the replay of this replay.json in a scratch folder, or in --out"
     )
     parser.add_argument(
         "--prompt",
@@ -123,10 +116,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print what the documents did, or whether a receipt holds."""
-    if options.check is None and options.run is None:
-        raise RunFolderError("no run is given; give the folder of a run, or --check")
-    if options.check is not None:
-        _check_alone(options)
+    check_alone(
+        options,
+        {
+            "--without": options.without,
+            "--without-text": options.without_text,
+            "--without-source": options.without_source,
+            "--each": options.each,
+            "--from": options.step is not None,
+            "--prompt": options.prompt is not None,
+        },
+    )
     if starts_several(options):
         run_several(options)
         return
@@ -179,32 +179,7 @@ def _check(options: argparse.Namespace) -> None:
         trust=options.trust,
         say=from_first(tell),
     )
-    for line in found:
-        say(line)
-    if found:
-        raise Found(
-            f"{options.check}: the replay came out otherwise here, as the lines "
-            "above say; on another kind of device or release, compare the losses "
-            "instead"
-        )
-    say(f"{options.check}: holds, bit for bit")
-
-
-def _check_alone(options: argparse.Namespace) -> None:
-    """Refuse what the receipt of --check says itself."""
-    given = {
-        "--without": options.without,
-        "--without-text": options.without_text,
-        "--without-source": options.without_source,
-        "--each": options.each,
-        "--from": options.step is not None,
-        "--prompt": options.prompt is not None,
-    }
-    for name in (name for name, value in given.items() if value):
-        raise RunFolderError(
-            f"{name} is given with --check, whose receipt says what is left out; omit "
-            f"{name}"
-        )
+    say_checked(options, found)
 
 
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from roxxel.cli._launch import (
     run_several,
     starts_several,
 )
+from roxxel.cli._receipts import add_check_argument, check_alone, say_checked
 from roxxel.cli._runs import add_run_arguments, add_trust_argument, opened
 from roxxel.cli._words import at_least_1, step_range, tell
 
@@ -36,13 +37,14 @@ something differs.
 EPILOG = """\
 examples:
   roxxel verify runs/first --steps 100:120
-  roxxel verify runs/first --sample 2
+  roxxel verify runs/first --sample 2 --receipt receipt.json
+  roxxel verify runs/first --check receipt.json
 
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_run_arguments(parser, reads_text=False)
+    add_run_arguments(parser, reads_text=False, needs_run=False)
     add_trust_argument(parser)
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
@@ -60,29 +62,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="verify N intervals between checkpoints, the same at every call",
     )
+    parser.add_argument(
+        "--receipt",
+        metavar="FILE",
+        help="write what came out into this file, for --check",
+    )
+    add_check_argument(parser, "verify the intervals of this receipt again")
     add_launch_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the verdict of each interval; raise Found if something differs."""
+    check_alone(
+        options,
+        {
+            "--steps": options.steps,
+            "--sample": options.sample,
+            "--receipt": options.receipt,
+        },
+    )
     if starts_several(options):
         run_several(options)
         return
     connect(options)
-    from roxxel.runs.verify import verify
+    from roxxel.runs.verify import check_verify, verify
 
+    tell_first = from_first(note if options.json else tell)
+    unconfirmed: list[str] = []
     with ended_once():
-        found = verify(
-            opened(options),
-            options.steps,
-            sample=options.sample,
-            say=from_first(note if options.json else tell),
-        )
+        if options.check is None:
+            found = verify(
+                opened(options),
+                options.steps,
+                sample=options.sample,
+                receipt=options.receipt,
+                say=tell_first,
+            )
+        else:
+            found, unconfirmed = check_verify(
+                options.check,
+                options.run,
+                sources=dict(options.source),
+                trust=options.trust,
+                say=tell_first,
+            )
     for each in found:
         say(json.dumps(asdict(each)) if options.json else str(each))
+    if options.check is not None:
+        say_checked(options, unconfirmed)
     if not all(each.is_equal for each in found):
         raise Found(
-            f"{options.run}: is not bit for bit what its folder says, as the lines "
+            f"{found[0].run}: is not bit for bit what its folder says, as the lines "
             "above say; on another kind of device, release or mesh the bits may "
             "differ, so verify where the run was trained"
         )

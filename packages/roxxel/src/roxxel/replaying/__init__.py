@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt.coordination import process_index
 from roxxel_store.amounts import aligned
-from roxxel_store.urls import absolute, check_on_disk, expanded
+from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
 from roxxel_train.distributed import barrier
 
@@ -43,19 +43,15 @@ from roxxel.replaying._choice import (
     listed,
     one_by_one,
 )
+from roxxel.replaying._effects import Arrays, Comparison, compare, losses
 from roxxel.replaying._receipt import (
-    Comparison,
+    REPLAY_RECEIPTS,
     Equality,
-    Receipt,
+    ReplayReceipt,
     Result,
     TheCheckpoint,
-    TheRun,
-    changed_environment,
-    differences,
-    named_run,
-    read_receipt,
-    write_receipt,
 )
+from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
 from roxxel.runs.again import config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
 from roxxel.runs.trained import is_complete, train, write_configs
@@ -290,7 +286,7 @@ def replay(
         say=say,
     )
     if process_index() == 0:
-        write_receipt(result.receipt, receipt)
+        REPLAY_RECEIPTS.write(result.receipt, receipt)
     barrier("replay: the receipt is written")
     return result
 
@@ -328,18 +324,18 @@ def check_replay(
             receipt is not beside it and no `run` is given; and as for `replay`.
     """
     path = expanded(receipt)
-    then = read_receipt(path)
+    then = REPLAY_RECEIPTS.read(path)
     if out is not None and (expanded(out) / _RECEIPT).exists():
         raise RunFolderError(
             f"{out}: holds the branches of a replay, so nothing would be trained "
             "again; give another --out"
         )
-    where = named_run(path, then) if run is None else run
-    if (found_id := _id_of(open_run(where, sources))) != then.run.id:
-        return [f"run.id: {then.run.id!r} in the receipt, {found_id!r} in {where}"]
+    opened, other = run_of(path, then, run, sources, trust=trust)
+    if other:
+        return other
     with scratch_folder("replay") if out is None else nullcontext(out) as folder:
         _, now = _trained_again(
-            where,
+            opened,
             then.without,
             step=then.start,
             out=folder,
@@ -348,12 +344,7 @@ def check_replay(
             trust=trust,
             say=say,
         )
-    changed, found = changed_environment(then, now), differences(then, now)
-    if found:
-        return [*changed, *found]
-    for line in changed:
-        say(f"note: {line}")
-    return []
+    return unconfirmed(then, now, say)
 
 
 def _trained_again(
@@ -366,10 +357,8 @@ def _trained_again(
     sources: Mapping[str, Corpus] | None,
     trust: bool,
     say: Callable[[str], object],
-) -> tuple[Replay, Receipt]:
+) -> tuple[Replay, ReplayReceipt]:
     """Return the result of a replay, and its receipt; arguments as for `replay`."""
-    from roxxel.replaying._effects import compare
-
     began_s = time.monotonic()
     original = run
     if not isinstance(original, Run):
@@ -457,8 +446,6 @@ def _folder(run: Run, out: str | os.PathLike[str] | None) -> Path:
 
 def _read(runs: Mapping[str, Run], start: int) -> dict[str, Branch]:
     """Return what came out of the branches, each compared with the control."""
-    from roxxel.replaying._effects import Arrays, losses
-
     control = runs[CONTROL]
     of_control = Arrays.at(control, control.trained_steps)
     found: dict[str, Branch] = {}
@@ -489,16 +476,11 @@ def _notes(config: RunConfig) -> list[str]:
     return [note]
 
 
-def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receipt:
-    from roxxel.replaying._effects import environment
-
+def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> ReplayReceipt:
     parent, compared = control.parent, result.comparison
     branches = (result.control, *result.branches)
-    return Receipt(
-        run=TheRun(
-            absolute(run.path).rstrip("/").rpartition("/")[2],
-            _id_of(run),
-        ),
+    return ReplayReceipt(
+        run=TheRun.of(run),
         without=result.without,
         start=result.start.step,
         each=each,
@@ -506,7 +488,7 @@ def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receip
         checkpoint=None
         if parent is None or not result.start.step
         else TheCheckpoint(parent.step, parent.digest),
-        environment=environment(control),
+        environment=Environment.of(control),
         control_is_the_run=Equality(
             compared.step,
             compared.is_equal,
@@ -523,10 +505,6 @@ def _receipt_of(result: Replay, run: Run, control: Run, *, each: bool) -> Receip
         },
         distances={one.name: one.distance for one in branches},
     )
-
-
-def _id_of(run: Run) -> str | None:
-    return (run.files.record or {}).get("id")
 
 
 def _shown(without: Mapping[str, Sequence[Any]]) -> str:

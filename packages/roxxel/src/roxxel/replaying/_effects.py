@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,6 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 
 from roxxel.config import make_pair
-from roxxel.replaying._receipt import Comparison, Environment
 from roxxel.runs.again import (
     common_steps,
     compare_checkpoints,
@@ -24,7 +22,7 @@ from roxxel.runs.again import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -78,6 +76,43 @@ class Arrays:
         return math.sqrt(sum(float(np.square(_wide(a)).sum()) for a in parameters))
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Whether the control branch is its run, bit for bit.
+
+    Attributes:
+        step: Last step of which both have a checkpoint; None without one.
+        is_equal: Whether model and optimizer are equal there.
+        num_rows: Rows of both logs that were compared.
+        first_difference: Step of the first row whose values differ; None if all agree.
+        reasons: What differs between run and control, and may explain it.
+    """
+
+    step: int | None
+    is_equal: bool
+    num_rows: int
+    first_difference: int | None
+    reasons: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        """Return the comparison as one sentence."""
+        rows = f"{self.num_rows} rows of its log"
+        if self.step is None:
+            text = f"no step with a checkpoint in both; {rows} "
+            text += (
+                "are equal"
+                if self.first_difference is None
+                else f"differ from step {self.first_difference} on"
+            )
+        elif self.is_equal and self.first_difference is None:
+            return f"equals the run bit for bit at step {self.step:,}, and in {rows}"
+        else:
+            at = self.first_difference
+            where = "" if at is None else f"; the log differs from step {at:,} on"
+            text = f"differs from the run at step {self.step:,}{where}"
+        return f"{text}; {'; '.join(self.reasons)}" if self.reasons else text
+
+
 def compare(run: Run, control: Run, start: int) -> Comparison:
     """Compare the control branch with the run from which it began."""
     steps = common_steps(run.files, control.files, start)
@@ -116,18 +151,6 @@ def losses(run: Run, start: int) -> dict[str, dict[int, float]]:
                 pairs = zip(steps[kept].tolist(), values[kept].tolist(), strict=True)
                 found[name] = dict(pairs)
     return found
-
-
-def environment(run: Run) -> Environment:
-    """Return what may change the bits of a branch, for its receipt."""
-    started = run.files.newest_start
-    return Environment(
-        versions=started.get("versions", {}),
-        devices=started.get("devices", {}),
-        device_kinds=sorted({device.device_kind for device in jax.devices()}),
-        processes=started.get("processes"),
-        xla_flags=os.environ.get("XLA_FLAGS", ""),
-    )
 
 
 def _other_fields(run: Run, control: Run) -> Iterator[str]:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import CheckpointDamagedError
+from roxxel_ckpt.coordination import process_index
+from roxxel_store.urls import check_on_disk, expanded
 from roxxel_train import RunFolderError
+from roxxel_train.distributed import barrier
 
+from roxxel.runs._receipts import (
+    VERIFY_RECEIPTS,
+    Environment,
+    Interval,
+    TheRun,
+    VerifyReceipt,
+    run_of,
+    unconfirmed,
+)
 from roxxel.runs.again import (
     Difference,
     common_steps,
@@ -25,8 +38,7 @@ from roxxel.runs.again import (
 from roxxel.runs.run import Run, open_run
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from roxxel.runs.run import Corpus
 
@@ -51,6 +63,9 @@ class Verification:
         explanations: What may explain it: where devices, releases, mesh or flags are
             others than in the run.
         seconds: Duration of the call.
+        losses: The losses that were computed now, by step.
+        feeds: The digests of the data that was read now, by step.
+        states: The digests of the state that were computed now, by step.
 
     Example:
         >>> print(Verification("run", 8, 16, 8, 2, 41, (), (), 3.0))
@@ -67,6 +82,9 @@ class Verification:
     differences: tuple[Difference, ...]
     explanations: tuple[str, ...]
     seconds: float
+    losses: Mapping[int, float] = field(default_factory=dict[int, float], repr=False)
+    feeds: Mapping[int, str] = field(default_factory=dict[int, str], repr=False)
+    states: Mapping[int, str] = field(default_factory=dict[int, str], repr=False)
 
     @property
     def is_equal(self) -> bool:
@@ -101,6 +119,7 @@ def verify(
     steps: range | None = None,
     *,
     sample: int | None = None,
+    receipt: str | os.PathLike[str] | None = None,
     sources: Mapping[str, Corpus] | None = None,
     trust: bool = False,
     say: Callable[[str], object] = lambda _: None,
@@ -116,6 +135,8 @@ def verify(
             checkpoint at or before the first, and ends where the log has a row or a
             save after the last. None for the whole run from its first checkpoint on.
         sample: Verify this many intervals between checkpoints, the same at every call.
+        receipt: File to write with what came out, which `check_verify` compares. With
+            several processes, the first writes it.
         sources: New locations of sources that moved, as for `open_run`.
         trust: As for `open_run`.
         say: Called with a line before each interval.
@@ -135,27 +156,98 @@ def verify(
         nowhere: there is no such folder; give the folder of a run
     """
     opened = run if isinstance(run, Run) else open_run(run, sources, trust=trust)
-    found: list[Verification] = []
-    for start, stop in _intervals(opened, steps, sample):
-        say(f"training steps {start} to {stop} again")
-        found.append(_verified(opened, start, stop))
+    if receipt is not None:
+        check_on_disk(os.fspath(receipt), "give --receipt a file there", RunFolderError)
+    found, made = _all_verified(opened, _intervals(opened, steps, sample), say)
+    if receipt is not None:
+        if process_index() == 0:
+            VERIFY_RECEIPTS.write(expanded(receipt), made)
+        barrier("verify: the receipt is written")
     return found
+
+
+def check_verify(
+    receipt: str | os.PathLike[str],
+    run: str | os.PathLike[str] | None = None,
+    *,
+    sources: Mapping[str, Corpus] | None = None,
+    trust: bool = False,
+    say: Callable[[str], object] = lambda _: None,
+) -> tuple[list[Verification], list[str]]:
+    """Verify the intervals of a receipt again, and compare with all that it says.
+
+    Args:
+        receipt: The file that `verify` wrote, on this or on another machine.
+        run: Where the run is now; None for the folder of its name beside the receipt.
+        sources: As for `verify`.
+        trust: As for `verify`.
+        say: As for `verify`; also gets what differs in machine and software.
+
+    Returns:
+        What `verify` returns now, and what the receipt claims and does not come out
+        again. If there is anything, what differs in machine and software comes first.
+
+    Raises:
+        RunFolderError: The file is no receipt of `verify`, its run is not beside it and
+            no `run` is given, or the run no longer has a checkpoint from which an
+            interval began.
+
+    Example:
+        >>> try:
+        ...     check_verify("receipt.json")
+        ... except RunFolderError as error:
+        ...     print(error)
+        receipt.json: there is no such file; give the receipt that `roxxel verify` wrote
+    """
+    path = expanded(receipt)
+    then = VERIFY_RECEIPTS.read(path)
+    opened, other = run_of(path, then, run, sources, trust=trust)
+    if other:
+        return [], other
+    intervals = [(start, each.stop) for start, each in then.intervals.items()]
+    bounds = _bounds(opened)
+    for start, stop in intervals:
+        if start not in bounds or not start < stop <= bounds[-1]:
+            raise RunFolderError(
+                f"{path}: steps {start} to {stop} cannot be trained again, because "
+                f"{opened.path} begins at step {bounds[0]}, is saved up to step "
+                f"{bounds[-1]} and has the checkpoints "
+                f"{', '.join(map(str, bounds[1:]))}; give a copy of the run with a "
+                f"checkpoint of step {start}"
+            )
+    found, now = _all_verified(opened, intervals, say)
+    return found, unconfirmed(then, now, say)
+
+
+def _all_verified(
+    run: Run, intervals: Sequence[tuple[int, int]], say: Callable[[str], object]
+) -> tuple[list[Verification], VerifyReceipt]:
+    """Return the result of each interval, and the receipt."""
+    found: list[Verification] = []
+    environment = Environment({}, {}, [], None, "")
+    for start, stop in intervals:
+        say(f"training steps {start} to {stop} again")
+        result, environment = _verified(run, start, stop)
+        found.append(result)
+    names = Interval.__struct_fields__
+    receipt = VerifyReceipt(
+        run=TheRun.of(run),
+        corpora=run.fingerprints(),
+        environment=environment,
+        intervals={
+            each.start: Interval(**{name: getattr(each, name) for name in names})
+            for each in found
+        },
+    )
+    return found, receipt
 
 
 def _intervals(
     run: Run, steps: range | None, sample: int | None
 ) -> list[tuple[int, int]]:
     """Return where each interval begins and ends, in updates done."""
-    parent = run.parent
-    first = parent.step if parent is not None and parent.is_branch else 0
-    saved = [each.step for each in run.checkpoints]
-    done = max([*saved, *run.files.saves()], default=0)
-    if done <= first:
-        raise RunFolderError(
-            f"{run.path}: has saved no step, so there is nothing to verify; train the "
-            "run until it saves"
-        )
-    bounds = sorted({first, *saved, done})
+    bounds = _bounds(run)
+    first, done = bounds[0], bounds[-1]
     if sample is not None:
         pairs = [*pairwise(bounds)]
         chosen = random.Random(0).sample(pairs, min(sample, len(pairs)))
@@ -173,7 +265,22 @@ def _intervals(
     return [(start, min(step for step in ends if step >= steps.stop))]
 
 
-def _verified(run: Run, start: int, stop: int) -> Verification:
+def _bounds(run: Run) -> list[int]:
+    """Return where intervals may begin, and at last where the newest one ends."""
+    parent = run.parent
+    first = parent.step if parent is not None and parent.is_branch else 0
+    saved = [each.step for each in run.checkpoints]
+    done = max([*saved, *run.files.saves()], default=0)
+    if done <= first:
+        raise RunFolderError(
+            f"{run.path}: has saved no step, so there is nothing to verify; train the "
+            "run until it saves"
+        )
+    return sorted({first, *saved, done})
+
+
+def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environment]:
+    """Return what came of an interval, and where it was trained again."""
     began_s = time.monotonic()
     with scratch_folder("verify") as folder:
         again = trained_again(run, start, stop, folder)
@@ -188,7 +295,9 @@ def _verified(run: Run, start: int, stop: int) -> Verification:
         first = min((each.step for each in different), default=None)
         different = [each for each in different if each.step == first]
         why = tuple(explanations(run, again)) if different else ()
-    return Verification(
+        environment = Environment.of(again)
+    trained = [row for row in rows[1] if row["kind"] == "train"]
+    found = Verification(
         run=str(run.path),
         start=start,
         stop=stop,
@@ -198,7 +307,11 @@ def _verified(run: Run, start: int, stop: int) -> Verification:
         differences=tuple(different),
         explanations=why,
         seconds=time.monotonic() - began_s,
+        losses={row["step"]: row["loss"] for row in trained},
+        feeds={row["step"]: row["digest"] for row in trained},
+        states=saves[1],
     )
+    return found, environment
 
 
 def _compare_steps(

@@ -1,0 +1,234 @@
+"""Receipts: what a command trained again, from what, and what came out.
+
+Whoever gets a receipt repeats the command and compares the whole receipt with what
+comes out. A receipt may come from anybody, so it is data of one form: no text in it is
+opened as a file, but for the name of a folder beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping  # noqa: TC003 - msgspec reads the types
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import jax
+import msgspec
+from msgspec import Struct, field
+from roxxel_store.files import read_file
+from roxxel_store.output import replace_file
+from roxxel_store.records import RecordKind
+from roxxel_store.urls import absolute
+from roxxel_train import RunFolderError
+
+from roxxel.runs.run import Run, open_run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from roxxel.runs.run import Corpus
+
+_MAX_BYTES = 1 << 26
+
+
+class TheRun(Struct, frozen=True, forbid_unknown_fields=True):
+    """The run of a receipt: the name of its folder, and its id."""
+
+    name: str
+    id: str | None
+
+    @classmethod
+    def of(cls, run: Run) -> TheRun:
+        """Return what a receipt says of a run."""
+        name = absolute(run.path).rstrip("/").rpartition("/")[2]
+        return cls(name, (run.files.record or {}).get("id"))
+
+
+class Environment(Struct, frozen=True, forbid_unknown_fields=True):
+    """What may change the bits of what is trained again."""
+
+    versions: dict[str, str]
+    devices: dict[str, int]
+    device_kinds: list[str]
+    processes: int | None
+    xla_flags: str = field(name="XLA_FLAGS")
+
+    @classmethod
+    def of(cls, trained: Run) -> Environment:
+        """Return the environment of a run that this program has trained."""
+        started = trained.files.newest_start
+        return cls(
+            versions=started.get("versions", {}),
+            devices=started.get("devices", {}),
+            device_kinds=sorted({device.device_kind for device in jax.devices()}),
+            processes=started.get("processes"),
+            xla_flags=os.environ.get("XLA_FLAGS", ""),
+        )
+
+
+class Receipt(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every receipt says.
+
+    Everything in a receipt is computed anew by a check, but for the name of the run's
+    folder and the environment.
+    """
+
+    run: TheRun
+    corpora: dict[str, str]
+    environment: Environment
+
+
+_R = TypeVar("_R", bound=Receipt)
+
+
+@dataclass(frozen=True)
+class ReceiptKind(Generic[_R]):
+    """The receipts of one command.
+
+    Attributes:
+        command: Name of the command.
+        form: The class of its receipts.
+
+    >>> ReceiptKind("verify", Receipt).read("receipt.json")
+    Traceback (most recent call last):
+    roxxel_train.errors.RunFolderError: receipt.json: there is no such file; give the \
+receipt that `roxxel verify` wrote
+    """
+
+    command: str
+    form: type[_R]
+
+    def write(self, path: Path, receipt: _R) -> None:
+        """Write a receipt, whole or not at all."""
+        draft = path.with_name(path.name + ".tmp")
+        replace_file(path, self._record.pack(_members(receipt)), draft)
+
+    def read(self, path: str | os.PathLike[str]) -> _R:
+        """Read a receipt.
+
+        Raises:
+            RunFolderError: The file is missing, damaged, or no receipt of the command.
+        """
+        remedy = self._record.remedy
+        try:
+            data = read_file(path, _MAX_BYTES, RunFolderError, remedy)
+        except FileNotFoundError as error:
+            raise RunFolderError(f"{path}: there is no such file; {remedy}") from error
+        members = self._record.parse(data, os.fspath(path))
+        try:
+            return msgspec.convert(members, self.form, str_keys=True)
+        except msgspec.ValidationError as error:
+            raise RunFolderError(
+                f"{path}: is no {self._record.name} ({error}); {remedy}"
+            ) from error
+
+    @property
+    def _record(self) -> RecordKind:
+        return RecordKind(
+            f"receipt of `roxxel {self.command}`",
+            1,
+            remedy=f"give the receipt that `roxxel {self.command}` wrote",
+            error=RunFolderError,
+            mark=f"roxxel-{self.command}",
+            is_sealed=False,
+        )
+
+
+class Interval(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a receipt says of an interval; attributes as in `Verification`."""
+
+    stop: int
+    is_equal: bool
+    num_rows: int
+    num_saves: int
+    num_leaves: int
+    losses: Mapping[int, float]
+    feeds: Mapping[int, str]
+    states: Mapping[int, str]
+
+
+class VerifyReceipt(Receipt, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What came out of the intervals of a run, by the step where each begins."""
+
+    intervals: dict[int, Interval]
+
+    def __post_init__(self) -> None:
+        # A check of nothing would hold. In order, a check trains no step twice.
+        bounds = [x for each in self.intervals.items() for x in (each[0], each[1].stop)]
+        if not bounds or bounds != sorted(bounds):
+            raise ValueError(
+                "`intervals` is empty, or some overlap or are not in order"
+            )
+
+
+VERIFY_RECEIPTS = ReceiptKind("verify", VerifyReceipt)
+
+
+def run_of(
+    path: Path,
+    then: Receipt,
+    run: str | os.PathLike[str] | None,
+    sources: Mapping[str, Corpus] | None,
+    *,
+    trust: bool,
+) -> tuple[Run, list[str]]:
+    """Open the run of a receipt; return also a line if it is another run.
+
+    Without `run`, it is the folder that the receipt names, beside the receipt.
+
+    Raises:
+        RunFolderError: There is no such folder, or it holds no run.
+    """
+    where = _beside(path, then.run.name) if run is None else run
+    found = open_run(where, sources, trust=trust)
+    other = TheRun.of(found).id
+    if other == then.run.id:
+        return found, []
+    return found, [f"run.id: {then.run.id!r} in the receipt, {other!r} in {where}"]
+
+
+def unconfirmed(then: Receipt, now: Receipt, say: Callable[[str], object]) -> list[str]:
+    """Return each fact of a receipt that does not come out again.
+
+    If there is any, what differs in machine and software comes first, because it may
+    explain other bits. Otherwise `say` gets it.
+    """
+    tables = [_members(each) for each in (then, now)]
+    changed = [*_differences("", *(each.pop("environment") for each in tables))]
+    for each in tables:
+        del each["run"]["name"]
+    found = [*_differences("", *tables)]
+    if found:
+        return [*changed, *found]
+    for line in changed:
+        say(f"note: {line}")
+    return []
+
+
+def _beside(receipt: Path, name: str) -> Path:
+    """Return the folder of a name, in the receipt's folder or beside it."""
+    folder = receipt.absolute().parent
+    if name not in {"", ".", ".."} and "/" not in name:
+        for each in (folder, folder.parent):
+            if (each / name).is_dir():
+                return each / name
+    raise RunFolderError(
+        f"{receipt}: the run of this receipt, {name!r}, is not beside the receipt; "
+        "give RUN, the folder where it is now"
+    )
+
+
+def _members(receipt: Receipt) -> dict[str, Any]:
+    return msgspec.to_builtins(receipt, str_keys=True)
+
+
+def _differences(name: str, then: Any, now: Any) -> Iterator[str]:
+    if isinstance(then, dict) and isinstance(now, dict):
+        table, other = cast("dict[str, Any]", then), cast("dict[str, Any]", now)
+        for key in sorted(table.keys() | other.keys()):
+            inner = f"{name}.{key}" if name else key
+            yield from _differences(inner, table.get(key), other.get(key))
+    elif (shown := json.dumps(then)) != (found := json.dumps(now)):  # NaN equals NaN
+        yield f"{name}: {shown} in the receipt, {found} here"
