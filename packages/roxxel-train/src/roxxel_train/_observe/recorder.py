@@ -210,9 +210,10 @@ class Recorder:
     def metrics(self) -> dict[str, float]:
         """Return the numbers that a checkpoint keeps for the last update.
 
-        These are the scalars of the update, `loss_since_save`, which is the mean loss
-        since the last scheduled checkpoint, and the values of an evaluation after this
-        update. `loss_since_save` is missing if no token counted since then.
+        These are the scalars of the update, or of the last one before it that
+        `skip_spikes` applied; `loss_since_save`, which is the mean loss since the last
+        scheduled checkpoint; and the values of an evaluation after this update.
+        `loss_since_save` is missing if no token counted since then.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
         mean = self._losses.checkpoint.mean

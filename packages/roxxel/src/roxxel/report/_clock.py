@@ -10,11 +10,16 @@ import numpy as np
 from roxxel.report._series import MOST_POINTS, Clock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roxxel_train.columns import Table
+    from roxxel_train.starts import RunStart
 
 
-def clock_of(train: Table, first_step: int, first_tokens: int) -> Clock:
-    """Return the clock of a run, from its training rows.
+def clock_of(
+    train: Table, starts: Sequence[RunStart], first_step: int, first_tokens: int
+) -> Clock:
+    """Return the clock of a run, from its training rows and its starts.
 
     All steps of a phase read the same number of tokens, so interpolation is exact
     unless a phase begins between two rows. A thinned clock keeps the rows at both sides
@@ -30,6 +35,19 @@ def clock_of(train: Table, first_step: int, first_tokens: int) -> Clock:
     )
     step_s = np.nan_to_num(train.full("step_s", 0.0))
     spent = np.maximum(np.diff(steps), 1) * step_s
+    for start in starts:
+        # The first row of a start has the mean time of the steps since the start. The
+        # steps from the row before it took what those before them did, as in goodput.
+        row = int(np.searchsorted(train.steps, start.step))
+        before = start.step - steps[row]
+        if (
+            start.is_part
+            and row < len(train)
+            and 0 < before < steps[row + 1] - steps[row]
+        ):
+            usual = step_s[row - 1] if row else 0.0
+            after = steps[row + 1] - start.step
+            spent[row] = before * usual + after * step_s[row]
     passed = np.append(0.0, np.cumsum(spent))
     every = -(-len(steps) // MOST_POINTS)
     phases = train.full("phase", -1.0)

@@ -57,7 +57,6 @@ class RunFacts:
         tokens: Tokens delivered; in a branch, the parent's tokens are included.
         seconds: Seconds of training, without evaluations, compilations and saves.
         goodput: Where the wall time of all starts went.
-        apart: Seconds of evaluating, compiling and saving, by name.
         wait_share: Share of `seconds` in which the loop waited for data.
         first_time: Time of the first row, ISO 8601; empty without rows.
         last_time: Time of the last row, ISO 8601; empty without rows.
@@ -103,7 +102,6 @@ class RunFacts:
     tokens: int
     seconds: float
     goodput: Goodput
-    apart: Mapping[str, float]
     wait_share: float
     first_time: str
     last_time: str
@@ -206,7 +204,8 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
     parent = run.parent
     first_step = _first_step(parent)
     before = {} if parent is None else parent.tokens_by_source
-    clock = clock_of(train, first_step, 0 if parent is None else parent.tokens)
+    first_tokens = 0 if parent is None else parent.tokens
+    clock = clock_of(train, run.starts(), first_step, first_tokens)
     seconds = clock.seconds[-1] if clock.seconds else 0.0
     waited = train.total("wait_s")
     return RunFacts(
@@ -218,7 +217,6 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         tokens=int(train.last("tokens") or 0),
         seconds=seconds,
         goodput=run.goodput(),
-        apart=_apart(train),
         wait_share=waited / seconds if seconds else 0.0,
         first_time=rows.first_time,
         last_time=rows.last_time,
@@ -256,12 +254,6 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
 
 def _first_step(parent: Parent | None) -> int:
     return parent.step if parent is not None and parent.is_branch else 0
-
-
-def _apart(train: Table) -> dict[str, float]:
-    names = {"compile_s": "compiling", "eval_s": "evaluating", "save_s": "saving"}
-    sums = {words: train.total(field) for field, words in names.items()}
-    return {words: seconds for words, seconds in sums.items() if seconds}
 
 
 def _tokens_columns(

@@ -62,10 +62,6 @@ def _head(facts: RunFacts) -> str:
         ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
         ("Wait share", _wait_share(facts)),
-        (
-            "Not training",
-            ", ".join(f"{name} {short_duration(s)}" for name, s in facts.apart.items()),
-        ),
         ("Wall time", str(facts.goodput) if facts.goodput.seconds else ""),
         ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
