@@ -16,7 +16,7 @@ from unittest import mock
 import forked
 import numpy as np
 import pytest
-from roxxel import Roxxel, data_state, open_run
+from roxxel import Roxxel, data_state, diff, open_run
 from roxxel_store.client import Bucket
 from roxxel_store.swap import Writer
 from roxxel_train import RunFolder, RunFolderError
@@ -182,6 +182,9 @@ def test_a_run_in_a_bucket_equals_one_on_a_disk(
     assert f"In {url}:" in said
     folder = RunFolder(url).path
     assert losses(folder) == losses(runs.folder / "runs/whole")
+    found = diff(url, runs.folder / "runs/whole")
+    assert found.is_equal
+    assert (found.differences, found.aside, found.not_compared) == ((), (), ())
     log = (folder / "system.log").read_text()
     assert f"writes to {runs.local('a', 'whole')} and uploads to {url}" in log
     assert "complete" in log.splitlines()[-1]
@@ -233,6 +236,9 @@ def test_a_run_and_its_corpus_are_read_from_a_bucket(runs: Runs) -> None:
     assert list(run.sampler().where("self", 0, 9)) == list(
         beside.sampler().where("self", 0, 9)
     )
+    found = diff(run, beside)
+    assert found.is_equal
+    assert [each.what for each in found.aside] == ["sources.self"]
     embedding = run.model().layers[0].embedding[...]
     assert np.array_equal(embedding, beside.model().layers[0].embedding[...])
     with pytest.raises(RunFolderError, match="holds no run"):

@@ -509,3 +509,30 @@ def test_what_cannot_be_compared_is_said_or_refused(
         diff(one, silent)
     assert main(["diff", str(one), str(tmp_path / "nowhere")]) == 1
     assert "there is no such folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spoilt", ["steps", "state", "sources"])
+def test_a_log_that_contradicts_itself_is_compared_by_its_rows(
+    folder: Path, tmp_path: Path, spoilt: str
+) -> None:
+    def change(row: dict[str, Any]) -> dict[str, Any]:
+        if row["kind"] != "start":
+            return row
+        state = row["data"]["state"]
+        others = {
+            "steps": short,
+            "state": {**state, "seed": 9},
+            "sources": {**state, "sources": 7},
+        }
+        return {**row, "data": {**row["data"], "state": others[spoilt]}}
+
+    one = record(folder, tmp_path / "one")
+    short = open_run(one).sampler().state(6)
+    other = rewritten(record(folder, tmp_path / "other"), change)
+    rewritten(other, lambda row: {n: x for n, x in row.items() if n != "digest"})
+
+    found = diff(one, other)
+
+    assert "losses in the log: 8, up to its step 8" in found.shared
+    assert found.not_compared[-1].startswith("data from step 0 on: ")
+    assert not [each for each in found.differences if each.kind == "data"]

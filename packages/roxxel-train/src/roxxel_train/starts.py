@@ -21,7 +21,7 @@ from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_curriculum.run_log import END, KINDS, SAVE, START
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _HEADS = {kind: f'{{"kind": "{kind}"'.encode() for kind in KINDS}
 _OF_TRAINER = tuple(_HEADS.values())
+_ENVIRONMENT = ("devices", "processes", "mesh", "versions", "flags")
 _LAST_LINES = 4
 """Lines before a start among which the time of the newest row is looked for."""
 
@@ -256,6 +257,31 @@ class _Log:
             held = kept_to.get(begin, int(ends[first]))
             if held < int(ends[stop - 1]):
                 start.given_up_until = start.ended
+
+
+def environment_differences(
+    a: Mapping[str, Any], b: Mapping[str, Any]
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield where machine and software of two starts differ: a name and both values.
+
+    Args:
+        a: Row of a start.
+        b: Row of another.
+
+    Example:
+        >>> rows = [{"mesh": {"data": count}} for count in (8, 4)]
+        >>> list(environment_differences(*rows))
+        [('mesh.data', 8, 4)]
+    """
+    for name in _ENVIRONMENT:
+        x, y = a.get(name), b.get(name)
+        if not isinstance(x, dict) or not isinstance(y, dict):
+            x, y = {"": x}, {"": y}
+        one, other = cast("dict[str, Any]", x), cast("dict[str, Any]", y)
+        for key in sorted(one.keys() | other.keys()):
+            if one.get(key) != other.get(key):
+                where = f"{name}.{key}" if key else name
+                yield where, one.get(key), other.get(key)
 
 
 def time_of(text: object) -> float | None:

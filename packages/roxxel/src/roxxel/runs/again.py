@@ -19,6 +19,7 @@ from roxxel_ckpt.values import different_leaves
 from roxxel_train import TIMING_FIELDS, RunFolderError
 from roxxel_train.config import CONTINUOUS
 from roxxel_train.distributed import barrier
+from roxxel_train.starts import environment_differences
 
 from roxxel.config import (
     NOT_REPEATED,
@@ -186,11 +187,8 @@ def config_of(run: Run, step: int | None = None) -> RunConfig:
 def explanations(run: Run, again: Run) -> Iterator[str]:
     """Yield what two runs were trained on, where it differs and may explain it."""
     ours, theirs = again.files.newest_start, run.files.newest_start
-    for name in ("devices", "processes", "mesh", "versions", "flags"):
-        a, b = theirs.get(name), ours.get(name)
-        if a == b:
-            continue
-        yield f"{name}: {a} in the run, {b} here"
+    for name, in_run, here in environment_differences(theirs, ours):
+        yield f"{name}: {in_run} in the run, {here} here"
     flags = str(ours.get("flags"))
     is_gpu = jax.default_backend() == "gpu"
     if is_gpu and not any(name in flags for name in _DETERMINISTIC):

@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt import CheckpointError
 from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import TIMING_FIELDS
 from roxxel_store.records import find_object
 from roxxel_train import RunFolderError
+from roxxel_train.starts import environment_differences
 
 from roxxel.config import (
     ConfigError,
@@ -55,7 +56,6 @@ _OF_UPDATE = ("learning_rate", "skipped")
 _NO_NUMBERS = {*TIMING_FIELDS, *_OF_DATA, *_OF_UPDATE, "kind", "step"}
 _SINCE_LAST_ROW = {"loss_mean", "loss_since_save", "perplexity"}
 _FIRST = ("loss", "grad_norm")
-_ENVIRONMENT = ("devices", "processes", "mesh", "versions", "flags")
 
 
 @dataclass(frozen=True)
@@ -428,8 +428,8 @@ def _same_contents(a: Run, b: Run) -> set[str]:
     """Return the keys of sources that hold the same tokens in both runs."""
     try:
         one, other = a.fingerprints(), b.fingerprints()
-    except (OSError, ValueError, CheckpointError):
-        return set()
+    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+        return set()  # `compare_fed` says what is wrong with the row of the start
     return {f"sources.{x}" for x, content in one.items() if other.get(x) == content}
 
 
@@ -460,12 +460,5 @@ def _explanations(a: Run, b: Run, step: int) -> Iterator[str]:
     if not all(each and each[0].step <= step for each in starts):
         return
     rows = [_in_force(each, step).row for each in starts]
-    for name in _ENVIRONMENT:
-        x, y = (row.get(name) for row in rows)
-        if isinstance(x, dict) and isinstance(y, dict):
-            one, other = cast("dict[str, Any]", x), cast("dict[str, Any]", y)
-            for key in sorted(one.keys() | other.keys()):
-                if one.get(key) != other.get(key):
-                    yield f"{name}.{key}: {one.get(key)} and {other.get(key)}"
-        elif x != y:
-            yield f"{name}: {x} and {y}"
+    for name, x, y in environment_differences(*rows):
+        yield f"{name}: {x} and {y}"

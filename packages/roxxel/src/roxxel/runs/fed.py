@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from roxxel_ckpt import CheckpointError
-from roxxel_curriculum import CurriculumError, recorded_sampler
+from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format.naming import named_documents
+from roxxel_train import RunFolderError
 from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
@@ -191,10 +192,17 @@ class _Data:
         readers: dict[str, TokenReader] | None = None
         try:
             self.places = recorded_sampler(data.state, None, primary=data.primary)
+        except StateMismatch:
+            raise
         except CurriculumError:
             # The log does not say which parts of its corpora a proxy reads.
             readers = run.corpora()
             self.places = run.sampler(corpora=readers)
+        if num_steps > self.places.total_steps:
+            raise RunFolderError(
+                f"{run.path}: its log has {num_steps} steps, and its newest start "
+                f"plans {self.places.total_steps}"
+            )
         state = self.places.state(num_steps)
         self.plan = recorded_sampler(state, readers, primary=data.primary).plan()
         self.withdrawn: list[Any] = state.get("without", [])
