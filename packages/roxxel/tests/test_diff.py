@@ -141,6 +141,7 @@ CONFIGS = {
     "blend": (of_phase_1(BLEND, OTHER_BLEND), "phases[1].weights.self"),
     "without": (f"{CONFIG}\n[without]\nself = [1, 2, 3, 4, 5, 6]\n", "without.self"),
     "parts": (f"{CONFIG}grad_accum_steps = 2\n", "trainer.grad_accum_steps"),
+    "proxy": (f"{CONFIG}\n[proxy]\nscale = 0.5\n", "proxy.scale"),
     "weights": (f'{CONFIG}init_from = "base@4"\n', "trainer.init_from"),
 }
 """A config that differs in one key, and the key."""
@@ -199,13 +200,21 @@ def test_other_code_differs_in_the_numbers_alone(
 
 
 def test_keys_without_effect_leave_runs_equal(folder: Path) -> None:
+    shutil.copy(folder / "code.rox", folder / "copy.rox")
     config = changed("log_every = 1", "log_every = 2\nskip_spikes = {}")
+    config = changed('"code.rox"', '"copy.rox"', config)
+    tables = '[mesh]\npreset = "fsdp"\n\n[policies]\ncode = "repeat"\n\n'
+    config += f'\n{tables}[eval.web]\npath = "more.rox"\nsteps = 1\n'
+    config += "batch_size = 4\nseq_len = 9\n"
 
     found = diff(folder / "base", train(folder, "rarely", config))
 
     assert found.is_equal, str(found)
-    assert [each.what for each in found.differences] == ["trainer.skip_spikes"]
-    assert [each.what for each in found.aside] == ["trainer.log_every"]
+    keys = {"trainer.skip_spikes", "mesh.preset", "policies.code"}
+    assert {each.what for each in found.differences} == keys
+    aside = [each.what for each in found.aside if not each.what.startswith("eval.")]
+    assert aside == ["sources.code", "trainer.log_every"]
+    assert len(found.aside) > 2
     assert "losses in the log: 5, up to its step 8" in found.shared
 
 
@@ -284,6 +293,48 @@ def test_a_resume_with_another_future_parts_where_the_future_begins(
     assert found.differences[0].kind == "config"
     assert found.differences[0].step == 2
     assert "weights" in found.differences[0].what
+
+
+def test_steps_that_a_start_gave_up_are_those_of_the_result(folder: Path) -> None:
+    lost = train(folder, "lost", until=6)
+    shutil.rmtree(lost / "checkpoints" / "6")
+    train(folder, "lost")
+    other = train(folder, "other", until=6)
+    shutil.rmtree(other / "checkpoints" / "6")
+    train(folder, "other", with_args("clip = 0.01"))
+
+    assert diff(folder / "base", lost).is_equal
+    first = diff(lost, other).differences[0]
+    assert (first.kind, first.step, first.what) == ("config", 4, "model_args.clip")
+
+
+def test_a_corpus_that_has_grown_is_a_difference_of_the_data(tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    config = changed('"web.rox"', '"grown_*.rox"')
+    documents = np.random.default_rng(3).integers(1, 63, (39, 40))
+    corpus = Roxxel(tmp_path / "grown_*.rox")
+    corpus.write(documents[:30], vocab_size=64)
+    one = train(tmp_path, "one", config)
+    corpus.write(documents[30:], vocab_size=64, exist="append")
+
+    first = diff(one, train(tmp_path, "other", config)).differences[0]
+
+    assert first.kind == "data"
+    assert "source 'self' holds other data: 1,560 tokens" in first.reasons[0]
+    assert all("document" in each for each in first.values)
+
+
+def test_weights_of_one_name_may_be_two(folder: Path) -> None:
+    config = f'{CONFIG}init_from = "parent@4"\n'
+    train(folder, "parent")
+    one = train(folder, "one", config)
+    shutil.rmtree(folder / "parent")
+    train(folder, "parent", with_args("init = 5"))
+
+    first = diff(one, train(folder, "two", config)).differences[0]
+
+    assert (first.kind, first.what) == ("config", "trainer.init_from")
+    assert all("step 4 of" in each for each in first.values)
 
 
 def test_a_branch_shares_the_past_of_its_parent(folder: Path) -> None:

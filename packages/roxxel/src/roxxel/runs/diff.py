@@ -104,7 +104,11 @@ class RunDiff:
     def __str__(self) -> str:
         """Return the verdict, what differs, the cause first, and what is shared."""
         steps = f"the {self.num_steps} steps that both have"
-        parts = "equal in" if self.is_equal else f"part at step {self.step} of"
+        parts = f"part at step {self.step} of"
+        if self.is_equal:
+            parts = (
+                "equal in what the logs tell of" if self.not_compared else "equal in"
+            )
         lines = [
             f"{' and '.join(self.runs)}: {parts} {steps}",
             *map(str, self.differences),
@@ -446,8 +450,9 @@ def _other_origins(a: Run, b: Run) -> Parting | None:
 def _shared_data(num_steps: int, digests: Digests) -> list[str]:
     if not num_steps:
         return []
-    by = f"{digests.num_rows} digests" if digests.num_rows else "their plans"
-    return [f"the data of the first {num_steps} steps, by {by}"]
+    by = [f"{digests.num_rows} digests"] if digests.num_rows else []
+    by += ["their plans"] if digests.equal < num_steps else []
+    return [f"the data of the first {num_steps} steps, by {' and '.join(by)}"]
 
 
 def _shared_rows(what: str, count: int, last: int) -> list[str]:
