@@ -255,14 +255,14 @@ def test_a_server_that_refuses_is_one_error(bucket: Bucket) -> None:
     bucket.set_faults(kinds=["403"], methods=["PUT"])
 
     with pytest.raises(BucketError, match="access was refused"):
-        Roxxel(URL, timeout_s=1).write([[1]], vocab_size=90)
+        Roxxel(URL).write([[1]], vocab_size=90)
 
 
 def test_a_commit_that_is_refused_certainly_changed_nothing(bucket: Bucket) -> None:
     bucket.set_faults(kinds=["403"], methods=["PUT"], keys="manifest")
 
     with pytest.raises(BucketError, match="access was refused") as caught:
-        Roxxel(URL, timeout_s=1).write([[1]], vocab_size=90)
+        Roxxel(URL).write([[1]], vocab_size=90)
 
     assert "may have taken effect" not in str(caught.value)
 
