@@ -38,6 +38,45 @@ def test_batch_that_does_not_divide_is_replicated_over_that_axis() -> None:
     assert placement((8, 129)).spec == PartitionSpec("data", None)
 
 
+@pytest.mark.parametrize(
+    ("rows", "spec"),
+    [(8, ("data", "context")), (6, ("data",)), (3, None)],
+)
+def test_devices_of_the_axis_context_get_the_same_rows_if_only_it_does_not_divide(
+    rows: int, spec: Any
+) -> None:
+    axes: Any = ("data", "context")
+    placement = BatchPlacement(on_mesh({"data": 2, "context": 4}, axes))
+
+    assert placement((rows, 129)).spec == PartitionSpec(spec)
+    assert placement.splits_columns((rows, 129)) == (rows == 6)
+    for note in placement.notes([(rows, 129)]):
+        assert ("the model splits their columns" in note) == (rows == 6)
+    assert len(placement.notes([(rows, 129)])) == (rows != 8)
+
+
+def test_rows_for_a_model_that_splits_columns_are_no_replication() -> None:
+    axes: Any = ("data", "context")
+    sharding = on_mesh({"data": 2, "context": 4}, axes)
+    strict = BatchPlacement(sharding, strict=True)
+    phases: Any = [SimpleNamespace(index=0, batch_size=8, seq_len=129)]
+
+    assert strict((2, 129)).spec == PartitionSpec(("data",))
+    assert accumulation_notes(phases, 4, strict) == []
+    with pytest.raises(ValueError, match="batch_size=3 does not divide over the 8"):
+        strict((3, 129))
+
+
+def test_a_sharding_that_leaves_the_axis_context_out_is_refused(
+    tmp_path: Path,
+) -> None:
+    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "context"))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+
+    with pytest.raises(ValueError, match=r"such as PartitionSpec\(\('data', 'context'"):
+        trainer(tmp_path, mesh=None, data_sharding=rows)
+
+
 def test_note_names_the_batch_sizes_that_would_use_all_devices() -> None:
     placement = BatchPlacement(on_mesh({"data": 8}, "data", None))
 

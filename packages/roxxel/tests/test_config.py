@@ -260,6 +260,10 @@ weights = { self = 0.5, code = 0.5 }
             "mesh: batch_axes names 'data', which is not among axes",
         ),
         (
+            SMALLEST + "[mesh]\naxes = { a = 2, context = 4 }\nbatch_axes = ['a']",
+            'columns of long ones; write batch_axes = ["a", "context"]',
+        ),
+        (
             SMALLEST + "[mesh]\npreset = 'hybrid'",
             'mesh: groups belongs to preset = "hybrid"; write both, or neither',
         ),

@@ -453,6 +453,38 @@ def test_wrong_arguments_of_the_recipe_are_errors(
         llama(total_steps=10, **arguments)
 
 
+def test_a_long_row_is_attended_to_as_a_short_one_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = made()
+    whole, _ = losses(model, BATCH)
+    monkeypatch.setattr("roxxel.models._attention._LONG", 8)
+    monkeypatch.setattr("roxxel.models._attention._MOST_SCORES", 2 * 2 * 24 * 4)
+
+    blocks, _ = next_token_loss(model, BATCH, z_loss=1e-2)
+
+    np.testing.assert_allclose(blocks, whole, rtol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["xla", "cudnn"])
+def test_no_kernel_attends_to_a_long_row_without_its_documents(
+    attention: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def attend(query: Any, *_: Any, mask: Any, **__: Any) -> Any:
+        seen.append(mask.shape)
+        return query
+
+    monkeypatch.setattr("jax.nn.dot_product_attention", attend)
+    model = made(context=9000, attention=attention, dtype="bfloat16", num_layers=1)
+    tokens = jax.ShapeDtypeStruct((1, 8960), jnp.int32)
+    jax.eval_shape(model, tokens, tokens)
+
+    # Blocks read the documents themselves.
+    assert seen == ([] if attention == "xla" else [(1, 1, 8960, 8960)])
+
+
 def test_axes_of_the_config_annotate_every_matrix() -> None:
     mesh = Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), ("data", "tensor"))
     with jax.set_mesh(mesh):

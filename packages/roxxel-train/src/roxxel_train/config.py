@@ -217,7 +217,9 @@ class TrainConfig(Settings):
         seed: Seed of the data order.
         mesh: Devices of the run; by default all devices along one axis, `"data"`.
         data_sharding: Sharding of a batch over the mesh. By default the first axis of
-            the mesh splits the rows of a batch.
+            the mesh and the axis `"context"`, if there is one, split the rows of a
+            batch. If only `"context"` does not divide them, its devices get the same
+            rows, for a model that splits their columns.
         checkpointer: Replaces the trainer's own checkpointer under `save_path`.
         logger: Replaces the trainer's own logger under `save_path`.
         log_to: Names of sinks that also get the metrics rows: `"tensorboard"`

@@ -27,6 +27,9 @@ __all__ = [
     "make_hybrid_sharding_config",
 ]
 
+CONTEXT_AXIS = "context"
+"""Name of the mesh axis that splits the columns of a batch with few rows."""
+
 REPLICA_AXIS = "replica"
 """Name of the mesh axis across groups, each of which holds the whole model."""
 

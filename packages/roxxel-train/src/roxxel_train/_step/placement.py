@@ -6,11 +6,12 @@ import math
 import os
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from roxxel_loader.sharding.presets import CONTEXT_AXIS
 from roxxel_store.amounts import short_size
 
 from roxxel_train._step.fed import Fed
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from roxxel_curriculum import ResolvedPhase, Sampler
+
+Axes: TypeAlias = "str | tuple[str, ...] | None"
+"""The axes of a mesh that split one dimension of a batch."""
 
 _MOST_PARTS = 1 << 16
 _SHOWN_PARTS = 4
@@ -40,8 +44,8 @@ def batch_sharding(
 
     Over Explicit axes, the default of newer versions of `jax.make_mesh`, a model must
     state the sharding of operations such as an embedding lookup. Without a mesh, all
-    devices are along one axis. Without `data_sharding`, the first axis of the mesh
-    splits the rows.
+    devices are along one axis. Without `data_sharding`, the first axis of the mesh and
+    the axis `context` split the rows.
     """
     _check_type("mesh", mesh, Mesh)
     _check_type("data_sharding", data_sharding, NamedSharding)
@@ -59,9 +63,23 @@ def batch_sharding(
     if mesh is None:
         # `jax.make_mesh` puts devices that are close in the network next to each other.
         mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
-    rows = PartitionSpec(mesh.axis_names[0])
-    spec = rows if data_sharding is None else data_sharding.spec
+    rows = (mesh.axis_names[0],)
+    if CONTEXT_AXIS in mesh.axis_names[1:]:
+        rows = (*rows, CONTEXT_AXIS)
+    spec = PartitionSpec(rows) if data_sharding is None else data_sharding.spec
+    if CONTEXT_AXIS in mesh.axis_names and CONTEXT_AXIS not in _names(spec, 0):
+        raise ValueError(
+            f"the mesh has an axis {CONTEXT_AXIS!r}, over which data_sharding does not "
+            "split the rows of short phases; end the first entry of its spec with "
+            f"{CONTEXT_AXIS!r}, such as PartitionSpec(({rows[0]!r}, {CONTEXT_AXIS!r}))"
+        )
     return NamedSharding(Mesh(mesh.devices, mesh.axis_names), spec)
+
+
+def _names(spec: PartitionSpec, dimension: int) -> tuple[str, ...]:
+    """Return the axes that split a dimension of a batch."""
+    axes: Axes = tuple(spec)[dimension] if dimension < len(spec) else None
+    return (axes,) if isinstance(axes, str) else axes or ()
 
 
 def _check_type(name: str, value: Any, expected: type) -> None:
@@ -77,7 +95,9 @@ class BatchPlacement:
     """The sharding of every batch, even if the batch does not divide over the mesh.
 
     A batch is replicated over the axes of the mesh that do not divide its shape. If
-    `strict` is True, such a batch is an error.
+    `strict` is True, such a batch is an error. If only the axis `context` does not
+    divide the rows, all its devices get the same rows, for a model that splits their
+    columns; this is no error.
     """
 
     sharding: NamedSharding
@@ -97,25 +117,47 @@ class BatchPlacement:
                 f"dimensions, but a batch has {len(shape)}: {shape}; "
                 "give a spec of (rows, columns)"
             )
+        of_rows = self._of_rows(shape[0])
         fitting = [
             None if size % self._ways(axes) else axes
-            for size, axes in zip(shape, spec, strict=False)
+            for size, axes in zip(shape, [of_rows, *spec[1:]], strict=False)
         ]
         if fitting == list(self.sharding.spec):
             return self.sharding
-        if self.strict and fitting != list(spec):
+        if self.strict and fitting != [of_rows, *spec[1:]][: len(fitting)]:
             raise ValueError(
                 f"{self.describe(shape)}; strict_sharding=True allows no replication"
             )
         return NamedSharding(self.sharding.mesh, PartitionSpec(*fitting))
 
+    def splits_columns(self, shape: tuple[int, ...]) -> bool:
+        """Return whether the axis `context` is left for the columns of a batch."""
+        return self._of_rows(shape[0]) != next(iter(self.sharding.spec), None)
+
+    def _of_rows(self, num_rows: int) -> Axes:
+        """Return the axes that split rows: all, or all but `context`, if these fit."""
+        axes: Axes = next(iter(self.sharding.spec), None)
+        names = _names(self.sharding.spec, 0)
+        if CONTEXT_AXIS not in names or num_rows % self._ways(axes) == 0:
+            return axes
+        rest = tuple(name for name in names if name != CONTEXT_AXIS)
+        return axes if num_rows % self._ways(rest) else rest or None
+
     def notes(self, shapes: Iterable[tuple[int, ...]]) -> list[str]:
         """Return one sentence for each distinct shape that does not divide."""
-        return [
-            f"{self.describe(shape)}; the batch is replicated over that axis"
-            for shape in dict.fromkeys(shapes)
-            if self(shape) != self.sharding
-        ]
+        notes: list[str] = []
+        for shape in dict.fromkeys(shapes):
+            if self.splits_columns(shape):
+                notes.append(
+                    f"batches of {shape[0]} x {shape[1]} have too few rows for all "
+                    f"devices: the devices of the axis {CONTEXT_AXIS!r} get the same "
+                    "rows, and the model splits their columns"
+                )
+            elif self(shape) != self.sharding:
+                notes.append(
+                    f"{self.describe(shape)}; the batch is replicated over that axis"
+                )
+        return notes
 
     def describe(self, shape: tuple[int, ...]) -> str:
         """Say which dimensions of `shape` do not divide, and which sizes would."""
@@ -135,7 +177,7 @@ class BatchPlacement:
         spec = self(shape).spec
         return self._ways(spec[0] if len(spec) else None)
 
-    def _ways(self, axes: str | tuple[str, ...] | None) -> int:
+    def _ways(self, axes: Axes) -> int:
         """Return the number of pieces into which mesh axes split a dimension."""
         if axes is None:
             return 1
@@ -203,7 +245,8 @@ def accumulation_notes(
                 f"not divide by grad_accum_steps={grad_accum_steps}; "
                 f"{_accumulation_remedy(most, grad_accum_steps)}"
             )
-        if rows % num_devices:
+        is_split = placement.splits_columns((rows, phase.seq_len))
+        if rows % num_devices and not is_split:
             idle = num_devices - rows / -(-rows // num_devices)
             notes.append(
                 f"grad_accum_steps={grad_accum_steps} cuts batch_size="

@@ -75,9 +75,10 @@ class MeshConfig:
             `"hybrid"` splits the model inside each of several groups of devices.
         groups: Number of groups for `"hybrid"`, such as TPU slices; otherwise None.
         axes: Number of devices along each named axis, in order; -1 means all remaining
-            devices. If `axes` is empty, the preset chooses the axes.
+            devices. If `axes` is empty, the preset chooses the axes. An axis `context`
+            splits the columns of batches that have too few rows for all devices.
         batch_axes: Axes that split the rows of a batch. If `batch_axes` is empty, the
-            first axis of the mesh splits them.
+            first axis of the mesh and the axis `context` split them.
 
     >>> MeshConfig("fsdp")
     MeshConfig(preset='fsdp', axes={}, batch_axes=(), groups=None)
@@ -102,6 +103,12 @@ class MeshConfig:
                     f"batch_axes names {name!r}, which is not among axes; write "
                     f"axes = {{ {name} = -1 }}"
                 )
+        if self.batch_axes and "context" in {*self.axes} - {*self.batch_axes}:
+            named = ", ".join(f'"{name}"' for name in (*self.batch_axes, "context"))
+            raise ConfigError(
+                'axes has "context", which splits the rows of short phases and the '
+                f"columns of long ones; write batch_axes = [{named}]"
+            )
         if (self.groups is not None) != (self.preset == "hybrid"):
             raise ConfigError(
                 'groups belongs to preset = "hybrid"; write both, or neither'

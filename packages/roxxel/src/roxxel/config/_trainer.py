@@ -316,8 +316,9 @@ def _mesh_keywords(config: RunConfig) -> dict[str, Any]:
 
     if mesh.axes:
         names = tuple(mesh.axes)
+        rows = mesh.batch_axes or names[:1] + names[1:].count("context") * ("context",)
         sharding = roxxel_loader.make_custom_sharding_config(
-            tuple(mesh.axes.values()), names, mesh.batch_axes or names[0]
+            tuple(mesh.axes.values()), names, rows
         )
     elif mesh.groups is not None:
         sharding = roxxel_loader.make_hybrid_sharding_config(mesh.groups)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 if TYPE_CHECKING:
+    from roxxel.models._attention import Scope
     from roxxel.recipe.llama_config import LlamaConfig, RopeScaling
 
 _Axes = tuple[str | None, str | None]
@@ -88,16 +89,13 @@ class Attention(nnx.Module):
         std = _residual_std(config)
         self.o_proj = Matrix(config, width, heads, (rest, split), std=std, rngs=rngs)
 
-    def __call__(
-        self, x: jax.Array, angles: jax.Array, mask: jax.Array | None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, angles: jax.Array, scope: Scope) -> jax.Array:
         """Mix each token with earlier tokens of its document.
 
         Args:
             x: Shape (B, T, width).
             angles: Rotary angles, float32, shape (B or 1, T, channels / 2).
-            mask: True for two tokens of the same document, bool, shape (B, 1, T, T).
-                None if each row is one document.
+            scope: Which tokens a token sees.
         """
         config = self.config
         heads = (*x.shape[:2], -1, config.channels)
@@ -107,14 +105,8 @@ class Attention(nnx.Module):
         query, key = query.reshape(heads), key.reshape(heads)
         if config.qk_norm == "head":
             query, key = self.q_norm(query), self.k_norm(key)
-        mixed = jax.nn.dot_product_attention(
-            rotate(query, angles),
-            rotate(key, angles),
-            value.reshape(heads),
-            mask=mask,
-            is_causal=True,
-            implementation=config.attention,
-        )
+        query, key = rotate(query, angles), rotate(key, angles)
+        mixed = scope.attend(query, key, value.reshape(heads), config.attention)
         return self.o_proj(mixed.reshape(*x.shape[:2], -1))
 
 
@@ -150,15 +142,14 @@ class Layer(nnx.Module):
         if self.is_post_norm:
             self.post_feedforward_layernorm = RMSNorm(config)
 
-    def __call__(
-        self, x: jax.Array, angles: jax.Array, mask: jax.Array | None
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, angles: jax.Array, scope: Scope) -> jax.Array:
         """Return the layer's output; arguments as for `Attention`."""
+        x = scope.columns.split(x)
         if self.is_post_norm:
-            mixed = self.self_attn(x, angles, mask)
+            mixed = self.self_attn(x, angles, scope)
             x = x + self.post_attention_layernorm(mixed)
             return x + self.post_feedforward_layernorm(self.mlp(x))
-        x = x + self.self_attn(self.input_layernorm(x), angles, mask)
+        x = x + self.self_attn(self.input_layernorm(x), angles, scope)
         return x + self.mlp(self.post_attention_layernorm(x))
 
 

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from roxxel.models._attention import Columns, Scope
 from roxxel.models._layers import Layer, Matrix, RMSNorm, frequencies
 from roxxel.recipe.llama_config import RopeScaling
 
@@ -121,17 +122,15 @@ class Llama(nnx.Module):
         if positions is None:
             positions = jnp.arange(length)[None]
         angles = positions[..., None].astype(jnp.float32) * frequencies(config)
-        mask = None
-        if segment_ids is not None:
-            mask = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
+        scope = Scope.of(Columns.of(config, *tokens.shape), segment_ids)
         # Rows are cast after the look-up, so their gradients add up in float32.
         x = stack.embed_tokens.weight[...][tokens].astype(config.dtype)
         apply: Any = Layer.__call__
         if config.remat != "none":
             apply = nnx.remat(apply, policy=_POLICIES[config.remat])
         for layer in stack.layers:
-            x = apply(layer, x, angles, mask)
-        return stack.norm(x)
+            x = apply(layer, x, angles, scope)
+        return stack.norm(scope.columns.split(x))
 
     def output_matrix(self) -> jax.Array:
         """Return the matrix from hidden states to logits, shape (vocab_size, width)."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from roxxel_store.arguments import as_integer
 
+from roxxel.models._attention import Columns
 from roxxel.models._llama import logits_of
 
 if TYPE_CHECKING:
@@ -69,8 +70,10 @@ def next_token_loss(
     shares = weights / jnp.maximum(count, 1)
     if loss_chunk is not None:
         as_integer("loss_chunk", loss_chunk, 1)
+    parts = Columns.of(model.config, *hidden.shape[:2]).parts
+    chunks = Chunks(loss_chunk, parts)
     loss, losses = _loss(
-        hidden, model.output_matrix(), tokens[:, 1:], shares, z_loss, loss_chunk
+        hidden, model.output_matrix(), tokens[:, 1:], shares, z_loss, chunks
     )
     sums = (losses * weights).sum(axis=1)
     logged = {
@@ -89,7 +92,7 @@ def _loss_alone(
     targets: jax.Array,
     shares: jax.Array,
     z_loss: float,
-    chunk: int | None,
+    chunks: Chunks,
 ) -> tuple[jax.Array, jax.Array]:
     """Return the loss, and the cross-entropy of each token, float32, shape (B, T).
 
@@ -99,7 +102,7 @@ def _loss_alone(
     Where a gradient is wanted, the forward pass computes it, chunk by chunk: no pass
     then computes logits a second time, and none keeps them.
     """
-    losses, log_sums = _of_targets(hidden, matrix, targets, chunk)
+    losses, log_sums = _of_targets(hidden, matrix, targets, chunks)
     return _total(losses, log_sums, shares, z_loss), losses
 
 
@@ -109,7 +112,7 @@ def _loss_forward(
     targets: Any,
     shares: Any,
     z_loss: float,
-    chunk: int | None,
+    chunks: Chunks,
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
     of_what = (hidden.value, targets.value, shares.value)
 
@@ -131,8 +134,8 @@ def _loss_forward(
         return of_matrix, (losses, log_sums, change @ matrix.value)
 
     zeros = jnp.zeros(matrix.value.shape, jnp.float32)
-    of_matrix, parts = jax.lax.scan(of_part, zeros, _cut(of_what, chunk))
-    losses, log_sums, of_hidden = _joined(parts, targets.value.shape[1])
+    of_matrix, parts = jax.lax.scan(of_part, zeros, chunks.cut(of_what))
+    losses, log_sums, of_hidden = chunks.joined(parts, targets.value.shape[1])
     loss = _total(losses, log_sums, shares.value, z_loss)
     kept = (of_hidden, of_matrix, hidden.value, matrix.value, targets.value)
     return (loss, losses), kept
@@ -140,7 +143,7 @@ def _loss_forward(
 
 def _loss_backward(
     _z_loss: float,
-    chunk: int | None,
+    chunks: Chunks,
     kept: tuple[jax.Array, ...],
     changes: tuple[Any, Any],
 ) -> tuple[jax.Array, jax.Array, None, None]:
@@ -153,7 +156,7 @@ def _loss_backward(
         # Somebody derives values for the log: compute the logits again.
 
         def of_targets(hidden: jax.Array, matrix: jax.Array) -> jax.Array:
-            return _of_targets(hidden, matrix, targets, chunk)[0]
+            return _of_targets(hidden, matrix, targets, chunks)[0]
 
         _, derive = jax.vjp(of_targets, hidden, matrix)
         by_losses = derive(of_losses)
@@ -166,7 +169,7 @@ _loss.defvjp(_loss_forward, _loss_backward, symbolic_zeros=True)
 
 
 def _of_targets(
-    hidden: jax.Array, matrix: jax.Array, targets: jax.Array, chunk: int | None
+    hidden: jax.Array, matrix: jax.Array, targets: jax.Array, chunks: Chunks
 ) -> tuple[jax.Array, jax.Array]:
     """Return cross-entropy and log-denominator of each target, shape (B, T)."""
 
@@ -175,8 +178,8 @@ def _of_targets(
         hidden, targets = part
         return _of_logits(hidden, matrix, targets)[1:]
 
-    parts = jax.lax.map(of_part, _cut((hidden, targets), chunk))
-    losses, log_sums = _joined(parts, targets.shape[1])
+    parts = jax.lax.map(of_part, chunks.cut((hidden, targets)))
+    losses, log_sums = chunks.joined(parts, targets.shape[1])
     return losses, log_sums
 
 
@@ -195,29 +198,51 @@ def _total(
     return (shares * (losses + z_loss * log_sums**2)).sum()
 
 
-def _cut(arrays: tuple[jax.Array, ...], chunk: int | None) -> tuple[jax.Array, ...]:
-    """Cut arrays (B, T, ...) into chunks of columns, shape (chunks, B, chunk, ...).
+class Chunks(NamedTuple):
+    """How the columns of a batch are cut into chunks.
 
-    Rows stay whole, so devices keep their rows. Columns that are added are zero.
+    Attributes:
+        size: Columns of a chunk; None for all.
+        parts: Devices that hold a row. Every chunk has columns of each, so that all
+            have the same work.
     """
 
-    def cut(x: jax.Array) -> jax.Array:
-        if chunk is None:
-            return x[None]
-        num_chunks = -(-x.shape[1] // chunk)
-        missing = num_chunks * chunk - x.shape[1]
-        padding = [(0, 0), (0, missing)] + [(0, 0)] * (x.ndim - 2)
-        parts = jnp.pad(x, padding).reshape(x.shape[0], num_chunks, chunk, *x.shape[2:])
-        return jnp.moveaxis(parts, 1, 0)
+    size: int | None
+    parts: int
 
-    return tuple(map(cut, arrays))
+    def cut(self, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        """Cut arrays (B, T, ...) into shape (chunks, B, columns of a chunk, ...).
 
+        Rows stay whole, so devices keep their rows. Columns that are added are zero.
+        """
+        if self.size is None:
+            return tuple(x[None] for x in arrays)
+        parts, size = self.parts, -(-self.size // self.parts)
 
-def _joined(arrays: tuple[jax.Array, ...], length: int) -> tuple[jax.Array, ...]:
-    """Join chunks of columns again, without the columns that `_cut` added."""
+        def cut(x: jax.Array) -> jax.Array:
+            own = x.shape[1] // parts
+            num_chunks = -(-own // size)
+            x = x.reshape(x.shape[0], parts, own, *x.shape[2:])
+            missing = (0, num_chunks * size - own)
+            x = jnp.pad(x, [(0, 0), (0, 0), missing] + [(0, 0)] * (x.ndim - 3))
+            x = x.reshape(*x.shape[:2], num_chunks, size, *x.shape[3:])
+            x = jnp.moveaxis(x, 2, 0)
+            return x.reshape(*x.shape[:2], parts * size, *x.shape[4:])
 
-    def joined(x: jax.Array) -> jax.Array:
-        whole = jnp.moveaxis(x, 0, 1)
-        return whole.reshape(whole.shape[0], -1, *whole.shape[3:])[:, :length]
+        return tuple(map(cut, arrays))
 
-    return tuple(map(joined, arrays))
+    def joined(
+        self, arrays: tuple[jax.Array, ...], length: int
+    ) -> tuple[jax.Array, ...]:
+        """Join chunks again, without the columns that `cut` added."""
+        if self.size is None:
+            return tuple(x[0] for x in arrays)
+        parts = self.parts
+
+        def joined(x: jax.Array) -> jax.Array:
+            x = x.reshape(*x.shape[:2], parts, -1, *x.shape[3:])
+            x = jnp.moveaxis(x, 0, 2)
+            x = x.reshape(*x.shape[:2], -1, *x.shape[4:])[:, :, : length // parts]
+            return x.reshape(x.shape[0], length, *x.shape[3:])
+
+        return tuple(map(joined, arrays))

@@ -1,0 +1,203 @@
+"""Causal attention within documents, also of rows that no single device can hold.
+
+A mesh may have the axis `context`. If the rows of a batch do not divide over all
+devices, each device of the axis holds an equal part of the columns, in order. A layer
+then gathers keys and values, and each device computes its own queries: all have the
+same work. The backward pass gathers again, so what a device keeps falls with the axis.
+
+The scores of a long row are computed for some queries at a time, on one device too.
+Where nothing is split and rows are short, or the kernel keeps no scores, `jax.nn`
+attends.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
+from roxxel_loader.sharding.presets import CONTEXT_AXIS
+
+if TYPE_CHECKING:
+    from roxxel.recipe.llama_config import Attention, LlamaConfig
+
+_LONG = 8192
+"""Most columns of a row that is attended to as a whole."""
+
+_MOST_SCORES = 1 << 26
+"""Scores that a device computes at once: of its rows, for a key head and all keys."""
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["segments", "mask"],
+    meta_fields=["columns"],
+)
+@dataclass(frozen=True)
+class Scope:
+    """Which tokens a token sees, and which devices hold them.
+
+    Attributes:
+        columns: How the columns are split.
+        segments: Document of each token, shape (B, T); None if each row is one.
+        mask: True for two tokens of one document, bool, shape (B, 1, T, T); None if
+            each row is one, or is attended to in blocks.
+    """
+
+    columns: Columns
+    segments: jax.Array | None
+    mask: jax.Array | None
+
+    @classmethod
+    def of(cls, columns: Columns, segments: jax.Array | None) -> Scope:
+        """Return the scope of a batch."""
+        mask = None
+        if segments is not None and not columns.is_cut:
+            mask = (segments[:, :, None] == segments[:, None])[:, None]
+        return cls(columns, segments, mask)
+
+    def attend(
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        implementation: Attention,
+    ) -> jax.Array:
+        """Return the mixed values, in the shape and dtype of `query`.
+
+        Args:
+            query: Shape (B, T, heads, channels).
+            key: Shape (B, T, key heads, channels).
+            value: As `key`.
+            implementation: That of `jax.nn.dot_product_attention`.
+        """
+        if self.columns.is_cut:
+            # The backward pass keeps the columns of each device, not what is gathered.
+            own = map(self.columns.split, (query, key, value))
+            return jax.checkpoint(self._in_blocks)(*own)
+        return jax.nn.dot_product_attention(
+            query,
+            key,
+            value,
+            mask=self.mask,
+            is_causal=True,
+            implementation=implementation,
+        )
+
+    def _in_blocks(
+        self, query: jax.Array, key: jax.Array, value: jax.Array
+    ) -> jax.Array:
+        num_rows, length, _, channels = query.shape
+        parts, size = self.columns.parts, self.columns.block
+        # Axes: row, device of the columns, block, query of the block, device of the
+        # heads, key head, query of the head, channel.
+        blocks = (num_rows, parts, length // parts // size, size)
+        heads = (self.columns.head_parts, key.shape[2] // self.columns.head_parts)
+        split = query.reshape(*blocks, *heads, -1, channels)
+        at = self.columns.split(jnp.arange(length)[None]).reshape(blocks[1:])
+
+        def of_head(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+            queries, keys, values = head
+
+            @jax.checkpoint
+            def of_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+                query, at = block
+                scores = jnp.einsum(
+                    "bpqhrc,bkhc->bphrqk",
+                    query,
+                    keys,
+                    preferred_element_type=jnp.float32,
+                )
+                sees = (at[..., None] >= jnp.arange(length))[None]
+                if self.segments is not None:
+                    own = self.segments[:, at]
+                    sees &= own[..., None] == self.segments[:, None, None]
+                scores = scores / math.sqrt(channels)
+                scores = jnp.where(sees[:, :, None, None], scores, -jnp.inf)
+                shares = jax.nn.softmax(scores).astype(values.dtype)
+                return jnp.einsum("bphrqk,bkhc->bpqhrc", shares, values)
+
+            return jax.lax.map(of_block, (queries, jnp.moveaxis(at, 1, 0)))
+
+        # A loop over heads outside: a block then adds to the gradient of one head.
+        whole = (self.columns.gathered(x) for x in (key, value))
+        by_head = (x.reshape(num_rows, length, *heads, channels) for x in whole)
+        keys, values = (jnp.moveaxis(x, 3, 0) for x in by_head)
+        queries = jnp.moveaxis(split, (5, 2), (0, 1))
+        mixed = jax.lax.map(of_head, (queries, keys, values))
+        return jnp.moveaxis(mixed, (0, 1), (5, 2)).reshape(query.shape)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of a batch are split over the devices, and into blocks.
+
+    Attributes:
+        parts: Number of devices that hold a row.
+        block: Columns whose scores a device computes at a time.
+        is_cut: Whether a row is attended to in several blocks.
+        rows: Axes of the mesh that split the rows; None leaves it to the compiler.
+        head_parts: Number of devices that hold the heads of a row.
+    """
+
+    parts: int
+    block: int
+    is_cut: bool
+    rows: tuple[str, ...] | None
+    head_parts: int
+
+    @classmethod
+    def of(cls, config: LlamaConfig, num_rows: int, length: int) -> Columns:
+        """Return how a batch is split over the mesh that is set.
+
+        Raises:
+            ValueError: The columns do not divide over the axis `context`.
+        """
+        sizes = dict(jax.sharding.get_abstract_mesh().shape)
+        head_parts = math.gcd(
+            sizes.pop(config.tensor_axis or "", 1), config.num_kv_heads
+        )
+        parts = 1
+        if num_rows % math.prod(sizes.values()):
+            parts = sizes.pop(CONTEXT_AXIS, 1)
+        if length % parts:
+            raise ValueError(
+                f"{num_rows} rows do not divide over all devices, and their {length} "
+                f"columns not over the {parts} of the axis {CONTEXT_AXIS!r}; use a "
+                f"seq_len of {length // parts * parts + 1} or "
+                f"{-(-length // parts) * parts + 1}"
+            )
+        if parts > 1 and config.attention == "cudnn":
+            raise ValueError(
+                f'attention="cudnn" cannot split a row over the axis {CONTEXT_AXIS!r}; '
+                'use attention="xla"'
+            )
+        ways = math.prod(sizes.values())
+        divide = num_rows % ways == 0
+        own, rows = length // parts, num_rows // ways if divide else num_rows
+        of_query = length * rows * config.num_heads // config.num_kv_heads
+        most = min(own, max(1, _MOST_SCORES // of_query))
+        block = max(size for size in range(1, most + 1) if own % size == 0)
+        is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
+        axes = tuple(sizes) if divide else None
+        return cls(parts, block, is_cut, axes, head_parts)
+
+    def split(self, x: jax.Array) -> jax.Array:
+        """Let each device hold its columns of an array of shape (B, T, ...)."""
+        return self._held(x, CONTEXT_AXIS)
+
+    def gathered(self, x: jax.Array) -> jax.Array:
+        """Let each device hold all columns of an array of shape (B, T, ...)."""
+        return self._held(x, None)
+
+    def _held(self, x: jax.Array, columns: str | None) -> jax.Array:
+        if self.parts == 1:
+            return x
+        free = PartitionSpec.UNCONSTRAINED
+        rows = free if self.rows is None or len(x) == 1 else self.rows
+        spec = PartitionSpec(rows, columns, *(free,) * (x.ndim - 2))
+        return jax.lax.with_sharding_constraint(x, spec)
