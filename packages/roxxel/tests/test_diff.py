@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer, diff, open_run
 from roxxel.cli import main
 from roxxel.config import load_config, make_trainer
@@ -369,7 +371,7 @@ def test_programs_are_compared_as_far_as_their_logs_tell(
             Curriculum(web, phases, {"code": code}),
             loss,
             tmp_path / name,
-            fields=("tokens", "loss_mask"),
+            fields=FIELDS,
             log_every=1,
         ).run()
 
@@ -385,6 +387,7 @@ def test_programs_are_compared_as_far_as_their_logs_tell(
     assert diff(folder / "base", tmp_path / "one").is_equal
 
 
+FIELDS = ("tokens", "loss_mask")
 BLENDS = {"self": 1, "code": 1}
 PHASES = [Phase(4, 4, 9, BLENDS), Phase(4, 4, 17, BLENDS)]
 LOOPS: dict[str, tuple[dict[str, Any], str]] = {
@@ -411,10 +414,10 @@ def record(
     """Write the log of a loop that is not ours."""
     web, mix = Roxxel(folder / "web.rox"), Roxxel(folder / f"{code}.rox")
     curriculum = Curriculum(web, phases, {"code": mix}, **options)
-    sampler = curriculum.sampler(seed)
+    sampler = curriculum.sampler(seed, fields=FIELDS)
     with RunLog(run, curriculum, sampler) as log:
         for step, loss in enumerate(losses):
-            log.record(step, sampler.batch(step), loss=loss)
+            log.record(step, sampler.batch(step)["tokens"], loss=loss)
     return run
 
 
@@ -480,6 +483,70 @@ def test_the_step_is_found_between_sparse_rows_and_without_digests(
             )
         first = diff(*runs).differences[0]
         assert (first.kind, first.step) == ("data", 3)
+
+
+def first_difference(one: Path, other: Path) -> tuple[int, int] | None:
+    """Return the first step and row that two runs were fed differently, by reading."""
+    a, b = (open_run(run).sampler(FIELDS) for run in (one, other))
+    for step in range(8):
+        x, y = a.batch(step), b.batch(step)
+        shared = min(len(x["tokens"]), len(y["tokens"]))
+        if x["tokens"].shape[1] != y["tokens"].shape[1]:
+            return step, 0
+        differ = np.zeros(shared, bool)
+        for name in FIELDS:
+            differ |= (x[name][:shared] != y[name][:shared]).any(axis=1)
+        if differ.any() or len(x["tokens"]) != len(y["tokens"]):
+            return step, int(np.flatnonzero([*differ, True])[0])
+    return None
+
+
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "phases": st.sampled_from(
+        [
+            PHASES,
+            [PHASES[0], Phase(4, 2, 17, BLENDS)],
+            [Phase(5, 4, 9, BLENDS), Phase(3, 4, 13, {"self": 3, "code": 1})],
+        ]
+    ),
+    "seed": st.sampled_from([0, 0, 1]),
+    "code": st.sampled_from(["code", "code", "more"]),
+    "skips": st.sampled_from([[], [(2, 1)], [(5, 3)]]),
+    "overlap": st.sampled_from([0, 0, 1]),
+    "without": st.sampled_from(
+        [None, {"self": [1, 2, 3, 11, 13]}, {"self": ["tokens:[100,900)"]}]
+    ),
+}
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    options=st.fixed_dictionaries(OPTIONS),
+    change=st.fixed_dictionaries({}, optional=OPTIONS),
+    digests=st.sampled_from([range(9), (1, 6), ()]),
+)
+@example({}, {"without": {"self": ["tokens:[100,900)"]}}, (1, 6))
+def test_the_first_other_row_is_that_of_all_batches_read(
+    folder: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    change: dict[str, Any],
+    digests: Sequence[int],
+) -> None:
+    def thinned(row: dict[str, Any]) -> dict[str, Any]:
+        kept = row["step"] in digests
+        return row if kept else {n: x for n, x in row.items() if n != "digest"}
+
+    runs: list[Path] = []
+    for name, given_options in (("a", options), ("b", options | change)):
+        shutil.rmtree(tmp_path / name, ignore_errors=True)
+        runs.append(record(folder, tmp_path / name, **given_options))
+        rewritten(runs[-1], thinned)
+
+    data = [each for each in diff(*runs).differences if each.kind == "data"]
+
+    found = [(x.step, int(x.what.split("row ")[1].split()[0])) for x in data]
+    assert min(found, default=None) == first_difference(*runs)
 
 
 def test_places_are_named_where_the_corpora_are_gone(tmp_path: Path) -> None:

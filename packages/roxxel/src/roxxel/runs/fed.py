@@ -269,7 +269,7 @@ class _Search:
         self.changes = a.plan.diff(b.plan)
         self.reasons = self.changes.causes[:_MOST_REASONS]
 
-    @property
+    @cached_property
     def first_other_mask(self) -> int | None:
         """The first step from which the loss masks may differ; None if none does."""
         a, b = self._both
@@ -317,7 +317,10 @@ class _Search:
         )
         other = a.contents[x.source[:count]] != b.contents[y.source[:count]]
         if x.start.size == y.start.size and not (moved | other).any():
-            return None
+            # A withdrawn range of tokens is 0 in a batch.
+            first = self.first_other_mask
+            is_same = first is None or step < first
+            return None if is_same else self._other("tokens", step)
         if a.reader is not None and b.reader is not None:
             return self._other("tokens", step)
         if moved.any():
