@@ -70,7 +70,7 @@ def test_rows_for_a_model_that_splits_columns_are_no_replication() -> None:
 def test_a_sharding_that_leaves_the_axis_context_out_is_refused(
     tmp_path: Path,
 ) -> None:
-    mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "context"))
+    mesh = Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("data", "context"))
     rows = NamedSharding(mesh, PartitionSpec("data"))
 
     with pytest.raises(ValueError, match=r"such as PartitionSpec\(\('data', 'context'"):
