@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from roxxel_train._step.compiled import CompiledShape
 
-REMEDY = "raise grad_accum_steps, shard the model or use smaller batches"
+REMEDY = (
+    "raise grad_accum_steps, shard the model, use smaller batches, or split long rows "
+    "over a mesh axis 'context'"
+)
 """What to do if a batch does not fit the memory of a device."""
 
 
