@@ -46,7 +46,7 @@ _SENTENCES = {
     "phases": "Phases in training order, listed below.",
     "sources": (
         "Corpora by name: a path, a pattern, a list of these, or a table with the keys "
-        "listed below. `self` is the primary corpus, or the name that `primary` gives."
+        "listed below. The primary corpus is `self`, unless `primary` names it."
     ),
 }
 

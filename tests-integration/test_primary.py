@@ -1,4 +1,4 @@
-"""A run whose config names the primary source: every command shows it and takes it."""
+"""A run whose config names the primary source: every command shows the name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ PLAIN = CONFIG.replace('primary = "web"\n', "").replace("web =", "self =")
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Return a folder with two configs of one run, of which one names the primary."""
+    """Return a folder with two configs of one run; one gives its primary a name."""
     for name in ("web_*.rox", "code.rox"):
         documents = (f"document {n} of {name}. ".encode() * 9 for n in range(20))
         Roxxel(tmp_path / name).write(documents)
@@ -87,7 +87,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return printed.out + printed.err
 
 
-def test_every_command_shows_the_name_and_accepts_both(
+def test_every_command_shows_the_name_and_takes_no_other(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config, plain, run = project / "named.toml", project / "plain.toml", project / "run"
@@ -96,7 +96,8 @@ def test_every_command_shows_the_name_and_accepts_both(
     assert "web     0.5" in plan
     assert "1 document of web is withdrawn" in plan
     assert "self" not in plan
-    assert "every batch is the same" in said(capsys, "plan", config, "--diff", plain)
+    renamed = said(capsys, "plan", config, "--diff", plain)
+    assert "source 'self' is gone" in renamed
 
     trained = said(capsys, "train", config)
     assert "web 50%, code 50%" in trained
@@ -106,24 +107,13 @@ def test_every_command_shows_the_name_and_accepts_both(
     shown = said(capsys, "show", run, "--step", 1)
     assert "web tokens [" in shown
     assert "self" not in shown
-    places = [
-        said(capsys, "where", run, "--document", f"{name}:5")
-        for name in ("web", "self")
-    ]
-    assert places[0] == places[1]
-    assert places[0].startswith("web tokens [")
-    tokens = [
-        said(capsys, "where", run, "--tokens", f"{name}:[0,9)", "--json")
-        for name in ("web", "self")
-    ]
-    assert tokens[0] == tokens[1]
-    assert json.loads(tokens[0])["source"] == "web"
-    for name in ("web", "self"):
-        moved = f"{name}={project}/web_*.rox"
-        said(capsys, "audit", run, "--source", moved)
-    twice = ["--source", "web=a.rox", "--source", "self=b.rox"]
-    assert main(["audit", str(run), *twice]) == 1
-    assert "the primary source is given twice" in capsys.readouterr().err
+    place = said(capsys, "where", run, "--document", "web:5")
+    assert place.startswith("web tokens [")
+    tokens = said(capsys, "where", run, "--tokens", "web:[0,9)", "--json")
+    assert json.loads(tokens)["source"] == "web"
+    said(capsys, "audit", run, "--source", f"web={project}/web_*.rox")
+    assert main(["audit", str(run), "--source", f"self={project}/web_*.rox"]) == 1
+    assert "the run has no source 'self'" in capsys.readouterr().err
     assert main(["where", str(run), "--document", "docs:1"]) == 1
     assert "its sources are 'web', 'code'" in capsys.readouterr().err
 
@@ -135,37 +125,19 @@ def test_every_command_shows_the_name_and_accepts_both(
     assert "self" not in facts.plan
 
 
-def test_a_run_has_one_series_whatever_its_names(
+def test_a_run_keeps_the_name_of_its_primary(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    longer = ["--set", "phases.0.steps=6"]
     said(capsys, "train", project / "plain.toml")
-    said(capsys, "train", project / "named.toml", *longer)
-    run = project / "run"
+    before = (project / "run" / "metrics.jsonl").read_bytes()
+    longer = ["--set", "phases.0.steps=6"]
 
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    written = [row for row in lines if row["kind"] == "train"]
-    assert ["loss/self" in row for row in written] == [True] * 4 + [False] * 2
-    assert ["loss/web" in row for row in written] == [False] * 4 + [True] * 2
-    opened = open_run(run)
-    read = [row for row in opened.metrics if row["kind"] == "train"]
-    assert opened.primary == "web"
-    assert {row["primary_source"] for row in read} == {"web"}
-    for row in read:
-        assert row.keys() >= {"loss/web", "loss/code"}
-        assert "loss/self" not in row
-        for field in ("tokens_by_source", "planned_tokens_by_source", "rows_by_source"):
-            assert {*row[field]} == {"web", "code"}
-    said(capsys, "audit", run)
+    assert main(["train", str(project / "named.toml"), *longer]) == 1
 
-    facts = read_facts(run)
+    assert "'self' gave samples before step 4" in capsys.readouterr().err
+    assert (project / "run" / "metrics.jsonl").read_bytes() == before
+    said(capsys, "audit", project / "run")
+    assert open_run(project / "run").primary == "self"
+    facts = read_facts(project / "run")
     for series in (facts.losses_by_source, facts.tokens_by_source, facts.shares):
-        assert series.keys() == {"web", "code"}
-        for each in series.values():
-            assert each.steps[-6:] == [1, 2, 3, 4, 5, 6]
-
-    # Without a name again, and from the folder alone.
-    said(capsys, "train", project / "plain.toml", "--set", "phases.0.steps=8")
-    assert open_run(run).sampler().source_names == ("self", "code")
-    assert all("loss/self" in r for r in open_run(run).metrics if r["kind"] == "train")
-    said(capsys, "audit", run)
+        assert series.keys() == {"self", "code"}

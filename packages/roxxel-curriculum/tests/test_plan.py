@@ -192,7 +192,10 @@ def test_the_picture_is_drawn_and_saved(tmp_path: Path, ending: str) -> None:
 
 
 def test_the_picture_shows_the_name_of_the_primary() -> None:
-    figure = example(primary="web").plan().plot()
+    phases = [Phase(20, 64, 65), Phase(20, 64, 65, {"web": 2, "code": 1})]
+    reader, code = PositionReader(2 * 10**6, "web"), PositionReader(10**6, "c")
+    curriculum = Curriculum(reader, phases, {"code": code}, primary="web")
+    figure = curriculum.plan().plot()
 
     texts = [text.get_text() for text in figure.findobj(Text)]
     assert any("web" in text for text in texts)

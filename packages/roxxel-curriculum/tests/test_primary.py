@@ -1,8 +1,7 @@
-"""The name of the primary source: shown and accepted, without effect on any batch."""
+"""The name of the primary source: one in every place, without effect on any batch."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,18 +31,29 @@ LAW = settings(
 # Names before, between and after the names of the other sources.
 PRIMARIES = st.sampled_from(("aaa", "library", "zzz"))
 WEB, CODE = PositionReader(10_000, "web"), PositionReader(5_000, "code")
-BOTH = {"self": 3, "code": 1}
 
 
 def declared_with(primary: str = "web", **weights: Any) -> Curriculum:
     """Return a curriculum of two sources and two phases."""
-    weights = weights or BOTH
+    weights = weights or {primary: 3, "code": 1}
     phases = [Phase(6, 4, 65, weights), Phase(4, 4, 33, weights)]
     return Curriculum(WEB, phases, {"code": CODE}, primary=primary)
 
 
 def as_named(values: dict[str, Any], primary: str) -> dict[str, Any]:
     return {primary if name == "self" else name: x for name, x in values.items()}
+
+
+def named(declared: Declared, primary: str) -> Curriculum:
+    """Return a declared curriculum whose primary has a name."""
+    phases = [
+        phase
+        if phase.weights is None
+        else replace(phase, weights=as_named({**phase.weights}, primary))
+        for phase in declared.phases
+    ]
+    policies = as_named(declared.policies, primary)
+    return declared.curriculum(phases=phases, policies=policies, primary=primary)
 
 
 def check_same(named: Sampler, plain: Sampler, primary: str) -> None:
@@ -58,77 +68,90 @@ def check_same(named: Sampler, plain: Sampler, primary: str) -> None:
         if at.source == "self":
             at = replace(at, source=primary)
         assert named.locate(step, 0) == at
-        assert json.dumps(named.state(step)) == json.dumps(plain.state(step))
     for numbers in ("delivered_tokens", "planned_tokens", "epochs"):
         of_plain = getattr(plain, numbers)(total)
         assert getattr(named, numbers)(total) == as_named(of_plain, primary)
-    for name in ("self", primary):
-        places = named.where(name, 0, 200)
-        assert list(places) == list(plain.where("self", 0, 200))
-        assert named.next_epoch(name, 0) == plain.next_epoch("self", 0)
+    places = named.where(primary, 0, 200)
+    assert list(places) == list(plain.where("self", 0, 200))
+    assert named.next_epoch(primary, 0) == plain.next_epoch("self", 0)
 
 
 @LAW
-@given(declared=declarations(), primary=PRIMARIES, seed=st.integers(0, 2**64))
-def test_a_name_changes_no_batch_and_no_state(
-    declared: Declared, primary: str, seed: int
+@given(
+    declared=declarations(),
+    primary=PRIMARIES,
+    seed=st.integers(0, 2**64),
+    data=st.data(),
+)
+def test_a_name_changes_no_batch(
+    declared: Declared, primary: str, seed: int, data: st.DataObject
 ) -> None:
-    named = declared.curriculum(primary=primary)
-    plain = declared.curriculum()
+    curriculum, plain = named(declared, primary), declared.curriculum().sampler(seed)
+    sampler = curriculum.sampler(seed)
+    check_same(sampler, plain, primary)
 
-    check_same(named.sampler(seed), plain.sampler(seed), primary)
-    assert plain.plan(seed).diff(named.plan(seed)).changes == ()
-    assert named.plan(seed).diff(plain.plan(seed)).changes == ()
-
-
-@LAW
-@given(declared=declarations(), before=PRIMARIES, after=PRIMARIES, data=st.data())
-def test_a_run_may_change_the_name_when_it_resumes(
-    declared: Declared, before: str, after: str, data: st.DataObject
-) -> None:
-    plain = declared.curriculum().sampler(3)
-    step = data.draw(st.integers(0, plain.total_steps))
-    last = {**(declared.phases[-1].weights or {}), "self": 5}
-    edited = [*declared.phases[:-1], replace(declared.phases[-1], weights=last)]
-    state = plain.state(step)
-
-    began = declared.curriculum(primary=before).sampler(3)
-    assert began.state(step) == state
-    if step <= plain.phases[-1].start or step == plain.total_steps:
-        edited = declared.phases
-    expected = declared.curriculum(phases=edited).sampler(state=state)
-    for name in (after, "self"):
-        resumed = declared.curriculum(phases=edited, primary=name)
-        check_same(resumed.sampler(state=state), expected, name)
-    named = declared.curriculum(phases=edited, primary=after)
-    later = named.sampler(state=state).state(expected.total_steps)
-    if expected.total_steps:
-        past = recorded_sampler(later, declared.readers, primary=after)
-        check_same(past, recorded_sampler(later, declared.readers), after)
+    state = sampler.state(data.draw(st.integers(0, plain.total_steps)))
+    assert state["sources"][0]["name"] == primary
+    check_same(curriculum.sampler(state=state), plain, primary)
+    readers = as_named({**declared.readers}, primary)
+    for step in (state["step"], plain.total_steps):
+        past = recorded_sampler(sampler.state(step), readers) if step else None
+        assert past is None or [digest(past, each) for each in range(step)] == [
+            digest(plain, each) for each in range(step)
+        ]
 
 
-def test_every_argument_accepts_both_names() -> None:
-    for name in ("self", "web"):
-        curriculum = Curriculum(
-            WEB,
-            [Phase(6, 4, 65, {name: 3, "code": 1})],
-            {"code": CODE},
-            policies={name: "stop"},
-            without={name: [0, "tokens:[500,509)"]},
-            primary="web",
-        )
-        sampler = curriculum.sampler(1, fields=("tokens", "loss_mask"))
+def test_the_past_without_the_primary_keeps_the_order_of_the_others() -> None:
+    phases = [Phase(6, 4, 65, {"code": 1, "docs": 1}), Phase(6, 4, 65, {"web": 1})]
+    others = {"code": CODE, "docs": PositionReader(6_000, "docs")}
+    sampler = Curriculum(WEB, phases, others, primary="web").sampler(3)
 
-        assert curriculum.primary == "web"
-        assert curriculum.plan().sources[0].policy == "stop"
-        assert [each.source for each in sampler.withdrawals] == ["web"]
-        assert sampler.masked_steps(name, 0) == (range(6),)
-        assert sampler.masked_ranges(name, 0, 505) == {(500, 505): (range(6),)}
-        state = sampler.state(6)
-        assert state["without"][0]["source"] == "self"
-        sampler.check(state)
-        past = recorded_sampler(state, {name: WEB, "code": CODE}, primary="web")
-        assert past.withdrawals == sampler.withdrawals
+    past = recorded_sampler(sampler.state(6), others)
+    again = recorded_sampler(past.state(6), others)
+
+    for step in range(6):
+        tokens = sampler.batch(step).tolist()
+        assert past.batch(step).tolist() == again.batch(step).tolist() == tokens
+
+
+def test_a_run_keeps_the_name_of_its_primary() -> None:
+    state = declared_with("self").sampler(1).state(3)
+
+    with pytest.raises(StateMismatch, match=r"source 'self' gave .* gone or renamed"):
+        declared_with("web").sampler(state=state)
+
+
+def test_another_source_does_not_become_the_primary_of_a_run() -> None:
+    state = Curriculum(CODE, [Phase(6, 4, 65, {"web": 1, "self": 0})], {"web": WEB})
+    state = state.sampler(1).state(3)
+
+    with pytest.raises(
+        StateMismatch, match="'web' was not the primary and is now the primary"
+    ):
+        Curriculum(WEB, [Phase(6, 4, 65)], primary="web").sampler(state=state)
+
+
+def test_every_argument_takes_the_name() -> None:
+    curriculum = Curriculum(
+        WEB,
+        [Phase(6, 4, 65, {"web": 3, "code": 1})],
+        {"code": CODE},
+        policies={"web": "stop"},
+        without={"web": [0, "tokens:[500,509)"]},
+        primary="web",
+    )
+    sampler = curriculum.sampler(1, fields=("tokens", "loss_mask"))
+
+    assert curriculum.primary == "web"
+    assert curriculum.plan().sources[0].policy == "stop"
+    assert [each.source for each in sampler.withdrawals] == ["web"]
+    assert sampler.masked_steps("web", 0) == (range(6),)
+    assert sampler.masked_ranges("web", 0, 505) == {(500, 505): (range(6),)}
+    state = sampler.state(6)
+    assert state["without"][0]["source"] == "web"
+    sampler.check(state)
+    past = recorded_sampler(state, {"web": WEB, "code": CODE})
+    assert past.withdrawals == sampler.withdrawals
 
 
 def test_a_phase_without_weights_reads_the_primary() -> None:
@@ -148,48 +171,34 @@ def test_plans_show_the_name() -> None:
     assert repr(curriculum).endswith("sources web, code)")
 
 
-def test_differences_of_plans_use_the_later_name() -> None:
-    before, after = declared_with("self"), declared_with("web", web=1, code=1)
+def test_a_difference_of_plans_says_that_a_source_was_renamed() -> None:
+    diff = declared_with("self").plan().diff(declared_with("web").plan())
 
-    diff = before.plan().diff(after.plan())
-    assert diff.step == 0
-    assert "the weights of phase 0 are web 0.5, code 0.5 instead of web 0.75, " in str(
-        diff
-    )
-
-
-def test_a_name_that_another_source_had_does_not_hide_its_removal() -> None:
-    phases = [Phase(6, 4, 65, {"self": 3, "web": 1})]
-    before = Curriculum(CODE, phases, {"web": WEB})
-    after = Curriculum(CODE, [Phase(6, 4, 65, {"web": 1})], primary="web")
-
-    assert "source 'web' is gone" in before.plan().diff(after.plan()).changes
-
-    state = before.sampler(1).state(3)
-    with pytest.raises(
-        StateMismatch,
-        match="the run has another source named 'web'; give the primary another name",
-    ):
-        after.sampler(state=state)
+    assert {"source 'self' is gone", "source 'web' is new"} <= {*diff.changes}
 
 
 def test_errors_show_the_name() -> None:
-    with pytest.raises(
-        CurriculumError, match="unknown source 'docs'; the sources are 'web', 'code'"
-    ):
-        declared_with(docs=1)
+    for other in ("docs", "self"):
+        with pytest.raises(
+            CurriculumError,
+            match=f"unknown source '{other}'; the sources are 'web', 'code'",
+        ):
+            declared_with("web", **{other: 1})
     with pytest.raises(CurriculumError, match="read source 'web' for"):
         Curriculum(WEB, [Phase(999, 9, 99)], max_epochs=1, primary="web")
-    with pytest.raises(
-        KeyError, match="'docs' is not a source; there are 'web', 'code'"
-    ):
-        declared_with().sampler(1).where("docs", 0, 1)
-    other = Curriculum(PositionReader(9_999, "other"), [Phase(6, 4, 65)], primary="web")
-    state = Curriculum(WEB, [Phase(6, 4, 65)]).sampler(1).state(3)
+    for other in ("docs", "self"):
+        with pytest.raises(
+            KeyError, match=f"'{other}' is not a source; there are 'web', 'code'"
+        ):
+            declared_with().sampler(1).where(other, 0, 1)
+    changed = Curriculum(
+        PositionReader(9_999, "other"), [Phase(6, 4, 65)], primary="web"
+    )
+    state = Curriculum(WEB, [Phase(6, 4, 65)], primary="web").sampler(1).state(3)
     with pytest.raises(
         StateMismatch, match="the number of tokens of source 'web' was 10000"
     ):
-        other.sampler(state=state)
+        changed.sampler(state=state)
 
 
 @pytest.mark.parametrize(
@@ -209,32 +218,22 @@ def test_a_wrong_name_is_an_error(
     primary: Any, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        declared_with(primary)
-    if primary != "code":
-        with pytest.raises(error, match=message):
-            recorded_sampler(
-                declared_with().sampler(1).state(3),
-                {"self": WEB, "code": CODE},
-                primary=primary,
-            )
+        declared_with(primary, code=1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
         ({"phases": [Phase(1, 1, 9, {"self": 1, "web": 1})]}, "the weights of phase 0"),
-        ({"policies": {"self": "stop", "web": "stop"}}, "policies"),
-        ({"without": {"self": [1], "web": [2]}}, "the withdrawn documents"),
+        ({"policies": {"self": "stop"}}, "policies"),
+        ({"without": {"self": [1]}}, "the withdrawn documents"),
     ],
 )
-def test_a_primary_that_is_named_twice_is_an_error(
+def test_another_name_of_the_primary_is_an_error(
     arguments: dict[str, Any], what: str
 ) -> None:
     phases = arguments.pop("phases", [Phase(1, 1, 9)])
-    with pytest.raises(
-        CurriculumError,
-        match=f"{what} name the primary source twice, as 'self' and as 'web'; keep one",
-    ):
+    with pytest.raises(CurriculumError, match=f"{what} name unknown source 'self'; "):
         Curriculum(WEB, phases, primary="web", **arguments)
 
 

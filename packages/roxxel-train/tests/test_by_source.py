@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import optax
 import pytest
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_train import Logger, RunFolder
+from roxxel_train import Logger, RunFolder, RunMismatchError
 
 from .helpers import (
     VOCABULARY,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
     from roxxel_train import ModelState
 
-_PRIMARY = "primary_source"
 PHASES = (
     Phase(7, 16, 9, {"self": 0.7, "code": 0.3}),
     Phase(5, 8, 17, {"self": 1}),
@@ -56,7 +56,12 @@ def curriculum(
         vocab_size=VOCABULARY,
         exist="replace",
     )
-    return Curriculum(web, phases, {"code": code}, primary=primary)
+    named = [
+        replace(phase, weights={primary if n == "self" else n: x for n, x in weights})
+        for phase in phases
+        if (weights := (phase.weights or {}).items())
+    ]
+    return Curriculum(web, named, {"code": code}, primary=primary)
 
 
 def by_position(model: Any, batch: Any) -> Any:
@@ -187,7 +192,7 @@ def test_resumed_run_has_the_rows_of_an_unbroken_run(
 
 def renamed(row: dict[str, Any], old: str, new: str) -> dict[str, Any]:
     """Return a row in which the primary has another name."""
-    text = json.dumps({n: x for n, x in row.items() if n not in {"time", _PRIMARY}})
+    text = json.dumps({n: x for n, x in row.items() if n != "time"})
     return json.loads(text.replace(f'{old}"', f'{new}"'))
 
 
@@ -207,7 +212,6 @@ def test_rows_and_lines_show_the_name_of_the_primary(tmp_path: Path) -> None:
     other.run()
 
     ours, theirs = rows(tmp_path / "web"), rows(tmp_path / "self")
-    assert {row["primary_source"] for row in ours} == {"web"}
     sunk = [row for row in shown if row["kind"] == "train"]
     assert [*map(losses, ours)] == [*map(losses, sunk)]
     assert [renamed(row, "web", "self") for row in ours] == [
@@ -216,48 +220,17 @@ def test_rows_and_lines_show_the_name_of_the_primary(tmp_path: Path) -> None:
     lines = (tmp_path / "web" / "run" / "system.log").read_text()
     assert "web 70%, code 30%" in lines
     assert "self" not in lines
-    assert one.sampler.state(18) == other.sampler.state(18)
-    data = RunFolder(tmp_path / "web" / "run").data()
-    assert (data.primary, [*data.sources]) == ("web", ["self", "code"])
-    assert RunFolder(tmp_path / "self" / "run").data().primary == "self"
+    for name in ("web", "self"):
+        folder = RunFolder(tmp_path / name / "run")
+        assert (folder.primary, [*folder.data().sources]) == (name, [name, "code"])
 
 
-@pytest.mark.parametrize(("before", "after"), [("self", "web"), ("a", "self")])
-def test_a_run_may_change_the_name_of_the_primary_when_it_resumes(
-    tmp_path: Path, unbroken: Path, before: str, after: str
-) -> None:
-    trips = True
+def test_a_run_keeps_the_name_of_its_primary(tmp_path: Path) -> None:
+    trainer(tmp_path, curriculum=curriculum(tmp_path), loss_fn=by_position).run()
 
-    def trip(state: ModelState) -> None:
-        nonlocal trips
-        if trips and int(state.step[...]) == 11:
-            trips = False
-            raise RuntimeError("it tripped")
-
-    options: dict[str, Any] = {
-        "loss_fn": by_position,
-        "eval_fn": trip,
-        "eval_every": 1,
-        "log_every": 4,
-        "checkpoint_every": 5,
-    }
-    data = curriculum(tmp_path, primary=before)
-    with pytest.raises(RuntimeError, match="it tripped"):
-        trainer(tmp_path / "a", curriculum=data, **options).run()
-    data = curriculum(tmp_path, primary=after)
-    trainer(tmp_path / "a", curriculum=data, **options).run()
-
-    resumed = rows(tmp_path / "a")  # with the newest name in all rows
-    assert [renamed(row, after, after) for row in resumed] == [
-        renamed(row, "self", after) for row in rows(unbroken)
-    ]
-    lines = (tmp_path / "a" / "run" / "metrics.jsonl").read_text().splitlines()
-    names = [
-        row.get("primary_source", "self")
-        for row in map(json.loads, lines)
-        if row["kind"] == "train"
-    ]
-    assert names == [before] * 4 + [after] * 3
+    words = r"source 'self' gave .* gone or renamed"
+    with pytest.raises(RunMismatchError, match=words):
+        trainer(tmp_path, curriculum=curriculum(tmp_path, primary="web")).run()
 
 
 def test_source_that_an_edit_adds_has_a_loss_from_then_on(tmp_path: Path) -> None:
@@ -315,7 +288,6 @@ def test_without_row_loss_the_parameters_are_the_same(tmp_path: Path) -> None:
         ({"row_loss": jnp.zeros(3)}, r"'row_loss' of shape \(3,\) for a batch of 4"),
         ({"row_loss": jnp.zeros(())}, r"return one value for each row"),
         ({"row_weight": jnp.zeros(4)}, "'row_weight' without 'row_loss'"),
-        ({"row_loss": jnp.zeros(4), "loss/self": 1.0}, "metric named 'loss/self'"),
         ({"row_loss": jnp.zeros(4), "loss/web": 1.0}, "metric named 'loss/web'"),
     ],
 )

@@ -104,8 +104,8 @@ def constant(model: Any, batch: Any) -> Any:
         None,
         [],
         {},
-        {"sources": {}, "state": {}, "primary": 3},
-        {"sources": {}, "state": {}, "primary": ""},
+        {"sources": {}, "state": 3},
+        {"sources": None, "state": {}},
     ],
 )
 def test_a_damaged_row_of_a_start_is_named(tmp_path: Path, data: object) -> None:

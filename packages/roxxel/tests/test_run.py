@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -180,18 +179,14 @@ def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
         roxxel.open_run(tmp_path / "nowhere")
 
 
-def test_a_primary_with_a_name_moves_by_both_of_its_names(tmp_path: Path) -> None:
+def test_a_primary_with_a_name_moves(tmp_path: Path) -> None:
     text = 'primary = "web"\n' + CONFIG.replace("self =", "web =")
     config = load_config(write_project(tmp_path, text))
     run = tmp_path / "run"
     keep(config, run)
-    start = {"kind": "start", "step": 0, "data": {"primary": "web"}}
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(start) + "\n")
 
-    for name in ("self", "web"):
-        moved = open_run(run, {name: "/moved/web.rox"}).with_moved(config)
-        assert moved.sources == {**config.sources, "web": ("/moved/web.rox",)}
+    moved = open_run(run, {"web": "/moved/web.rox"}).with_moved(config)
+    assert moved.sources == {**config.sources, "web": ("/moved/web.rox",)}
 
     reader: Any = object()
     with pytest.raises(RunFolderError, match=r"source 'web' .* give its path"):

@@ -122,7 +122,7 @@ def test_a_blend_that_cannot_be_made_is_one_sentence(
         blends_of(found, ["code", "web"], {"code": 5, "web": 5})
 
 
-def test_a_primary_that_is_named_twice_is_refused(tmp_path: Path) -> None:
+def test_another_name_of_the_primary_is_refused(tmp_path: Path) -> None:
     path = sweep_file(tmp_path)
     base = tmp_path / "first.toml"
     text = base.read_text().replace("self =", "web =", 1)
@@ -130,7 +130,7 @@ def test_a_primary_that_is_named_twice_is_refused(tmp_path: Path) -> None:
     weights = "{ self = 0.2, web = 0.8 }"
     path.write_text(f"{SWEEP}[[blends]]\nweights = {weights}")
 
-    with pytest.raises(ConfigError, match="names the primary twice"):
+    with pytest.raises(ConfigError, match="names 'self'"):
         load_sweep(path)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store.arguments import as_integer
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import by_name
+from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Skip
 from roxxel_curriculum.phase import Phase
@@ -28,10 +28,9 @@ def checked_seed(seed: Any) -> int:
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the phases; in their weights, the primary has its own name.
+    """Return the phases; raise if there are none, or if weights name no source.
 
-    The first of `source_names` is the primary. Raises if there are no phases, or if
-    weights name an unknown source.
+    The first of `source_names` is the primary, which a phase without weights reads.
     """
     if not _is_iterable(phases):
         raise TypeError(
@@ -48,12 +47,15 @@ def checked_phases(
                 "write Phase(steps, batch_size, seq_len)"
             )
     primary = next(iter(source_names))
-    named = tuple(
-        _named(phase, primary, f"phase {index}") for index, phase in enumerate(checked)
-    )
-    for index, phase in enumerate(named):
+    if primary != PRIMARY:
+        only = {primary: 1.0}
+        checked = tuple(
+            replace(phase, weights=only) if phase.weights is None else phase
+            for phase in checked
+        )
+    for index, phase in enumerate(checked):
         _check_weights(phase, f"phase {index}", source_names)
-    return named
+    return checked
 
 
 def checked_overlap(overlap: Any) -> int:
@@ -128,22 +130,8 @@ def _skip_pair(skip: Any) -> tuple[int, int]:
     return as_integer("a skip", at, what=what), as_integer("a skip", count, what=what)
 
 
-def _named(phase: Phase, primary: str, label: str) -> Phase:
-    """Return a phase with the primary's own name in its weights, not `"self"`."""
-    if primary == PRIMARY:
-        return phase
-    weights = {PRIMARY: 1.0} if phase.weights is None else phase.weights
-    return replace(phase, weights=by_name(weights, primary, f"the weights of {label}"))
-
-
 def _check_weights(phase: Phase, label: str, source_names: Collection[str]) -> None:
-    weights = phase.weights or {}
-    unknown = [name for name in weights if name not in source_names]
-    if unknown:
-        raise CurriculumError(
-            f"the weights of {label} name unknown source {unknown[0]!r}; "
-            f"the sources are {', '.join(map(repr, source_names))}"
-        )
+    weights = of_sources(phase.weights or {}, source_names, f"the weights of {label}")
     total = sum(phase.integer_weights.values())
     for name, weight in phase.integer_weights.items():
         if weight * _SMALLEST_SHARE_INVERSE < total:

@@ -15,7 +15,7 @@ from roxxel_store.arguments import as_integer
 from roxxel_store.files import open_file, read_file
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import by_name
+from roxxel_curriculum._names import of_sources
 from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
 
 if TYPE_CHECKING:
@@ -49,14 +49,9 @@ def checked_without(
             f"{type(without).__name__}"
         )
     readers = {source.name: source.reader for source in sources}
-    without = by_name(without, sources[0].name, "the withdrawn documents")
     found: dict[str, Withdrawal] = {}
-    for name, documents in without.items():
-        if name not in readers:
-            raise CurriculumError(
-                f"without names unknown source {name!r}; "
-                f"the sources are {', '.join(map(repr, readers))}"
-            )
+    named = of_sources(without, readers, "the withdrawn documents")
+    for name, documents in named.items():
         chosen = _withdrawal(documents, name)
         reader = readers[name]
         _check_bounds(chosen.documents, "document", name, len(reader.documents))

@@ -88,10 +88,8 @@ class Curriculum:
             are 0 in every batch, so their bytes may be damaged. A change of `without`
             in a run holds from the step at which the run resumes, and the state of the
             run records each change.
-        primary: Name of the primary source in plans, errors and samplers. Weights and
-            other arguments may use this name and `"self"`. The name has no effect on
-            batches: the order and the state of a run use `"self"`, so a run may add,
-            change or drop the name when it resumes.
+        primary: Name of the primary source, from the weights to the log of a run. The
+            name has no effect on batches, but a run keeps it: its state records it.
         tokenizers: Name of the tokenizer by source, instead of what the corpus records.
             Names are compared, and no file is read. Sources whose ids certainly mean
             different text are an error, and the plan notes those that record no
@@ -402,7 +400,7 @@ class Curriculum:
     ) -> tuple[int, Solution]:
         """Return the seed and the solution of a new run, or of the run with `state`."""
         if state is not None:
-            state = checked_state(state, self.primary)
+            state = checked_state(state)
             given = checked_seed(state["seed"] if seed is None else seed)
             return given, resume(self._declaration, given, state)
         if seed is None:

@@ -29,9 +29,9 @@ class Phase:
         batch_size: Number of sequences in a step, over all processes.
         seq_len: Number of tokens in a sequence.
         weights: Share of the tokens by source name; non-negative, with any sum.
-            `"self"` is the primary, which may also have a name; see `Curriculum`. A
-            source without a weight is not read, and a source that no phase of a
-            curriculum names is an error. With None, the phase reads only the primary.
+            `"self"` is the primary, unless `Curriculum(primary=)` names it. A source
+            without a weight is not read, and a source that no phase of a curriculum
+            names is an error. With None, the phase reads only the primary.
         epochs: Alternative to `steps`: the phase has the whole steps that fit into this
             many epochs of the primary. May be a fraction. The skips of a `Curriculum`
             do not reduce the number of steps.

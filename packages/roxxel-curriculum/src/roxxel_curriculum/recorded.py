@@ -15,8 +15,6 @@ from roxxel_format import ShardError, TokenReader
 from roxxel_curriculum._bind.past import recorded_solution
 from roxxel_curriculum._bind.sources import recorded_sources
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import checked_primary
-from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
@@ -33,8 +31,6 @@ def recorded_sampler(
     sources: Mapping[str, TokenReader] | None,
     fields: Iterable[Field] = ("tokens",),
     check: Literal["headers", "blocks"] = "headers",
-    *,
-    primary: str = PRIMARY,
 ) -> Sampler:
     """Return the sampler of the steps before the step of a state.
 
@@ -43,14 +39,13 @@ def recorded_sampler(
 
     Args:
         state: What `Sampler.state` returned for the run; may be read from JSON.
-        sources: A reader for each source of the run, by name; `"self"` is the primary.
-            A reader with versions reads the version that the state records. Sources
-            that give no row before the state's step may be absent. None for the plan
-            and the places alone, without any corpus: then `windows` works, and what
-            reads tokens or documents raises ShardError.
+        sources: A reader for each source of the run, by name. A reader with versions
+            reads the version that the state records. Sources that give no row before
+            the state's step may be absent. None for the plan and the places alone,
+            without any corpus: then `windows` works, and what reads tokens or documents
+            raises ShardError.
         fields: As for `Curriculum.sampler`.
         check: As for `Curriculum.sampler`.
-        primary: Name of the primary; see `Curriculum`. States do not record the name.
 
     Raises:
         StateMismatch: A reader holds other tokens than the recorded source.
@@ -66,15 +61,14 @@ def recorded_sampler(
         >>> past.total_steps, bool((past.batch(4) == sampler.batch(4)).all())
         (5, True)
     """
-    primary = checked_primary(primary, ())
-    past = checked_state(state, primary)
+    past = checked_state(state)
     if not state["step"]:
         raise CurriculumError(
             "this state is at step 0, so it records no batches; "
             "give the state of a later step, or declare a Curriculum"
         )
     readers = _unread(past) if sources is None else sources
-    solution = recorded_solution(recorded_sources(past, readers, primary), past)
+    solution = recorded_solution(recorded_sources(past, readers), past)
     for each in past["sources"] if sources is None else ():
         if solution.spans[each["name"]].num_spans != each["spans"]:
             raise CurriculumError(

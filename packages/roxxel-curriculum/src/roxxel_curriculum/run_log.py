@@ -283,8 +283,6 @@ def start_fields(
 def fed_fields(sampler: Sampler, step: int) -> dict[str, Any]:
     """Return what a training row says of the data of the first `step` steps.
 
-    The row names the primary source, because a run may change the name.
-
     Example:
         >>> from roxxel_curriculum import Curriculum, Phase
         >>> from roxxel_curriculum.testing import PositionReader
@@ -294,10 +292,8 @@ def fed_fields(sampler: Sampler, step: int) -> dict[str, Any]:
     """
     by_source = sampler.delivered_tokens(step)
     planned = sampler.planned_tokens(step)
-    primary = sampler.primary
     return {
         "phase": sampler.phase(step - 1),
-        **({} if primary == "self" else {"primary_source": primary}),
         "tokens": sum(by_source.values()),
         "tokens_by_source": by_source,
         "planned_tokens_by_source": {name: round(x) for name, x in planned.items()},
@@ -313,17 +309,15 @@ def _data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     """Return what the row of a start says of its data.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`. The paths call the primary `"self"`, as the state
-    does. The key `primary` has the primary's own name, if the curriculum gives one.
+    the source is not a `Roxxel`.
     """
-    named = curriculum.primary != "self"
-    readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
+    primary = curriculum.primary_streamer
+    readers = {curriculum.primary: primary, **curriculum.mix_streamers}
     return {
         "sources": {
             name: reader.filepath if isinstance(reader, Roxxel) else None
             for name, reader in readers.items()
         },
-        **({"primary": curriculum.primary} if named else {}),
         "state": sampler.state(sampler.total_steps),
     }
 

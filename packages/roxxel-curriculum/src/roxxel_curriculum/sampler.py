@@ -27,7 +27,7 @@ from roxxel_curriculum._bind.sources import (
     batch_dtype,
     with_block_checks,
 )
-from roxxel_curriculum._names import named_source
+from roxxel_curriculum._names import checked_source
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.plan import make_plan
@@ -109,7 +109,7 @@ class Sampler:
         self.fields = checked_fields(fields)
         self._has_mask = "loss_mask" in self.fields
         self._reader = BatchReader(self._readers)
-        past = None if past is None else checked_state(past, self.primary)
+        past = None if past is None else checked_state(past)
         self._masking = Masking(
             solution, self._readers, self._reader, past, reads_columns=self._has_mask
         )
@@ -268,7 +268,7 @@ class Sampler:
         has begun, use a sampler with the run's state.
 
         Args:
-            source: Name of the source; `"self"` is the primary.
+            source: Name of the source.
             start: Index of the first token in the source.
             stop: One past the last token.
             until: Only the training steps before this step; None for all steps.
@@ -282,7 +282,7 @@ class Sampler:
             IndexError: The tokens leave the source, or `until` is outside
                 `[0, total_steps]`.
         """
-        source = named_source(source, self.primary, self.source_names)
+        source = checked_source(source, self.source_names)
         num_tokens = self._solution.spans[source].num_tokens
         tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
@@ -298,7 +298,7 @@ class Sampler:
             KeyError: `source` is not the name of a source.
             IndexError: The source has no such document.
         """
-        source = named_source(source, self.primary, self.source_names)
+        source = checked_source(source, self.source_names)
         reader = self._readers[self.source_names.index(source)]
         number = checked_document(document, source, len(reader.documents))
         return masked_steps(
@@ -319,7 +319,7 @@ class Sampler:
         Raises:
             KeyError: `source` is not the name of a source.
         """
-        source = named_source(source, self.primary, self.source_names)
+        source = checked_source(source, self.source_names)
         return masked_ranges(self.withdrawals, source, start, stop, self.total_steps)
 
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
@@ -413,7 +413,7 @@ class Sampler:
             KeyError: `source` is not the name of a source.
             IndexError: The step is outside the run.
         """
-        name = named_source(source, self.primary, self.source_names)
+        name = checked_source(source, self.source_names)
         return self._progress.next_epoch(name, self._steps_done(step))
 
     def state(self, step: int) -> dict[str, Any]:
@@ -443,7 +443,7 @@ class Sampler:
             StateMismatch: The state and this sampler differ in data, seed or past
                 phases.
         """
-        state = checked_state(state, self.primary)
+        state = checked_state(state)
         check_past(self._solution, self.seed, state)
         if self._has_mask:
             self._masking.check_columns(state)

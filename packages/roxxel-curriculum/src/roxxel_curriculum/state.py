@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._order import ARITHMETIC_VERSION, PRIMARY
+from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.solution import ResolvedPhase
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ def state_of(
         "sources": [
             {
                 "name": source.name,
+                **(
+                    {}
+                    if source.order_name == source.name
+                    else {"order_name": source.order_name}
+                ),
                 "fingerprint": source.reader.fingerprint,
                 "tokens": int(source.reader.num_tokens),
                 "dtype": np.dtype(source.reader.dtype).name,
@@ -61,7 +66,7 @@ def state_of(
                 "start": phase.start,
                 "batch_size": phase.batch_size,
                 "seq_len": phase.seq_len,
-                "weights": dict(phase.weights),
+                "weights": dict(sorted(phase.weights.items())),
                 "edited": phase.is_edited,
             }
             for phase in solution.phases
@@ -74,47 +79,18 @@ def state_of(
     without = [each.to_json() for each in solution.withdrawals if each.step < step]
     if without:
         state["without"] = without
-    state = _renamed(state, declaration.primary, PRIMARY)
     return state | {"digest": _digest(state)}
 
 
-def checked_state(state: Mapping[str, Any], primary: str) -> dict[str, Any]:
-    """Check a state; return it with the name of the primary in place of `"self"`.
-
-    Raises:
-        StateMismatch: `Sampler.state` did not write this state, or another source of
-            the run is named `primary`.
-    """
+def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a state; raise StateMismatch unless `Sampler.state` wrote it."""
     _check_unchanged(state)
-    names = {source["name"] for source in state["sources"]} - {PRIMARY}
-    if primary in names:
-        found = f"the run has another source named {primary!r}"
-        raise StateMismatch([f"{found}; give the primary another name"])
-    return _renamed(state, PRIMARY, primary)
+    return state
 
 
-def _renamed(state: Mapping[str, Any], old: str, new: str) -> dict[str, Any]:
-    """Return a state, without its digest, in which a source has another name."""
-
-    def name_of(name: str) -> str:
-        return new if name == old else name
-
-    def with_weights(phase: Mapping[str, Any]) -> dict[str, Any]:
-        weights = {name_of(name): each for name, each in phase["weights"].items()}
-        return {**phase, "weights": dict(sorted(weights.items()))}
-
-    found = {
-        **{name: value for name, value in state.items() if name != "digest"},
-        "sources": [
-            {**source, "name": name_of(source["name"])} for source in state["sources"]
-        ],
-        "phases": [with_weights(phase) for phase in state["phases"]],
-    }
-    if "without" in state:
-        found["without"] = [
-            {**entry, "source": name_of(entry["source"])} for entry in state["without"]
-        ]
-    return found
+def order_name(source: Mapping[str, Any]) -> str:
+    """Return the name that a source of a state has in the order."""
+    return source.get("order_name", source["name"])
 
 
 def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 PRIMARY = "self"
 """Name of the primary source in states, and in runs that give it no other name."""
 
-_BY_SOURCE = {"tokens_by_source", "planned_tokens_by_source", "rows_by_source"}
 """Fields of a training row with a value for each source."""
 
 _MEASURING = ("train", "eval")
@@ -223,12 +222,7 @@ class RunFolder:
                     found["run_id"],
                     found["digest"],
                     _tokens(record["data"]) if is_branch else 0,
-                    {
-                        shown_name(name, self.primary): count
-                        for name, count in _counts(found["tokens_by_source"]).items()
-                    }
-                    if is_branch
-                    else {},
+                    _counts(found["tokens_by_source"]) if is_branch else {},
                 )
             except (KeyError, TypeError, ValueError, AttributeError):
                 continue
@@ -241,8 +235,10 @@ class RunFolder:
         The name is `"self"` if the run gives it no name, or if the row of the start is
         damaged.
         """
-        primary = self._recorded_data.get("primary", PRIMARY)
-        return primary if isinstance(primary, str) and primary else PRIMARY
+        try:
+            return str(self._recorded_data["state"]["sources"][0]["name"])
+        except (KeyError, TypeError, IndexError):
+            return PRIMARY
 
     def checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
         """Return the undamaged checkpoints and the steps of damaged ones, ascending."""
@@ -336,8 +332,7 @@ class RunFolder:
             )
         found: Any = self._recorded_data
         sources, state = found.get("sources"), found.get("state")
-        is_known = isinstance(sources, dict) and isinstance(state, dict)
-        if not is_known or found.get("primary", self.primary) != self.primary:
+        if not (isinstance(sources, dict) and isinstance(state, dict)):
             raise RunMismatchError(
                 f"{self.path / METRICS}: the row of the newest start does not say "
                 "which data it reads; restore the file, or start the run again"
@@ -346,7 +341,6 @@ class RunFolder:
             cast("dict[str, Any]", sources),
             cast("dict[str, Any]", state),
             trained or cast("dict[str, Any]", state),
-            self.primary,
         )
 
     @property
@@ -404,9 +398,6 @@ class RunFolder:
         `starts`. A last line without a newline does not count as damaged: the trainer
         is still writing the line, or a crash has left it incomplete.
 
-        If the name of the primary source changed during the run, all rows have the
-        newest name.
-
         Raises:
             RunFolderError: `metrics.jsonl` is not a regular file.
         """
@@ -426,11 +417,10 @@ class RunFolder:
         return self._rows(_decode)
 
     def _rows(self, decode: Callable[[bytes], Any]) -> Iterator[dict[str, Any] | None]:
-        primary = self.primary
         for line in self._followed.lines(self.path / METRICS):
             row = _row(line, decode)
             if row is not None:
-                yield _with_primary(row, primary)
+                yield row
             elif line.endswith(b"\n"):
                 yield None
 
@@ -460,7 +450,7 @@ class RunFolder:
             row = _row(line)
             left -= len(line)
             if row is not None and row["kind"] in _MEASURING:
-                newest.setdefault(row["kind"], _with_primary(row, self.primary))
+                newest.setdefault(row["kind"], row)
             if len(newest) == len(_MEASURING) or left < 0:
                 break
         return newest
@@ -572,11 +562,6 @@ class RunFolder:
         return path
 
 
-def shown_name(source: str, primary: str) -> str:
-    """Return the shown name of a source; `"self"` stands for the primary."""
-    return primary if source == PRIMARY else source
-
-
 def _counts(value: Any) -> dict[str, int]:
     """Return the counts of a mapping by name; empty for another value."""
     if not isinstance(value, dict):
@@ -595,28 +580,6 @@ def _tokens(state: Mapping[str, Any]) -> int:
         (stop - phase["start"]) * phase["batch_size"] * phase["seq_len"]
         for phase, stop in zip(phases, stops, strict=True)
     )
-
-
-def _with_primary(row: dict[str, Any], primary: str) -> dict[str, Any]:
-    """Return a row in which the name `primary` replaces the recorded name."""
-    known = row.get("primary_source", PRIMARY)
-    if row["kind"] != "train" or known == primary:
-        return row
-
-    def renamed(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        old, new = f"{prefix}{known}", f"{prefix}{primary}"
-        if old not in values or new in values:
-            return dict(values)
-        return {new if name == old else name: x for name, x in values.items()}
-
-    found = {
-        name: renamed(cast("dict[str, Any]", value))
-        if name in _BY_SOURCE and isinstance(value, dict)
-        else value
-        for name, value in renamed(row, "loss/").items()
-        if name != "primary_source"
-    }
-    return found if primary == PRIMARY else {**found, "primary_source": primary}
 
 
 _decode = msgspec.json.Decoder().decode

@@ -10,12 +10,13 @@ import numpy as np
 
 from roxxel_curriculum._bind.sources import at_versions
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Declaration, Skip
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy
-from roxxel_curriculum.state import drawn_sources, recorded_phases
+from roxxel_curriculum.state import drawn_sources, order_name, recorded_phases
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -135,6 +136,13 @@ def _run_differences(
                 "or renamed (keep it, with the weight 0 from that step on)"
             )
             continue
+        order_names = order_name(source), sources[name].order_name
+        if order_names[0] != order_names[1]:
+            was, now = ("" if each == PRIMARY else "not " for each in order_names)
+            found.append(
+                f"source {name!r} was {was}the primary and is now {now}the primary, "
+                "which changes the order of its windows"
+            )
         reader, unit = sources[name].reader, sources[name].unit
         now = {
             "fingerprint": ("fingerprint", reader.fingerprint),

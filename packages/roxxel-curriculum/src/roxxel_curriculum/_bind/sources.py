@@ -11,11 +11,11 @@ from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._bind.part_reader import PartReader
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import by_name, checked_primary, of_sources
+from roxxel_curriculum._names import checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
-from roxxel_curriculum.state import drawn_sources
+from roxxel_curriculum.state import drawn_sources, order_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,14 +59,13 @@ def checked_sources(
 
 
 def recorded_sources(
-    state: Mapping[str, Any], readers: Mapping[str, TokenReader], primary: str
+    state: Mapping[str, Any], readers: Mapping[str, TokenReader]
 ) -> tuple[Source, ...]:
     """Return the sources that a state records, with their policies and versions.
 
     `state` is the result of `checked_state`. A source without a reader is left out if
     no recorded phase draws from it.
     """
-    readers = by_name(readers, primary, "sources")
     drawn = drawn_sources(state)
     missing = sorted(drawn - readers.keys())
     if missing:
@@ -75,12 +74,7 @@ def recorded_sources(
             f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
         )
     sources = tuple(
-        Source(
-            name,
-            readers[name],
-            Policy(**entry["policy"]),
-            PRIMARY if name == primary else name,
-        )
+        Source(name, readers[name], Policy(**entry["policy"]), order_name(entry))
         for entry in state["sources"]
         if (name := entry["name"]) in readers
     )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.tables import notes_on_longest
 from roxxel_curriculum._plan.withdrawn import amount
@@ -63,11 +62,7 @@ class _Change(NamedTuple):
 
 
 def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
-    """Return the changes from `before` to `after`.
-
-    The primaries are the same source, even if their names differ.
-    """
-    before, after = _with_one_primary(before, after)
+    """Return the changes from `before` to `after`."""
     steps: list[int] = []
     changes: list[str] = []
     causes: list[str] = []
@@ -86,46 +81,6 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
             causes.append(change)
         changes.append(change)
     return PlanDiff(min(steps, default=None), tuple(changes), tuple(causes))
-
-
-def _with_one_primary(
-    before: PlanFigures, after: PlanFigures
-) -> tuple[PlanFigures, PlanFigures]:
-    """Return both plans with one name for the primary: the new name, if possible.
-
-    The name is `"self"` if the new name belongs to another source of the old plan.
-    """
-    name = after.sources[0].name
-    if name in (source.name for source in before.sources[1:]):
-        name = PRIMARY
-    return _named(before, name), _named(after, name)
-
-
-def _named(plan: PlanFigures, primary: str) -> PlanFigures:
-    """Return a plan with another name for the primary, its first source."""
-    known = plan.sources[0].name
-
-    def name_of(name: str) -> str:
-        return primary if name == known else name
-
-    def named_phase(phase: PhasePlan) -> PhasePlan:
-        return replace(
-            phase,
-            sources=tuple(
-                replace(source, name=name_of(source.name)) for source in phase.sources
-            ),
-        )
-
-    return replace(
-        plan,
-        phases=tuple(map(named_phase, plan.phases)),
-        sources=tuple(
-            replace(source, name=name_of(source.name)) for source in plan.sources
-        ),
-        withdrawn=tuple(
-            replace(each, source=name_of(each.source)) for each in plan.withdrawn
-        ),
-    )
 
 
 def _run_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:

@@ -40,7 +40,7 @@ class Source:
     name: str
     reader: TokenReader
     policy: Policy
-    order_name: str  # the name in the order and in states; `"self"` for the primary
+    order_name: str  # the name in the order; `"self"` for the primary
     unit: int = 1  # tokens of a bin; 1 if the source is not packed
     num_padding: int = 0  # tokens that are padding
     num_spans: int | None = None  # as the source is cut already; None for `cut_spans`
@@ -74,7 +74,7 @@ class Declaration:
 
     @property
     def order_names(self) -> dict[str, str]:
-        """The name of each source in the order and in states, by its own name."""
+        """The name of each source in the order, by its own name."""
         return {source.name: source.order_name for source in self.sources}
 
 

@@ -94,8 +94,6 @@ class RunData:
             a list of paths, or a URL; None for a reader that is not a `Roxxel`.
         state: `Sampler.state` at the last step that the last start planned.
         trained: `data_state` of the run, which determines the trained batches.
-        primary: Name of the primary source at the last start. `sources` and the states
-            call the primary `"self"`.
 
     Example:
         >>> data = RunData({"self": "web_*.rox"}, {"step": 8}, {"step": 6})
@@ -106,7 +104,6 @@ class RunData:
     sources: Mapping[str, str | list[str] | None]
     state: Mapping[str, Any]
     trained: Mapping[str, Any]
-    primary: str = "self"
 
 
 class Descriptions:

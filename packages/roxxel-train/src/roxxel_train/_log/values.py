@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_NOT_DRAWN = ("kind", "step", "time", "digest", "primary_source")
+_NOT_DRAWN = ("kind", "step", "time", "digest")
 
 
 def drawn_values(row: Mapping[str, Any]) -> Iterator[tuple[str, str | float]]:

@@ -22,8 +22,7 @@ class Ledger:
 
     Attributes:
         digest: Digest of the steps before this one; None if batches have no tokens.
-        losses: Sum of loss times weight, and sum of weight, by source; the primary is
-            `"self"`, as in the state of the data.
+        losses: Sum of loss times weight, and sum of weight, by source.
     """
 
     digest: int | None = 0
@@ -50,17 +49,13 @@ class Ledger:
         self.losses = {}
         return closed
 
-    def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """Return the fields of a metrics row.
-
-        `names` has the shown name of each source. The losses are in the order of
-        `names`.
-        """
+    def fields(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the fields of a metrics row; losses are in the order of `names`."""
         losses = self.losses
         sources = [source for source in names if source in losses]
         sources += [source for source in losses if source not in names]
         row: dict[str, Any] = {
-            f"loss/{names.get(source, source)}": losses[source][0] / losses[source][1]
+            f"loss/{source}": losses[source][0] / losses[source][1]
             for source in sources
         }
         if self.digest is not None:

@@ -129,11 +129,6 @@ class Recorder:
         self._total_steps = sampler.total_steps
         # A row never mixes phases, so the report knows what each phase has read.
         self._always = {1, *(phase.stop for phase in sampler.phases)}
-        primary = sampler.primary
-        # Checkpoints call the primary "self", so that a run may change its name.
-        self._names = {
-            "self" if name == primary else name: name for name in sampler.source_names
-        }
         self._losses = losses
         self._ledger = ledger
         self._machine = machine
@@ -275,7 +270,7 @@ class Recorder:
         self._losses.metrics_row.add(loss, weight)
         self._losses.checkpoint.add(loss, weight)
         of_update = read_tally(np.asarray(tally))
-        self._ledger.add(step - 1, of_update, [*self._names])
+        self._ledger.add(step - 1, of_update, self._sampler.source_names)
         self._step = step
         if not is_skipped:  # a checkpoint holds the numbers of what it was trained on
             self._last = scalars
@@ -317,7 +312,7 @@ class Recorder:
                 **{name: float(value) for name, value in scalars.items()},
                 **(mean if math.isfinite(loss_mean) else {}),
                 **fed,
-                **ledger.fields(self._names),
+                **ledger.fields(self._sampler.source_names),
                 "step_s": step_s,
                 **rates,
                 **{name: s for name, s in timed.items() if s >= _LEAST_SHOWN_S},

@@ -280,18 +280,14 @@ def origin_records(
     """Return what `run.json` says of `init_from` and `branch_from`.
 
     Metrics rows of a branch also count the tokens of its parent. The record has the
-    tokens of the parent, so that readers of the rows can subtract them. The primary
-    is `"self"` in the record, as in the state of the data.
+    tokens of the parent, so that readers of the rows can subtract them.
     """
     found: dict[str, dict[str, Any] | None] = {"init_from": None, "branch_from": None}
     if origin is None:
         return found
     record = origin.record
     if origin.is_branch:
-        tokens = {
-            "self" if name == sampler.primary else name: count
-            for name, count in sampler.delivered_tokens(origin.step).items()
-        }
+        tokens = sampler.delivered_tokens(origin.step)
         record = {**record, "tokens_by_source": tokens}
     return {**found, origin.option: record}
 

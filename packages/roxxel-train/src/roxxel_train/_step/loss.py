@@ -29,7 +29,6 @@ ROW_FIELDS = TIMING_FIELDS | {
     "kind",
     "step",
     "phase",
-    "primary_source",
     "loss_mean",
     "loss_since_save",
     "tokens",

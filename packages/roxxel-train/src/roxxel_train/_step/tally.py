@@ -72,12 +72,8 @@ def without_losses(packed: jax.Array) -> jax.Array:
 
 
 def check_names(scalars: Mapping[str, Any], sources: Sequence[str]) -> None:
-    """Check that no metric of the user is named like a loss by source.
-
-    `"loss/self"` is always reserved: before the run gave its primary source a name, the
-    source was called "self" in the log.
-    """
-    for source in ("self", *sources):
+    """Check that no metric of the user is named like a loss by source."""
+    for source in sources:
         if f"loss/{source}" in scalars:
             raise TypeError(
                 f"loss_fn returned {ROW_LOSS!r} and a metric named 'loss/{source}', "

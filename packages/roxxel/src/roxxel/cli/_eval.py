@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
         )
     of_run = opened(options)
     corpora = of_run.corpora()
-    codec = codec_of_run(of_run, corpora, options)
+    codec = codec_of_run(corpora, options)
     if step is None:
         step = _newest(of_run)
     model = model_of(of_run, step, options)

@@ -102,7 +102,7 @@ def _tokenizer(of_run: Run, model: Llama, options: argparse.Namespace) -> _Token
     corpora: Mapping[str, TokenReader] = {}
     try:
         corpora = of_run.corpora()
-        codec = codec_of_run(of_run, corpora, options)
+        codec = codec_of_run(corpora, options)
         ends = tuple(ends_of(corpora, model, codec))
         before = codec.before
         found = {**_kept_files(corpora), **codec.files}

@@ -184,13 +184,13 @@ def _check(options: argparse.Namespace) -> None:
 
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """Return the documents that the arguments name, by source."""
-    corpora, primary = of_run.corpora(), of_run.primary
+    corpora = of_run.corpora()
     found: dict[str, list[Any]] = {}
     for text in options.without:
         head, *more = text.split(",")
         if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
             head, more = text, []  # A name may hold commas.
-        source, numbers = documents_of(head, corpora, primary, options)
+        source, numbers = documents_of(head, corpora, options)
         found.setdefault(source, []).extend([*numbers, *map(int, more)])
     for text in options.without_text:
         holding = {
@@ -204,8 +204,8 @@ def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
             )
         for source, numbers in holding.items():
             found.setdefault(source, []).extend(sorted(numbers))
-    for name in options.without_source:
-        source, corpus = named_source(name, primary, corpora, options)
+    for source in options.without_source:
+        corpus = named_source(source, corpora, options)
         if isinstance(corpus, Roxxel):
             found.setdefault(source, []).append([0, corpus.num_documents])
         else:

@@ -14,7 +14,6 @@ from roxxel_format import Roxxel
 from roxxel_format.naming import documents_at
 from roxxel_store.command import Progress
 from roxxel_train import RunFolderError
-from roxxel_train.run_folder import shown_name
 
 from roxxel.cli._words import at_least_1
 from roxxel.runs.run import open_run
@@ -153,7 +152,6 @@ def codec_of(
 
 
 def codec_of_run(
-    of_run: Run,
     corpora: Mapping[str, TokenReader],
     options: argparse.Namespace,
     *,
@@ -166,9 +164,8 @@ def codec_of_run(
     Raises:
         RunFolderError: No tokenizer is known, or it cannot be loaded.
     """
-    names = [of_run.primary, *corpora]
-    recorded = (x for x in names if corpora[x].tokenizer)
-    name = next(recorded, of_run.primary)
+    recorded = (name for name, corpus in corpora.items() if corpus.tokenizer)
+    name = next(recorded, next(iter(corpora)))  # The primary is first.
     return codec_of(name, corpora[name], options, special_tokens=special_tokens)
 
 
@@ -209,12 +206,11 @@ def one_end(ends: Mapping[int, str], why: str, options: argparse.Namespace) -> i
 def documents_of(
     text: str,
     corpora: Mapping[str, TokenReader],
-    primary: str,
     options: argparse.Namespace,
 ) -> tuple[str, Sequence[int]]:
     """Return the source and the documents that `SOURCE:N` or `SOURCE:NAME` names."""
-    name, document = _split(text, [*corpora, "self"])
-    name, corpus = named_source(name, primary, corpora, options)
+    name, document = _split(text, [*corpora])
+    corpus = named_source(name, corpora, options)
     if not isinstance(corpus, Roxxel):
         raise RunFolderError(
             f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
@@ -227,19 +223,15 @@ def documents_of(
 
 
 def named_source(
-    name: str,
-    primary: str,
-    corpora: Mapping[str, TokenReader],
-    options: argparse.Namespace,
-) -> tuple[str, TokenReader]:
-    """Return the shown name of a source, and its corpus."""
-    name = shown_name(name, primary)
+    name: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+) -> TokenReader:
+    """Return the corpus of a source."""
     if name not in corpora:
         raise RunFolderError(
             f"{options.run}: the run has no source {name!r}; "
             f"its sources are {', '.join(map(repr, corpora))}"
         )
-    return name, corpora[name]
+    return corpora[name]
 
 
 def found_in(

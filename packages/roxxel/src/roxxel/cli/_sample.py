@@ -91,7 +91,7 @@ def continued(
     """Return the prompt as a run's model continues it, and the number of new tokens."""
     corpora = opened_run.corpora()
     # A prompt is yours, unlike the text of a page: `<|im_start|>` means the token.
-    codec = codec_of_run(opened_run, corpora, options, special_tokens=True)
+    codec = codec_of_run(corpora, options, special_tokens=True)
     model = model_of(opened_run, step, options)
     ends = ends_of(corpora, model, codec)
 

@@ -108,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
     if options.document is None and options.tokens is None:
         _search(shown)
         return
-    for found in _chosen(options, shown.corpora, opened_run.primary):
+    for found in _chosen(options, shown.corpora):
         shown.range(found, shown.places(found), is_search=False)
 
 
@@ -256,15 +256,15 @@ def _say_counts(
 
 
 def _chosen(
-    options: argparse.Namespace, corpora: Mapping[str, TokenReader], primary: str
+    options: argparse.Namespace, corpora: Mapping[str, TokenReader]
 ) -> Iterator[_Range]:
     """Yield the ranges of tokens that the arguments name."""
     if options.document is None:
         name, start, stop = options.tokens
-        name, _ = named_source(name, primary, corpora, options)
+        _ = named_source(name, corpora, options)
         yield _Range(name, start, stop)
         return
-    name, numbers = documents_of(options.document, corpora, primary, options)
+    name, numbers = documents_of(options.document, corpora, options)
     corpus: Any = corpora[name]
     for number in numbers:
         start, stop, _ = corpus.document_range(number)

@@ -90,7 +90,6 @@ from roxxel.config._sweep import (
     SweepConfig,
     SweepFile,
     check_known,
-    source_names,
     sweep_from,
     sweep_table,
 )
@@ -151,7 +150,6 @@ __all__ = [
     "parse_schedule",
     "refused",
     "schedule_from",
-    "source_names",
     "sweep_from",
     "sweep_table",
     "used_config",

@@ -259,7 +259,7 @@ def _of_opened(
     config: RunConfig, schedule: Schedule, corpora: dict[str, TokenReader], where: str
 ) -> Curriculum:
     """Return the curriculum of a schedule over open corpora."""
-    primary = corpora.pop("self" if "self" in corpora else schedule.primary)
+    primary = corpora.pop(schedule.primary)
     try:
         return schedule.relative_to(config.folder).curriculum(primary, corpora)
     except CurriculumError as error:

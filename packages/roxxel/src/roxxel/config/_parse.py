@@ -335,21 +335,21 @@ def _paths(value: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_primary(sources: Collection[str], primary: Any, where: str) -> None:
-    """Raise ConfigError unless exactly one source is named `"self"` or `primary`."""
-    found = [name for name in dict.fromkeys((PRIMARY, primary)) if name in sources]
-    if len(found) > 1:
+    """Raise ConfigError unless a source is named `primary`, and no other is "self"."""
+    if primary != PRIMARY and PRIMARY in sources:
         raise ConfigError(
-            f"{where} names the primary corpus twice, as {PRIMARY!r} and as "
-            f"{primary!r}; keep one of them"
+            f"{where} has the name {PRIMARY!r}, which is that of a primary corpus "
+            f"without another name, but primary is {primary!r}; keep one of the names"
         )
-    if not found and primary == PRIMARY:
+    if primary in sources:
+        return
+    if primary == PRIMARY:
         raise ConfigError(
             f'{where} names no primary corpus; write self = "path", or name it by '
             'primary = "web" above the first [table], and give every other corpus '
             "a name"
         )
-    if not found:
-        raise ConfigError(
-            f"{where} names no primary corpus, but primary is {primary!r}; write "
-            f'{primary} = "path", and give every other corpus a name'
-        )
+    raise ConfigError(
+        f"{where} names no primary corpus, but primary is {primary!r}; write "
+        f'{primary} = "path", and give every other corpus a name'
+    )

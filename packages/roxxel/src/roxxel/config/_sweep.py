@@ -216,31 +216,15 @@ def _blend(
             f"blends.{number}.weights has {len(tables)} tables, and {base.file} has "
             f"{phases} phases; give one for each, or one table for all"
         )
-    known = source_names(base)
+    known = list(base.sources)
     for table in tables:
         for name in table:
             check_known(name, known, f"blends.{number}.weights", str(base.file))
-        if "self" in table and _shown("self", base) in table.keys() - {"self"}:
-            raise ConfigError(
-                f"blends.{number}.weights names the primary twice, as self and as "
-                f"{_shown('self', base)!r}; give it one share"
-            )
         if not sum(table.values()):
             raise ConfigError(
                 f"blends.{number}.weights are all 0; give one source a share"
             )
-    return tuple(
-        {_shown(name, base): table[name] for name in table} for table in tables
-    )
-
-
-def source_names(base: RunConfig) -> list[str]:
-    """Return the names of the sources of a run, with that of its primary."""
-    return [_shown(name, base) for name in base.sources]
-
-
-def _shown(name: str, base: RunConfig) -> str:
-    return base.schedule.primary if name == "self" else name
+    return tuple(map(dict, tables))
 
 
 def check_known(name: str, known: list[str], where: str, file: str) -> None:
@@ -252,7 +236,7 @@ def check_known(name: str, known: list[str], where: str, file: str) -> None:
     ...     print(error)
     target names 'cod', which run.toml does not have; did you mean 'code'?
     """
-    if name in {*known, "self"}:
+    if name in known:
         return
     hint = nearest(name, known) or f"it has {', '.join(known)}"
     raise ConfigError(f"{where} names {name!r}, which {file} does not have; {hint}")

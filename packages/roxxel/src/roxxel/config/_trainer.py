@@ -235,7 +235,7 @@ class _Made:
         if "total_steps" in accepted.keys() - given.keys():
             given["total_steps"] = self._last_state()["step"]
         if "phases" in accepted.keys() - given.keys():
-            state = checked_state(self._last_state(), config.schedule.primary)
+            state = checked_state(self._last_state())
             given["phases"] = recorded_phases(state)
         needed = [name for name, p in accepted.items() if p.default is p.empty]
         missing = [name for name in needed if name not in given]

@@ -236,9 +236,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
             train, "planned_tokens_by_source", None if first_step else {}
         ),
         spikes=tuple(find_spikes(train)),
-        phases=tuple(
-            trained_phases(train, checkpoints, first_step, before, run.primary)
-        ),
+        phases=tuple(trained_phases(train, checkpoints, first_step, before)),
         checkpoints=tuple(checkpoints),
         benchmarks=evaluations_of(folder),
         best_metric=best_metric,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_train.columns import is_count
-from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,7 +32,6 @@ def trained_phases(
     checkpoints: Sequence[Checkpoint],
     first_step: int,
     tokens_before: Mapping[str, int],
-    primary: str,
 ) -> Iterable[PhaseFacts]:
     """Yield the trained part of each phase that rows or the newest checkpoint mention.
 
@@ -43,7 +41,6 @@ def trained_phases(
         first_step: The first step of the run, above 0 in a branch. Phases that end
             before this step are phases of the parent, and are left out.
         tokens_before: Tokens before `first_step`, by source.
-        primary: Name of the primary source.
     """
     recorded = _recorded_phases(checkpoints)
     for index in sorted(recorded)[:-1]:
@@ -62,10 +59,7 @@ def trained_phases(
             index=index,
             start=max(entry.get("start", last_step), first_step),
             shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
-            shares={
-                shown_name(name, primary): weight / total
-                for name, weight in weights.items()
-            },
+            shares={name: weight / total for name, weight in weights.items()},
             tokens=given,
         )
         before = so_far

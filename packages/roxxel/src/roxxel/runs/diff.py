@@ -49,8 +49,8 @@ _ASIDE = {
 """Keys that change nothing that is learned, and so do the keys below them."""
 
 _OF_DATA = {
-    *("phase", "primary_source", "tokens", "tokens_by_source"),
-    *("planned_tokens_by_source", "rows_by_source", "digest"),
+    *("phase", "tokens", "tokens_by_source", "planned_tokens_by_source"),
+    *("rows_by_source", "digest"),
 }
 _OF_UPDATE = ("learning_rate", "skipped")
 _NO_NUMBERS = {*TIMING_FIELDS, *_OF_DATA, *_OF_UPDATE, "kind", "step"}

@@ -17,7 +17,6 @@ from roxxel_ckpt import CheckpointError
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format.naming import named_documents
 from roxxel_train import RunFolderError
-from roxxel_train.run_folder import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -191,7 +190,7 @@ class _Data:
         self.unread = ""
         readers: dict[str, TokenReader] | None = None
         try:
-            self.places = recorded_sampler(data.state, None, primary=data.primary)
+            self.places = recorded_sampler(data.state, None)
         except StateMismatch:
             raise
         except CurriculumError:
@@ -204,17 +203,14 @@ class _Data:
                 f"plans {self.places.total_steps}"
             )
         state = self.places.state(num_steps)
-        self.plan = recorded_sampler(state, readers, primary=data.primary).plan()
+        self.plan = recorded_sampler(state, readers).plan()
         self.withdrawn: list[Any] = state.get("without", [])
         self.columns = {
             each["name"]: each["loss_mask"]
             for each in data.state["sources"]
             if each.get("loss_mask") is not None
         }
-        contents = {
-            shown_name(each["name"], data.primary): each["fingerprint"]
-            for each in data.state["sources"]
-        }
+        contents = run.fingerprints()
         self.contents = np.array([contents[x] for x in self.places.source_names])
 
     @cached_property

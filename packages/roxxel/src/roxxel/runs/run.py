@@ -18,7 +18,6 @@ from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import foreign_format, open_foreign
 from roxxel_store.urls import absolute, located
 from roxxel_train import RunFolder, RunFolderError
-from roxxel_train.run_folder import shown_name
 
 from roxxel.config import (
     RunConfig,
@@ -121,11 +120,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The undamaged rows of `metrics.jsonl`, in order.
-
-        If the name of the primary source changed during the run, all rows have the
-        newest name.
-        """
+        """The undamaged rows of `metrics.jsonl`, in order."""
         return self.files.rows()[0]
 
     @property
@@ -161,9 +156,7 @@ class Run:
         data = self.files.data()
         try:
             readers = self._readers(data) if corpora is None else corpora
-            sampler = recorded_sampler(
-                data.state, readers, fields, check, primary=data.primary
-            )
+            sampler = recorded_sampler(data.state, readers, fields, check)
             sampler.check(data.trained)
         except StateMismatch as error:
             raise RunFolderError(
@@ -210,11 +203,8 @@ class Run:
 
     def fingerprints(self) -> dict[str, str]:
         """Return the fingerprints of the recorded versions by source name."""
-        data = self.files.data()
-        return {
-            shown_name(each["name"], data.primary): each["fingerprint"]
-            for each in data.state["sources"]
-        }
+        sources = self.files.data().state["sources"]
+        return {each["name"]: each["fingerprint"] for each in sources}
 
     @cached_property
     def _corpora(self) -> dict[str, TokenReader]:
@@ -302,26 +292,16 @@ class Run:
         Raises:
             RunFolderError: A source that moved is given as an open reader.
         """
-        moved = {shown_name(name, self.primary): x for name, x in self.moved.items()}
         sources = dict(config.sources)
-        for name in sources:
-            shown = shown_name(name, config.schedule.primary)
-            if shown in moved:
-                sources[name] = tuple(map(absolute, self._paths(shown, moved[shown])))
+        for name in sources.keys() & self.moved.keys():
+            moved = self._paths(name, self.moved[name])
+            sources[name] = tuple(map(absolute, moved))
         return replace(config, sources=sources)
 
     def _readers(self, data: RunData) -> dict[str, TokenReader]:
         """Open the sources of the run; omit unused sources of unknown location."""
-        primary = data.primary
-        sources = [entry["name"] for entry in data.state["sources"]]
-        names = [shown_name(source, primary) for source in sources]
-        if len({"self", primary} & self.moved.keys()) > 1:
-            raise RunFolderError(
-                f"{self.path}: the primary source is given twice, as 'self' and as "
-                f"{primary!r}; give it once"
-            )
-        moved = {shown_name(name, primary): x for name, x in self.moved.items()}
-        unknown = sorted(moved.keys() - set(names))
+        names = [entry["name"] for entry in data.state["sources"]]
+        unknown = sorted(self.moved.keys() - set(names))
         if unknown:
             raise RunFolderError(
                 f"{self.path}: the run has no source {unknown[0]!r}; "
@@ -329,10 +309,10 @@ class Run:
             )
         drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
         parts = self._parts()
-        moved = {name: x for name, x in moved.items() if name not in parts}
+        moved = {name: x for name, x in self.moved.items() if name not in parts}
         readers: dict[str, TokenReader] = {}
-        for source, name in zip(sources, names, strict=True):
-            where = moved.get(name, data.sources.get(source))
+        for name in names:
+            where = moved.get(name, data.sources.get(name))
             if where is None and name in parts:
                 where = parts[name]
             if where is None and self.config is not None:
@@ -340,7 +320,7 @@ class Run:
                 where = self._foreign(name)
             if where is not None:
                 readers[name] = self._opened(name, where)
-            elif source in drawn:
+            elif name in drawn:
                 raise RunFolderError(
                     f"{self.path}: the folder does not record where source {name!r} "
                     f"is; pass sources={{{name!r}: path}}"

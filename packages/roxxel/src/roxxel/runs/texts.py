@@ -31,9 +31,9 @@ def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str
         if config is not None:
             texts["config"] = config
     data: Any = extra.get("data") or {}
-    for source in data.get("sources", []):
-        if source.get("name") == "self" and source.get("tokenizer"):
-            texts["tokenizer"] = str(source["tokenizer"])
+    for primary in data.get("sources", [])[:1]:
+        if primary.get("tokenizer"):
+            texts["tokenizer"] = str(primary["tokenizer"])
     return texts
 
 

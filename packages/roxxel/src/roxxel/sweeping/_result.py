@@ -173,10 +173,11 @@ def forewarnings(config: SweepConfig, runs: SweepRuns) -> Iterator[str]:
 
 def _is_one_blend(schedule: Schedule) -> bool:
     """Return whether all phases have the same weights."""
-    shown = {"self": schedule.primary}
-    blends = [phase.integer_weights for phase in schedule.phases]
-    named = [{shown.get(n, n): x for n, x in blend.items()} for blend in blends]
-    return all(blend == named[0] for blend in named)
+    alone = {schedule.primary: 1}
+    blends = [
+        phase.integer_weights if phase.weights else alone for phase in schedule.phases
+    ]
+    return all(blend == blends[0] for blend in blends)
 
 
 def _too_few(needed: int, found: int) -> str:

@@ -272,22 +272,21 @@ def _held_out(base: RunConfig) -> tuple[tuple[Leaf, ...], dict[str, EvalConfig]]
 def _one_source(declared: EvalConfig, name: str, curriculum: Curriculum) -> EvalConfig:
     """Return a held-out set of one source of a set, with its share of the batches."""
     schedule = declared.schedule
-    own = name if name in declared.sources else "self"
     phases: list[Phase] = []
     for phase in curriculum.plan().phases:
         share = sum(each.share for each in phase.sources if each.name == name)
         if share:
             steps = max(1, round(phase.steps * share))
             phases.append(Phase(steps, phase.batch_size, phase.seq_len))
-    tokenizer = schedule.tokenizers.get(own)
+    tokenizer = schedule.tokenizers.get(name)
     return EvalConfig(
-        {"self": declared.sources[own]},
+        {"self": declared.sources[name]},
         Schedule(
             tuple(phases),
             overlap=schedule.overlap,
             tokenizers={} if tokenizer is None else {"self": tokenizer},
         ),
-        {"self": declared.readers[own]} if own in declared.readers else {},
+        {"self": declared.readers[name]} if name in declared.readers else {},
     )
 
 
@@ -296,13 +295,11 @@ def _shared(
 ) -> RunConfig:
     """Return what the configs of all runs have in common."""
     base = sweep.base
-    own = "self" if "self" in base.sources else base.schedule.primary
-    in_config = [own if name == base.schedule.primary else name for name in names]
     trainer = replace(base.trainer, **NOT_REPEATED, keep_every=None, max_to_keep=1)
     shared = replace(
         base,
         # In the order of their fingerprints, so that a run tells which was which.
-        sources={name: base.sources[name] for name in in_config},
+        sources={name: base.sources[name] for name in names},
         relative_to=str(base.folder.resolve()),
         proxy=sweep.proxy,
         trainer=trainer,
@@ -365,7 +362,6 @@ def _identity(
     """Return all that decides the losses of the runs, but for their blends."""
     schedule = shared.schedule
     prints = {each.name: each.fingerprint for each in sources}
-    prints["self"] = prints[schedule.primary]
     phases = [replace(phase, weights=None) for phase in schedule.phases]
     opened = open_eval_curriculum(shared)
     assert isinstance(opened, Mapping)  # noqa: S101 - `_shared` names every set

@@ -131,15 +131,13 @@ def _row(run: SweepRun, runs: SweepRuns) -> Row:
     evaluated = columns.newest.get("eval", {})
     # Every config lists its sources by fingerprint, whatever their names were then.
     config = begun(run.config)
-    named = {"self": config.schedule.primary}
-    then = [named.get(name, name) for name in config.sources]
     plans = {each.name: each for each in run.plan.sources}
     return Row(
         run,
         tuple(plans[source.name].tokens for source in runs.sources),
         tuple(round(plans[source.name].epochs, 6) for source in runs.sources),
         # A row has no loss of a source that was not read since the row before it.
-        tuple(columns.train.last(f"loss/{name}") for name in then),
+        tuple(columns.train.last(f"loss/{name}") for name in config.sources),
         tuple(_loss(evaluated, leaf.key, folder) for leaf in runs.leaves),
     )
 
