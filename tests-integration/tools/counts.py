@@ -143,12 +143,13 @@ def places(job: str) -> dict[str, int]:
 
 
 def homes(name: str) -> list[str]:
-    """Return the modules that define a class or a function at their top."""
+    """Return the modules that define a class, a function or a type at their top."""
     return [
         path.relative_to(ROOT / "packages").as_posix()
         for path in SOURCES
         for node in _tree(path).body
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
+        if (isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name)
+        or (isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name)
     ]
 
 

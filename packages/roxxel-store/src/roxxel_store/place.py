@@ -17,10 +17,9 @@ which has no locks, only files that are a week old have no writer any more (`set
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from roxxel_store.client import Bucket
 from roxxel_store.disk import DiskFolder, version_of
@@ -55,114 +54,7 @@ class Stage(NamedTuple):
     publish: Callable[[Path], object]
 
 
-class FilePlace(ABC):
-    """A folder of files, on a disk or in a bucket.
-
-    Attributes:
-        location: The folder's path or URL, with a slash at the end.
-        may_act_late: Whether a swap that failed may still take effect.
-
-    Example:
-        >>> def finished(place: FilePlace, name: str) -> bool:
-        ...     return place.read(name, 100) is not None
-        >>> finished(OnDisk(Path.cwd(), Path(".lock"), Path(".writers")), "no file")
-        False
-    """
-
-    location: str
-    may_act_late = False
-
-    @abstractmethod
-    def read(self, name: str, max_bytes: int) -> bytes | None:
-        """Return the content of a small file; None if there is no such file."""
-
-    @abstractmethod
-    def get(self, name: str) -> tuple[bytes | None, Version | None]:
-        """Return content and version of a small file; None if there is no such file."""
-
-    @abstractmethod
-    def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Replace a small file if it has a version; for None, if it does not exist.
-
-        Returns:
-            Whether it was replaced; False if it has another version.
-
-        Raises:
-            BucketError: The request failed; unless `is_refused`, it may take effect.
-            OSError: The disk failed; the file has the old content or the new one.
-        """
-
-    def create(self, name: str, data: bytes) -> bool:
-        """Add a small file; return False if there is a file of this name."""
-        return self.swap(name, data, None)
-
-    @abstractmethod
-    def replace(self, name: str, data: bytes) -> None:
-        """Add a small file, in the place of one of this name, if there is one."""
-
-    @abstractmethod
-    def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
-        """Return the sizes of all files, or at least of those in `names`."""
-
-    @abstractmethod
-    def writing(self) -> AbstractContextManager[None]:
-        """Wait for a cleaner on a disk, then keep cleaners out; makes the folder."""
-
-    @abstractmethod
-    def alone(self, busy: str) -> AbstractContextManager[bool]:
-        """Keep writers out on a disk; raise BlockingIOError(busy) if one writes.
-
-        Gives whether writers are kept out: then what was listed before may be old.
-        """
-
-    @abstractmethod
-    def note(self, *, is_committed: bool) -> None:
-        """Note whether files are committed here, or a first write begins."""
-
-    @abstractmethod
-    def may_be_interrupted(self) -> bool:
-        """Return whether programs have been `writing` here and none may have committed.
-
-        Then files that nothing lists are leftovers. After a commit, what lists them may
-        be lost, and they may be the only copy.
-        """
-
-    @abstractmethod
-    def settled(self) -> dict[str, bool]:
-        """Return for each file if no write in progress can have made it, while `alone`.
-
-        This is one listing.
-        """
-
-    @abstractmethod
-    def stage(self) -> AbstractContextManager[Stage]:
-        """Return a folder in which to write files, and how to publish them."""
-
-    @abstractmethod
-    def add(
-        self,
-        name: str,
-        write: Callable[[Output], object],
-        check: Callable[[Path], object],
-        source: Path | None = None,
-    ) -> None:
-        """Add a file; it replaces a file of this name.
-
-        Args:
-            name: Name of the file.
-            write: Writes the content.
-            check: Called with the complete file's path on a disk before the file
-                appears; may raise.
-            source: A file on a disk that has this content already, if there is one. Its
-                upload needs no other copy.
-        """
-
-    @abstractmethod
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete files in this order; files that cannot be deleted now stay."""
-
-
-class OnDisk(FilePlace):
+class OnDisk:
     """A folder on a disk.
 
     Args:
@@ -171,6 +63,10 @@ class OnDisk(FilePlace):
         writers: The file of which writers share the lock.
         error: Class of the error for what is no regular file.
 
+    Attributes:
+        location: The folder's path or URL, with a slash at the end.
+        may_act_late: Whether a swap that failed may still take effect.
+
     Example:
         >>> place = OnDisk(Path.cwd(), Path(".lock"), Path(".writers"))
         >>> place.create("plan", b"one"), place.create("plan", b"two")
@@ -178,6 +74,8 @@ class OnDisk(FilePlace):
         >>> place.read("plan", 100), place.sizes(["plan", "none"])
         (b'one', {'plan': 3})
     """
+
+    may_act_late = False
 
     def __init__(
         self,
@@ -204,7 +102,14 @@ class OnDisk(FilePlace):
         return data, None if data is None else version_of(data)
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Compare and replace a small file, and flush it, under the lock."""
+        """Replace a small file if it has a version; for None, if it does not exist.
+
+        Returns:
+            Whether it was replaced; False if it has another version.
+
+        Raises:
+            OSError: The disk failed; the file has the old content or the new one.
+        """
         try:
             with self._shared.locked():
                 return self._shared.replace(name, data, version) is not None
@@ -212,6 +117,10 @@ class OnDisk(FilePlace):
             if version is None:
                 raise
             return False  # Another program has deleted it.
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Add a small file; return False if there is a file of this name."""
+        return self.swap(name, data, None)
 
     def replace(self, name: str, data: bytes) -> None:
         """Add a small file, in the place of one of this name, if there is one."""
@@ -229,34 +138,48 @@ class OnDisk(FilePlace):
 
     @contextlib.contextmanager
     def writing(self) -> Generator[None]:
-        """Make the folder, and share the lock of writers."""
+        """Make the folder, wait for a cleaner, and then keep cleaners out."""
         make_folder(self._folder)
         with held(self._writers, is_shared=True):
             yield
 
     @contextlib.contextmanager
     def alone(self, busy: str) -> Generator[bool]:
-        """Hold the lock of writers exclusively; wait for other cleaners only."""
+        """Keep writers out; raise BlockingIOError(busy) if one writes.
+
+        Waits for other cleaners. Gives whether writers are kept out: then what was
+        listed before may be old.
+        """
         with held(self._writers, busy=busy, wait_for_exclusive=True):
             yield True
 
     def note(self, *, is_committed: bool) -> None:
-        """Give the lock file of writers a content, or none."""
+        """Note whether files are committed here, or a first write begins."""
         # Another user may have made the file; the folder may not exist yet.
         with contextlib.suppress(PermissionError, FileNotFoundError):
             self._writers.write_bytes(b"1" if is_committed else b"")
 
     def may_be_interrupted(self) -> bool:
-        """Return whether the lock file of writers is there, and empty."""
+        """Return whether programs have been `writing` here and none may have committed.
+
+        Then files that nothing lists are leftovers. After a commit, what lists them may
+        be lost, and they may be the only copy.
+        """
         return self._writers.exists() and not self._writers.stat().st_size
 
     def settled(self) -> dict[str, bool]:
-        """Return True for all files: the lock says that nobody writes."""
+        """Return for each file if no write in progress can have made it, while `alone`.
+
+        This is one listing. On a disk the lock says that nobody writes.
+        """
         return dict.fromkeys(names_in(self._folder), True)
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:
-        """Return the folder itself: a complete file is renamed there."""
+        """Return a folder in which to write files, and how to publish them.
+
+        It is the folder itself: a complete file is renamed there.
+        """
         yield Stage(self._folder, Path.exists)
 
     def add(
@@ -266,7 +189,16 @@ class OnDisk(FilePlace):
         check: Callable[[Path], object],
         source: Path | None = None,
     ) -> None:
-        """Add a file; `check` gets the path of its draft."""
+        """Add a file; it replaces a file of this name.
+
+        Args:
+            name: Name of the file.
+            write: Writes the content.
+            check: Called with the complete file's path on a disk before the file
+                appears; may raise.
+            source: A file on a disk that has this content already, if there is one. An
+                upload of it needs no other copy.
+        """
         del source
         with Output(self._folder / name) as output:
             write(output)
@@ -281,7 +213,7 @@ class OnDisk(FilePlace):
                 (self._folder / each).unlink(missing_ok=True)
 
 
-class InBucket(FilePlace):
+class InBucket:
     """A folder in a bucket. What is written passes through a temporary folder.
 
     Args:
@@ -316,11 +248,19 @@ class InBucket(FilePlace):
         return found.data, found.version
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Replace a small object by one conditional request."""
+        """Replace a small object by one conditional request.
+
+        Raises:
+            BucketError: The request failed; unless `is_refused`, it may take effect.
+        """
         try:
             return swap_object(self._bucket, name, data, version) is not None
         except FileNotFoundError:
             return False  # Another program has deleted it.
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Add a small object; return False if there is an object of this name."""
+        return self.swap(name, data, None)
 
     def replace(self, name: str, data: bytes) -> None:
         """Put a small object, in the place of one of this name, if there is one."""
@@ -388,3 +328,7 @@ class InBucket(FilePlace):
         """Delete objects; if they cannot be deleted now, they stay."""
         with contextlib.suppress(OSError):
             self._bucket.delete(names)
+
+
+FilePlace: TypeAlias = OnDisk | InBucket
+"""A folder of files, on a disk or in a bucket. `OnDisk` says what the methods do."""

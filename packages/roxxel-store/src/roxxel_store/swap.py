@@ -33,7 +33,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 from roxxel_store.client import Version
 from roxxel_store.errors import BucketError
@@ -41,72 +41,17 @@ from roxxel_store.records import RecordError, RecordKind, checksum_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
-    from contextlib import AbstractContextManager
 
-    from roxxel_store.client import Answer, Listing
+    from roxxel_store.client import Bucket
+    from roxxel_store.disk import DiskFolder
 
 MANIFEST = "manifest.json"
 _NAME = re.compile(r"(?:.*[./])?([0-9]+)-[0-9]+-[0-9a-f]{16}")
 _writers: dict[tuple[str, int], Writer] = {}
 
 
-class SharedFolder(Protocol):
-    """A folder that several programs write to: a `Bucket`, or a `DiskFolder`.
-
-    The methods do what those of `roxxel_store.client.Bucket` do.
-
-    Attributes:
-        url: The folder's URL or path.
-        needs_manifest: Whether nothing in the folder can be found without a manifest.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from roxxel_store.disk import DiskFolder
-        >>> shared: SharedFolder = DiskFolder(Path.cwd(), timeout_s=60)
-        >>> shared.needs_manifest
-        False
-    """
-
-    url: str
-    needs_manifest: bool
-
-    def url_of(self, name: str) -> str:
-        """Return the URL or path of an object."""
-        ...
-
-    def get(self, name: str) -> Answer:
-        """Return the content and the version of a small object."""
-        ...
-
-    def replace(
-        self, name: str, data: bytes, version: Version | None
-    ) -> Version | None:
-        """Write an object if it has a version; for None, if it does not exist."""
-        ...
-
-    def names(self, prefix: str = "") -> Listing:
-        """List what is directly below a prefix."""
-        ...
-
-    def delete(self, names: Iterable[str]) -> None:
-        """Delete objects."""
-        ...
-
-    def delete_folder(self, name: str) -> None:
-        """Delete a folder with all that it holds."""
-        ...
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep other programs from replacing an object meanwhile, on a disk."""
-        ...
-
-    def hasty(self) -> SharedFolder:
-        """Return the same folder with a shorter time limit."""
-        ...
-
-    def refusal(self, message: str) -> OSError:
-        """Return the error for a folder that cannot be used."""
-        ...
+SharedFolder: TypeAlias = "Bucket | DiskFolder"
+"""A folder that several programs write to. `Bucket` says what the methods do."""
 
 
 class SupersededError(OSError):
