@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +124,7 @@ class Scope:
             return jax.lax.map(of_block, (queries, jnp.moveaxis(at, 1, 0)))
 
         # A loop over heads outside: a block then adds to the gradient of one head.
-        whole = (self.columns.gathered(x) for x in (key, value))
+        whole: list[Any] = [_gathered(self.columns, x) for x in (key, value)]
         by_head = (x.reshape(num_rows, length, *heads, channels) for x in whole)
         keys, values = (jnp.moveaxis(x, 3, 0) for x in by_head)
         queries = jnp.moveaxis(split, (5, 2), (0, 1))
@@ -188,16 +188,32 @@ class Columns:
 
     def split(self, x: jax.Array) -> jax.Array:
         """Let each device hold its columns of an array of shape (B, T, ...)."""
-        return self._held(x, CONTEXT_AXIS)
+        return self.held(x, CONTEXT_AXIS)
 
-    def gathered(self, x: jax.Array) -> jax.Array:
-        """Let each device hold all columns of an array of shape (B, T, ...)."""
-        return self._held(x, None)
-
-    def _held(self, x: jax.Array, columns: str | None) -> jax.Array:
+    def held(self, x: jax.Array, columns: str | None) -> jax.Array:
+        """Split the columns of an array of shape (B, T, ...) over an axis, or none."""
         if self.parts == 1:
             return x
         free = PartitionSpec.UNCONSTRAINED
         rows = free if self.rows is None or len(x) == 1 else self.rows
         spec = PartitionSpec(rows, columns, *(free,) * (x.ndim - 2))
         return jax.lax.with_sharding_constraint(x, spec)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gathered(columns: Columns, x: jax.Array) -> jax.Array:
+    """Let each device hold all columns; of the gradient, only the sum of its own."""
+    return columns.held(x, None)
+
+
+def _gathered_forward(columns: Columns, x: jax.Array) -> tuple[jax.Array, None]:
+    return columns.held(x, None), None
+
+
+def _gathered_backward(
+    columns: Columns, _: None, change: jax.Array
+) -> tuple[jax.Array]:
+    return (columns.split(change),)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
