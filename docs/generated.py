@@ -132,6 +132,7 @@ def _toml_of(meaning: str, kind: Any = None) -> str:
     """Return what a key means, in words of TOML."""
     may_be_off = NoneType in get_args(kind)
     meaning = re.sub(r"\bNone\b", "`false`" if may_be_off else "no value", meaning)
+    meaning = meaning.replace(". no value", ". No value")
     return meaning[:1].upper() + meaning[1:]
 
 

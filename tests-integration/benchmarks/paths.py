@@ -1,10 +1,13 @@
-"""Counts the modules whose functions run for a batch, a save, a restore or a write.
+"""Counts the modules whose functions run for a batch, a save, a write or a command.
 
 Each action runs once before, so that nothing is loaded, compiled or opened for the
 first time. Then Python's profiler records the action in all threads. Generated
 functions, such as the constructor of a dataclass, do not count. A document is recorded
 three times: alone in the middle of a write, with the whole write, which also opens and
 commits the corpus, and with the preparation of a file.
+
+The commands `ls`, `report` and `replay`, which is refused, ask the folder of a small
+run. Modules of the package roxxel itself are left out of every count.
 
 Returns are counted too: pairs of modules of which the first calls the second, and the
 second was entered earlier. There a reader who follows the path goes back up, to a
@@ -27,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import optax
 from flax import nnx
+from roxxel.cli import main as command
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
@@ -41,6 +45,23 @@ if TYPE_CHECKING:
     from types import FrameType
 
 PREFETCH = 2
+MODEL = """
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+def make():
+    model = nnx.Embed(64, 4, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    return model, optimizer, lambda model, batch: jnp.square(model(batch)).mean()
+"""
+CONFIG = """
+model = "paths_model:make"
+save_path = "run"
+sources = { self = "corpus.rox" }
+phases = [{ steps = 3, batch_size = 2, seq_len = 8 }]
+trainer = { checkpoint_every = 1 }
+"""
 
 
 class Trace:
@@ -77,6 +98,7 @@ def main() -> dict[str, Trace]:
                 "a prepared file": prepared(calls, Path(folder)),
                 "a batch": batch(calls, Path(folder)),
                 **saved_and_restored(calls, Path(folder) / "checkpoints", ""),
+                **commands(calls, Path(folder) / "asked"),
             }
             with running_bucket(Path(folder)):
                 # A process that has saved to a URL remembers it.
@@ -174,6 +196,27 @@ def batch(calls: Calls, folder: Path) -> Trace:
                     next(stream)
             recordings.append(trace)
     return min(recordings, key=lambda each: len(each.modules))
+
+
+def commands(calls: Calls, folder: Path) -> dict[str, Trace]:
+    """Return the traces of commands that ask a run of three steps, the second time."""
+    folder.mkdir()
+    Roxxel(folder / "corpus.rox").write([range(40)] * 40, vocab_size=64)
+    (folder / "paths_model.py").write_text(MODEL)
+    config, run = folder / "run.toml", str(folder / "run")
+    config.write_text(CONFIG)
+    refused = ["replay", run, "--without", "self:39"]
+    words = {"ls": ["ls", run], "report": ["report", run], "a refused replay": refused}
+    found: dict[str, Trace] = {}
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        command(["train", str(config)])
+        for name, each in words.items():
+            command(each)
+            with calls.recorded() as trace:
+                command(each)
+            found[name] = trace
+    return found
 
 
 def saved_and_restored(

@@ -13,6 +13,9 @@ MOST = {
     "a restore": 18,
     "a save in a bucket": 17,
     "a restore in a bucket": 19,
+    "ls": 16,
+    "report": 55,
+    "a refused replay": 63,
 }
 """Modules of each path, at most."""
 

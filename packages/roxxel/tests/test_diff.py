@@ -268,7 +268,7 @@ def test_a_corpus_edited_in_place_is_named_though_its_old_tokens_are_gone(
 
     assert (first.kind, first.step) == ("data", step)
     assert "holds other data" in first.reasons[0]
-    assert "source 'self' of the run cannot be opened" in first.reasons[-1]
+    assert "the corpora are not those of the run" in first.reasons[-1]
 
 
 def test_a_resume_with_another_config_is_named_where_it_begins(folder: Path) -> None:

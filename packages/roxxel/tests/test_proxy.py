@@ -85,4 +85,4 @@ def test_a_trained_proxy_is_read_like_any_run(
     moved = open_run(tmp_path / "run", {"code": tmp_path / "elsewhere/code.rox"})
     np.testing.assert_array_equal(moved.sampler().batch(1), sampler.batch(1))
     with pytest.raises(RunFolderError, match="--source"):
-        run.sampler()
+        open_run(tmp_path / "run").sampler()

@@ -462,7 +462,7 @@ class RunFolder:
             RunFolderError: `metrics.jsonl` is not a regular file.
         """
         found: dict[int, str] = {}
-        for line in self._followed.saves(self.path / METRICS):
+        for line in self._followed.saves:
             row = find_object(line) or {}
             if is_count(row.get("step")) and isinstance(row.get(STATE_DIGEST), str):
                 found[row["step"]] = row[STATE_DIGEST]

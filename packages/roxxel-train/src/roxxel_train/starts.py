@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import zlib
 from array import array
+from bisect import bisect_left
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -93,6 +94,7 @@ class Followed:
         starts: The starts, in order.
         kept: Ranges of bytes with the lines of the result, in order.
         ending: The row of the kind `end` after the newest start; empty without one.
+        saves: The lines of saves in the result, in order.
 
     Example:
         >>> from pathlib import Path
@@ -106,16 +108,10 @@ class Followed:
     starts: Sequence[RunStart] = ()
     kept: Sequence[tuple[int, int]] = ()
     ending: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    saves: Sequence[bytes] = ()
 
     def lines(self, path: Path) -> Iterator[bytes]:
         """Yield the lines of metrics in the result."""
-        return (x for x in self._all(path) if not x.startswith(_OF_TRAINER))
-
-    def saves(self, path: Path) -> Iterator[bytes]:
-        """Yield the lines of saves in the result."""
-        return (x for x in self._all(path) if x.startswith(_HEADS[SAVE]))
-
-    def _all(self, path: Path) -> Iterator[bytes]:
         if not self.kept:
             return
         with path.open("rb") as file:
@@ -124,7 +120,8 @@ class Followed:
                 left = stop - begin
                 while left > 0 and (line := file.readline()):
                     left -= len(line)
-                    yield line
+                    if not line.startswith(_OF_TRAINER):
+                        yield line
 
     def newest_lines(self, path: Path) -> Iterator[bytes]:
         """Yield the lines of the result from the newest one back; as `lines`."""
@@ -161,6 +158,7 @@ class _Log:
         self._stops: list[int] = []  # after the last row of each start
         self._starts: list[RunStart] = []
         self._ending: Mapping[str, Any] = {}
+        self._saves: list[tuple[int, bytes]] = []  # where each begins, and its line
         self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
         self._size = 0
 
@@ -182,6 +180,8 @@ class _Log:
                 self._last.append(line)
                 self._end_segment()
                 self._starts[-1].ending = row
+        elif line.startswith(_HEADS[SAVE]):
+            self._saves.append((self._size - len(line), line))
         self._last.append(line)
         self._ends.append(self._size)
         self._crcs.append(zlib.crc32(line))
@@ -211,7 +211,14 @@ class _Log:
                 start.is_linked = False
                 stop = _up_to(file, ends[:first], start.step)
         self._note_given_up(kept, ends)
-        return Followed(self._starts, kept[::-1], self._ending)
+        kept.reverse()
+        places = [bisect_left(self._saves, (at,)) for each in kept for at in each]
+        saves = [
+            line
+            for first, stop in zip(places[::2], places[1::2], strict=True)
+            for _, line in self._saves[first:stop]
+        ]
+        return Followed(self._starts, kept, self._ending, saves)
 
     def _end_segment(self) -> None:
         """Let the newest start end with its newest row, if it has not ended."""

@@ -371,7 +371,7 @@ def _trained_again(
             f"{original.path}: nothing is left out; name a document, such as web:3"
         )
     folder = _folder(original, out)
-    sampler = original.sampler(corpora=corpora)
+    sampler = original.sampler()
     first = first_learned(sampler, corpora, chosen)
     start = find_start(original, first, step, begun_step(folder))
     say(str(start))

@@ -196,7 +196,7 @@ class _Data:
         except CurriculumError:
             # The log does not say which parts of its corpora a proxy reads.
             readers = run.corpora()
-            self.places = run.sampler(corpora=readers)
+            self.places = run.sampler()
         if num_steps > self.places.total_steps:
             raise RunFolderError(
                 f"{run.path}: its log has {num_steps} steps, and its newest start "
@@ -223,8 +223,7 @@ class _Data:
         has_masks = self.run.has_masks or self.withdrawn
         try:
             return self.run.sampler(
-                ("tokens", "loss_mask") if has_masks else ("tokens",),
-                corpora=self.corpora,
+                ("tokens", "loss_mask") if has_masks else ("tokens",)
             )
         except (OSError, ValueError, CheckpointError) as error:
             self.unread = str(error)

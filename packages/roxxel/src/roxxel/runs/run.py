@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Field, Sampler
     from roxxel_format import TokenReader
-    from roxxel_train import RunData
     from roxxel_train.run_folder import Checkpoint, Parent
 
 Corpus: TypeAlias = "str | os.PathLike[str] | Sequence[str] | TokenReader"
@@ -78,7 +77,8 @@ def open_run(
 class Run:
     """A run, read from its folder; `open_run` returns it.
 
-    Each file is read once: open the run again to see what a run that trains has added.
+    Each file is read once, and each corpus is opened once: open the run again to see
+    what a run that trains has added.
 
     Attributes:
         path: Folder of the run, or its URL.
@@ -132,7 +132,6 @@ class Run:
         self,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
-        corpora: Mapping[str, TokenReader] | None = None,
     ) -> Sampler:
         """Return the sampler of the run, for its trained and its planned batches.
 
@@ -143,8 +142,6 @@ class Run:
         Args:
             fields: As for `Curriculum.sampler`.
             check: As for `Curriculum.sampler`.
-            corpora: What `corpora` returned, if you need both: then the sampler reads
-                these, and opens nothing again.
 
         Raises:
             RunFolderError: A corpus cannot be opened or is not the corpus of the run,
@@ -155,8 +152,7 @@ class Run:
         """
         data = self.files.data()
         try:
-            readers = self._readers(data) if corpora is None else corpora
-            sampler = recorded_sampler(data.state, readers, fields, check)
+            sampler = recorded_sampler(data.state, self._readers, fields, check)
             sampler.check(data.trained)
         except StateMismatch as error:
             raise RunFolderError(
@@ -208,7 +204,7 @@ class Run:
 
     @cached_property
     def _corpora(self) -> dict[str, TokenReader]:
-        readers, versions = self._readers(self.files.data()), self.fingerprints()
+        readers, versions = dict(self._readers), self.fingerprints()
         for name, reader in readers.items():
             if isinstance(reader, Roxxel) and reader.fingerprint != versions[name]:
                 try:
@@ -298,8 +294,10 @@ class Run:
             sources[name] = tuple(map(absolute, moved))
         return replace(config, sources=sources)
 
-    def _readers(self, data: RunData) -> dict[str, TokenReader]:
-        """Open the sources of the run; omit unused sources of unknown location."""
+    @cached_property
+    def _readers(self) -> dict[str, TokenReader]:
+        """The sources of the run, open; unused sources of unknown location missing."""
+        data = self.files.data()
         names = [entry["name"] for entry in data.state["sources"]]
         unknown = sorted(self.moved.keys() - set(names))
         if unknown:
