@@ -407,13 +407,14 @@ def record(
     run: Path,
     phases: Sequence[Phase] = PHASES,
     code: str = "code",
+    web: str = "web.rox",
     seed: int = 0,
     losses: Sequence[float] = (3.0,) * 8,
     **options: Any,
 ) -> Path:
     """Write the log of a loop that is not ours."""
-    web, mix = Roxxel(folder / "web.rox"), Roxxel(folder / f"{code}.rox")
-    curriculum = Curriculum(web, phases, {"code": mix}, **options)
+    corpus, mix = Roxxel(folder / web), Roxxel(folder / f"{code}.rox")
+    curriculum = Curriculum(corpus, phases, {"code": mix}, **options)
     sampler = curriculum.sampler(seed, fields=FIELDS)
     with RunLog(run, curriculum, sampler) as log:
         for step, loss in enumerate(losses):
@@ -499,6 +500,37 @@ def first_difference(one: Path, other: Path) -> tuple[int, int] | None:
         if differ.any() or len(x["tokens"]) != len(y["tokens"]):
             return step, int(np.flatnonzero([*differ, True])[0])
     return None
+
+
+def test_masks_that_differ_where_tokens_do_are_named_too(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_corpora(tmp_path, edit=EDITED)
+    one = record(folder, tmp_path / "one")
+    other = record(tmp_path, tmp_path / "other", without={"self": [13]})
+
+    data = [each.what for each in diff(one, other).differences if each.kind == "data"]
+
+    assert first_difference(one, other) == (7, 1)
+    assert data[0].startswith("other tokens in row 3")
+    assert data[1].startswith("other loss_mask in row 1")
+
+
+def test_another_column_of_masks_is_a_difference_of_the_data(tmp_path: Path) -> None:
+    runs: list[Path] = []
+    for name, masked in (("a", 0), ("b", 480)):
+        write_corpora(tmp_path / name)
+        corpus = Roxxel(tmp_path / name / "masked_*.rox")
+        corpus.write(Roxxel(tmp_path / name / "web.rox").documents, vocab_size=64)
+        corpus.write_column("loss_mask", np.arange(1200) >= masked)
+        log = tmp_path / name / "run"
+        runs.append(record(tmp_path / name, log, web="masked_*.rox"))
+
+    first = diff(*runs).differences[0]
+
+    step, row = first_difference(*runs) or (None, None)
+    assert (first.kind, first.step) == ("data", step)
+    assert first.what.startswith(f"other loss_mask in row {row} ")
 
 
 OPTIONS: dict[str, st.SearchStrategy[Any]] = {
