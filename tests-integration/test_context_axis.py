@@ -48,13 +48,16 @@ def test_what_cannot_be_split_is_refused(found: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("found", ["memory"], indirect=True)
 def test_what_a_device_keeps_falls_with_the_axis(found: Any) -> None:
-    one, two, four, eight = found
+    one, two, four, eight = found["kept"]
 
     # What does not fall are the scores of a block and the gradients of the weights.
     fixed = 2 * two - one
     assert fixed < one / 8
     for ways, kept in ((4, four), (8, eight)):
         assert kept - fixed == pytest.approx((one - fixed) / ways, rel=0.2)
+
+    # Keys and values of 12 layers with 768 channels, in both passes.
+    assert found["gathered"] == [0, *[4 * 12 * 131_072 * 768] * 3]
 
 
 @pytest.mark.long

@@ -9,7 +9,9 @@ beside model and optimizer, with 1, 2, 4 and 8 devices, as the compiler plans th
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -123,12 +125,17 @@ def refusals() -> list[str]:
     return found
 
 
-def memory() -> list[float]:
-    """Return the bytes that an update keeps on a device with 1, 2, 4 and 8 of them."""
-    return [kept(mesh_of({"data": 1, "context": ways})) for ways in (1, 2, 4, 8)]
+def memory() -> dict[str, list[float]]:
+    """Return what a gradient keeps and gathers on a device with 1, 2, 4 and 8 of them.
+
+    The one is in bytes, the other in numbers.
+    """
+    meshes = (mesh_of({"data": 1, "context": ways}) for ways in (1, 2, 4, 8))
+    kept, gathered = zip(*map(planned, meshes), strict=True)
+    return {"kept": [*kept], "gathered": [*gathered]}
 
 
-def kept(mesh: Mesh) -> float:
+def planned(mesh: Mesh) -> tuple[float, float]:
     """Return what the compiler plans for a row of 131 072 tokens."""
     config = LlamaConfig.small(context=LONG)
     whole = NamedSharding(mesh, PartitionSpec())
@@ -145,7 +152,9 @@ def kept(mesh: Mesh) -> float:
             return next_token_loss(nnx.merge(graph, state), batch, loss_chunk=4096)[0]
 
         program = jax.jit(jax.grad(loss)).lower(shapes, batch).compile()
-    return program.memory_analysis().temp_size_in_bytes
+    shapes = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", program.as_text())
+    gathered = sum(math.prod(map(int, shape.split(","))) for shape in shapes)
+    return program.memory_analysis().temp_size_in_bytes, gathered
 
 
 def runs(folder: Path) -> dict[str, Any]:
