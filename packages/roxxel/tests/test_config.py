@@ -96,6 +96,7 @@ options = st.fixed_dictionaries(
         "hang_after_s": st.none() | st.floats(0.1, 1e6),
         "keep_every": counts | st.just("6h"),
         "gc_every": st.none() | counts,
+        "verify_every": st.none() | counts,
         "log_to": st.just(("tensorboard",))
         | st.just({"tensorboard": {"log_dir": "tables"}}),
         "eval_fn": st.just("a.b:score"),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         RunFolderError,
         RunMismatchError,
         SettingsDifferError,
+        SilentCorruptionError,
     )
     from roxxel_train.run_folder import RunFolder
     from roxxel_train.trainer import Trainer
@@ -51,6 +52,7 @@ __all__ = [
     "RunMismatchError",
     "RunSummary",
     "SettingsDifferError",
+    "SilentCorruptionError",
     "Trainer",
     "data_state",
 ]

@@ -66,6 +66,11 @@ _Kept = Annotated[
 ]
 _Steps = Annotated[tuple[int, int], Rule(must_be="two rising steps [start, stop]")]
 
+_DETERMINISTIC = (
+    "--xla_gpu_deterministic_ops",
+    "--xla_gpu_exclude_nondeterministic_ops",
+)
+
 CONTINUOUS = "continuous"
 """The value of `checkpoint_every` that saves whenever no save is in flight."""
 
@@ -140,6 +145,7 @@ class Settings:
     log_to: LogTo = field(default=(), metadata=_UNRECORDED)
     skip_spikes: SkipSpikes | None = field(default=None, metadata=_ALIKE)
     gc_every: Count | None = field(default=100, metadata=_ALIKE)
+    verify_every: Count | None = field(default=None, metadata=_ALIKE)
 
     def __post_init__(self) -> None:
         check(self)
@@ -307,6 +313,16 @@ class TrainConfig(Settings):
             when it likes keeps the others waiting. If your `eval_fn` leaves large
             arrays in reference cycles, they stay in memory until the next collection;
             give a smaller number, or None, which leaves collecting to Python.
+        verify_every: Updates between those that are made twice, on the device, from a
+            copy of the state and the same batch. If a bit differs, a device or its
+            memory is faulty: the run ends with `SilentCorruptionError`, which names
+            step, array and devices, and saves nothing after this update. A check costs
+            an update and a wait for its result, so 100 costs about 1 % of the time, and
+            memory for a second state. It finds what changes the result of a repeated
+            update: a fault in it, or a bit that flips right before it. So a device that
+            computes wrong now and then is found sooner or later. On GPUs, operations
+            that add in any order would look like faults, so set
+            `XLA_FLAGS=--xla_gpu_deterministic_ops=true`. None makes no update twice.
 
     Raises:
         ValueError: An argument is out of range.
@@ -383,6 +399,21 @@ class TrainConfig(Settings):
         """The held-out sets whose mean is `eval_loss`, in order of their names."""
         return sorted(self.held_out if self.eval_mean is None else self.eval_mean)
 
+    def check_platform(self, platform: str) -> None:
+        """Check the settings that need something of a device.
+
+        Raises:
+            ValueError: `verify_every` is given, and `XLA_FLAGS` leave it to the GPU in
+                which order it adds.
+        """
+        flags = os.environ.get("XLA_FLAGS", "")
+        if self.verify_every and platform == "gpu" and not adds_in_one_order(flags):
+            raise ValueError(
+                f"verify_every={self.verify_every} compares bits, but on this GPU some "
+                f"operations add in any order (XLA_FLAGS={flags!r}); set "
+                "XLA_FLAGS=--xla_gpu_deterministic_ops=true, or omit verify_every"
+            )
+
     def pacing(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.
 
@@ -398,6 +429,18 @@ class TrainConfig(Settings):
             for each in fields(self)
             if not {"is_object", "is_unrecorded"} & each.metadata.keys()
         }
+
+
+def adds_in_one_order(flags: str) -> bool:
+    """Return whether these `XLA_FLAGS` let a GPU add in one order only.
+
+    Example:
+        >>> adds_in_one_order("--xla_gpu_deterministic_ops=true")
+        True
+    """
+    parts = (each.partition("=") for each in flags.split())
+    values = {name: value.lower() for name, _, value in parts}
+    return any(values.get(name) in {"", "true", "1"} for name in _DETERMINISTIC)
 
 
 def configured_by(

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PREEMPTED_EXIT_CODE = 75
 """Exit code of a run that a signal stopped (`EX_TEMPFAIL` of `sysexits.h`)."""
@@ -99,6 +103,40 @@ class NonFiniteError(FloatingPointError, ValueError):
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and not the message."""
         return type(self), (self.step, self.what, self.rows, self.cause)
+
+
+class SilentCorruptionError(RuntimeError):
+    """An update that was made twice, for `verify_every`, gave other bits.
+
+    The trainer saves nothing after this update. All processes raise the error at the
+    same step.
+
+    Attributes:
+        step: Number of the update, from 1.
+        leaves: By the name of each array that differs, such as `model/embed/kernel`:
+            how many of its values differ on the device with the most, and its size.
+        devices: The devices that hold them.
+    """
+
+    def __init__(
+        self, step: int, leaves: Mapping[str, tuple[int, int]], devices: tuple[str, ...]
+    ) -> None:
+        self.step = step
+        self.leaves = leaves
+        self.devices = devices
+        (first, (count, size)), *others = leaves.items()
+        more = f" and {len(others)} more" if others else ""
+        where = ", ".join(devices[:4]) + ", ..." * (len(devices) > 4)
+        super().__init__(
+            f"step {step}: the same update made twice gave other bits in {first} "
+            f"({count} of {size} values){more}, on {where}; a device or its memory is "
+            "faulty, and nothing was saved after the newest checkpoint, so start again "
+            "on other devices"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle the arguments and not the message."""
+        return type(self), (self.step, dict(self.leaves), self.devices)
 
 
 class Preempted(SystemExit):

@@ -134,6 +134,7 @@ class Trainer:
         sharding = batch_sharding(config.mesh, config.data_sharding)
         placement = BatchPlacement(sharding, strict=config.strict_sharding)
         layout = ModelLayout.of(config.model_sharding, sharding)
+        config.check_platform(layout.mesh.devices.flat[0].platform)
 
         def compare(arrays: str) -> None:
             # If a setting differs between processes, the first computation crashes.
@@ -365,6 +366,8 @@ class Trainer:
                 Nor does a signal stop a run in another thread than the main one, in
                 which Python handles none: call `stop` from the program's handler.
             NonFiniteError: A loss or a parameter became NaN or infinite.
+            SilentCorruptionError: With `verify_every`, an update that was made twice
+                gave other bits.
             LogWriteError: A line of the log could not be written; the state is saved.
             RunMismatchError: Another process trains in the folder, or an earlier error
                 has destroyed the values of the model.
@@ -374,9 +377,9 @@ class Trainer:
                 saves the state, if intact and finite, before it raises the error.
 
         With several processes, all of them raise `Preempted`, `NonFiniteError`,
-        `LogWriteError` and the `ValueError` above. After any other error in one
-        process, all processes log the cause and exit with code 1, and `run` does not
-        return.
+        `SilentCorruptionError`, `LogWriteError` and the `ValueError` above. After any
+        other error in one process, all processes log the cause and exit with code 1,
+        and `run` does not return.
         """
         if until is not None:
             until = as_integer("until", until, 0)

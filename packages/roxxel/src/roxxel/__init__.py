@@ -152,6 +152,7 @@ __all__ = [
     "ShardWriter",
     "ShardingConfig",
     "ShuffledDataset",
+    "SilentCorruptionError",
     "SimpleDataset",
     "SlicedDataset",
     "SourcePlan",

@@ -30,6 +30,7 @@ from roxxel_train._run.trial import with_times
 from roxxel_train._step.compiled import compiling_thread, is_debugging
 from roxxel_train._step.fed import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
+from roxxel_train._step.repeated import Repeated
 from roxxel_train._together.processes import Processes
 from roxxel_train._together.watcher import needs_all_processes
 from roxxel_train.config import CONTINUOUS
@@ -94,6 +95,7 @@ class Session:
     _start: int | None = field(init=False, default=None)
     _record: Logger | None = field(init=False, default=None)
     _stop_reason: str | None = field(init=False, default=None)
+    _repeated: Repeated | None = field(init=False, default=None)
     _until: int = field(init=False, default=0)
     _plan: Plan = field(init=False)
     _planned: events.PlannedLines = field(init=False)
@@ -151,6 +153,11 @@ class Session:
                 with self.processes.paused("restore"):
                     self._restore()
                 self.compile_ahead(compiler)
+                if self.config.verify_every is not None:
+                    self._repeated = Repeated(
+                        self.config.verify_every, state.step, self.mesh
+                    )
+                    stack.callback(self._repeated.close)
                 stack.callback(self.updates.close)
                 stack.callback(state.finite.close)
                 if self.evaluator.held_out is not None:
@@ -189,7 +196,8 @@ class Session:
             )
         if program is None:
             self._end(self.processes.after(self.state.step))
-        return program
+            return None
+        return program if self._repeated is None else self._repeated.of(program)
 
     def begin(self, step: int) -> None:
         """Begin update `step`, after its batch was read."""

@@ -24,7 +24,11 @@ from roxxel_train._run.held_out import HeldOutSets
 from roxxel_train._run.origin import find_past, origin_records
 from roxxel_train._run.spike_window import SpikeWindow
 from roxxel_train._step.step import is_sound, put, restart, signature, take
-from roxxel_train.errors import NonFiniteError, RunMismatchError
+from roxxel_train.errors import (
+    NonFiniteError,
+    RunMismatchError,
+    SilentCorruptionError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping, Sequence
@@ -342,6 +346,8 @@ class RunState:
             return
         if isinstance(error, NonFiniteError):
             self._spoilt = "stopped on a value that is not finite"
+        elif isinstance(error, SilentCorruptionError):
+            self._spoilt = "stopped on an update that gave other bits when repeated"
         # With several processes, the others would not join the save.
         elif isinstance(error, Exception) and jax.process_count() == 1:
             try:

@@ -72,6 +72,7 @@ from roxxel_train.errors import (
     NonFiniteError,
     Preempted,
     SettingsDifferError,
+    SilentCorruptionError,
 )
 
 if TYPE_CHECKING:
@@ -127,7 +128,13 @@ _EXIT_S = 300.0
 
 _STOPPED = "the process was stopped, or its host does not answer"
 
-_ALIKE = (LogWriteError, Preempted, NonFiniteError, SettingsDifferError)
+_ALIKE = (
+    LogWriteError,
+    Preempted,
+    NonFiniteError,
+    SettingsDifferError,
+    SilentCorruptionError,
+)
 """Errors that all processes raise at the same point."""
 
 _Arguments = ParamSpec("_Arguments")

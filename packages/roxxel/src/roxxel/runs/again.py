@@ -7,6 +7,7 @@ config that the run had at each step. `replay`, `drill` and `verify` compare by
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.values import different_leaves
 from roxxel_train import TIMING_FIELDS, RunFolderError
-from roxxel_train.config import CONTINUOUS
+from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
 from roxxel_train.starts import environment_differences
 
@@ -43,10 +44,6 @@ _KEPT = 1_000_000  # more checkpoints than an interval has
 _FIRST = ("digest", "loss", "grad_norm")
 """What is named first of the values that differ at a step."""
 
-_DETERMINISTIC = (
-    "--xla_gpu_deterministic_ops",
-    "--xla_gpu_exclude_nondeterministic",
-)
 _scratches = Channel("again/scratch")
 
 
@@ -189,9 +186,8 @@ def explanations(run: Run, again: Run) -> Iterator[str]:
     ours, theirs = again.files.newest_start, run.files.newest_start
     for name, in_run, here in environment_differences(theirs, ours):
         yield f"{name}: {in_run} in the run, {here} here"
-    flags = str(ours.get("flags"))
-    is_gpu = jax.default_backend() == "gpu"
-    if is_gpu and not any(name in flags for name in _DETERMINISTIC):
+    flags = os.environ.get("XLA_FLAGS", "")
+    if jax.default_backend() == "gpu" and not adds_in_one_order(flags):
         yield (
             "on this GPU, some operations add in any order; train both with "
             "XLA_FLAGS=--xla_gpu_deterministic_ops=true"

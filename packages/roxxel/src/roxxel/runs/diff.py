@@ -45,6 +45,7 @@ _ASIDE = {
     *("trainer.gc_every", "trainer.hang_after_s", "trainer.keep_every"),
     *("trainer.log_every", "trainer.log_to", "trainer.max_to_keep", "trainer.profile"),
     *("trainer.save_path", "trainer.strict_sharding", "trainer.timeout"),
+    "trainer.verify_every",
 }
 """Keys that change nothing that is learned, and so do the keys below them."""
 

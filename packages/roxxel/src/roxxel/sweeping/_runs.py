@@ -45,6 +45,7 @@ _NO_RESULT = (
     "timeout",
     "hang_after_s",
     "gc_every",
+    "verify_every",
 )
 """Settings of the trainer that change no loss."""
 
