@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
-from roxxel_loader.sharding.presets import CONTEXT_AXIS
 
 if TYPE_CHECKING:
     from roxxel.recipe.llama_config import Attention, LlamaConfig
@@ -138,6 +137,7 @@ class Columns:
 
     Attributes:
         parts: Number of devices that hold a row.
+        axis: The axis of these devices; None without a mesh.
         block: Columns whose scores a device computes at a time.
         is_cut: Whether a row is attended to in several blocks.
         rows: Axes of the mesh that split the rows; None leaves it to the compiler.
@@ -145,6 +145,7 @@ class Columns:
     """
 
     parts: int
+    axis: str | None
     block: int
     is_cut: bool
     rows: tuple[str, ...] | None
@@ -161,19 +162,22 @@ class Columns:
         head_parts = math.gcd(
             sizes.pop(config.tensor_axis or "", 1), config.num_kv_heads
         )
-        parts = 1
+        parts, axis = 1, None
         if num_rows % math.prod(sizes.values()):
-            parts = sizes.pop(CONTEXT_AXIS, 1)
+            # Only a mesh needs the loader; a model alone must not import it.
+            from roxxel_loader.sharding.presets import CONTEXT_AXIS as axis
+
+            parts = sizes.pop(axis, 1)
         if length % parts:
             raise ValueError(
                 f"{num_rows} rows do not divide over all devices, and their {length} "
-                f"columns not over the {parts} of the axis {CONTEXT_AXIS!r}; use a "
+                f"columns not over the {parts} of the axis {axis!r}; use a "
                 f"seq_len of {length // parts * parts + 1} or "
                 f"{-(-length // parts) * parts + 1}"
             )
         if parts > 1 and config.attention == "cudnn":
             raise ValueError(
-                f'attention="cudnn" cannot split a row over the axis {CONTEXT_AXIS!r}; '
+                f'attention="cudnn" cannot split a row over the axis {axis!r}; '
                 'use attention="xla"'
             )
         ways = math.prod(sizes.values())
@@ -184,11 +188,11 @@ class Columns:
         block = max(size for size in range(1, most + 1) if own % size == 0)
         is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
         axes = tuple(sizes) if divide else None
-        return cls(parts, block, is_cut, axes, head_parts)
+        return cls(parts, axis, block, is_cut, axes, head_parts)
 
     def split(self, x: jax.Array) -> jax.Array:
         """Let each device hold its columns of an array of shape (B, T, ...)."""
-        return self.held(x, CONTEXT_AXIS)
+        return self.held(x, self.axis)
 
     def held(self, x: jax.Array, columns: str | None) -> jax.Array:
         """Split the columns of an array of shape (B, T, ...) over an axis, or none."""
