@@ -165,8 +165,9 @@ class Columns:
         parts, axis = 1, None
         if num_rows % math.prod(sizes.values()):
             # Only a mesh needs the loader; a model alone must not import it.
-            from roxxel_loader.sharding.presets import CONTEXT_AXIS as axis
+            from roxxel_loader.sharding import presets
 
+            axis = presets.CONTEXT_AXIS
             parts = sizes.pop(axis, 1)
         if length % parts:
             raise ValueError(
