@@ -276,7 +276,7 @@ class Columns:
 
     train: Table
     evaluations: Table
-    is_training: npt.NDArray[np.bool_]
+    is_training: npt.NDArray[np.bool]
     newest: Mapping[str, dict[str, Any]]
     first_time: str
     last_time: str

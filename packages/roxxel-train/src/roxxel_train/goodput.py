@@ -57,7 +57,7 @@ class TimedRows:
         """Return the number of rows."""
         return len(self.time)
 
-    def __getitem__(self, rows: slice | npt.NDArray[np.bool_]) -> TimedRows:
+    def __getitem__(self, rows: slice | npt.NDArray[np.bool]) -> TimedRows:
         """Return some rows."""
         return TimedRows(*(getattr(self, each.name)[rows] for each in fields(self)))
 

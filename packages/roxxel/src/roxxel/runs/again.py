@@ -48,7 +48,7 @@ _scratches = Channel("again/scratch")
 
 
 @dataclass(frozen=True)
-class Difference:
+class StepDifference:
     """What differs between two trainings at a step.
 
     Attributes:
@@ -56,7 +56,7 @@ class Difference:
         quantity: A field of a row, `state_digest`, or the name of a leaf.
         what: Both values, or how far they are apart.
 
-    >>> str(Difference(20, "loss", "2.5 and 2.75"))
+    >>> str(StepDifference(20, "loss", "2.5 and 2.75"))
     'step 20: loss 2.5 and 2.75'
     """
 
@@ -70,14 +70,14 @@ class Difference:
 
 def compare_rows(
     a: Iterable[Mapping[str, Any]], b: Iterable[Mapping[str, Any]]
-) -> tuple[list[Difference], int]:
+) -> tuple[list[StepDifference], int]:
     """Compare the rows of two logs; return the first differences, and the rows.
 
     Times are left out. The differences are those of the first step with any.
     """
     rows = [_by_place(each) for each in (a, b)]
     keys = sorted(rows[0].keys() | rows[1].keys(), key=lambda key: (key[1], key[0]))
-    found: list[Difference] = []
+    found: list[StepDifference] = []
     for kind, step in keys:
         if found and found[0].step < step:
             break
@@ -85,7 +85,7 @@ def compare_rows(
         if len(ones) != len(others):
             found.append(_uneven(step, kind, len(ones), len(others)))
         found += [
-            Difference(step, name, f"{x} and {y}")
+            StepDifference(step, name, f"{x} and {y}")
             for pair in zip(ones, others, strict=False)
             for name, x, y in _different_values(*map(_untimed, pair))
         ]
@@ -93,10 +93,10 @@ def compare_rows(
     return [*first, *(x for x in found if x.quantity not in _FIRST)], len(keys)
 
 
-def compare_saves(a: Mapping[int, str], b: Mapping[int, str]) -> list[Difference]:
+def compare_saves(a: Mapping[int, str], b: Mapping[int, str]) -> list[StepDifference]:
     """Compare the saves in two logs, and their state digests."""
     return [
-        Difference(step, "state_digest", f"{a[step]} and {b[step]}")
+        StepDifference(step, "state_digest", f"{a[step]} and {b[step]}")
         if step in a and step in b
         else _uneven(step, "save", step in a, step in b)
         for step in sorted(a.keys() | b.keys())
@@ -106,7 +106,7 @@ def compare_saves(a: Mapping[int, str], b: Mapping[int, str]) -> list[Difference
 
 def compare_checkpoints(
     a: RunFolder, b: RunFolder, step: int
-) -> tuple[list[Difference], int]:
+) -> tuple[list[StepDifference], int]:
     """Compare a checkpoint of two runs; return also how many leaves are equal.
 
     Leaves are compared bit by bit, and what was saved beside them but for the id of
@@ -116,7 +116,7 @@ def compare_checkpoints(
     beside = [_beside(each, step) for each in (a, b)]
     found = [(each.name, each.what) for each in leaves]
     found += [(n, f"{x} and {y}") for n, x, y in _different_values(*beside)]
-    return [Difference(step, *each) for each in found], equal
+    return [StepDifference(step, *each) for each in found], equal
 
 
 def common_steps(a: RunFolder, b: RunFolder, after: int = 0) -> list[int]:
@@ -240,9 +240,9 @@ def _by_place(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], list[A
     return found
 
 
-def _uneven(step: int, kind: str, first: int, second: int) -> Difference:
+def _uneven(step: int, kind: str, first: int, second: int) -> StepDifference:
     what = f"stands {first:d} times in the first log and {second:d} in the second"
-    return Difference(step, f"row {kind!r}", what)
+    return StepDifference(step, f"row {kind!r}", what)
 
 
 def _untimed(row: Any) -> dict[str, Any]:

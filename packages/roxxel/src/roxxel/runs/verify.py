@@ -25,7 +25,7 @@ from roxxel.runs._receipts import (
     unconfirmed,
 )
 from roxxel.runs.again import (
-    Difference,
+    StepDifference,
     common_steps,
     compare_checkpoints,
     compare_rows,
@@ -79,7 +79,7 @@ class Verification:
     num_rows: int
     num_saves: int
     num_leaves: int
-    differences: tuple[Difference, ...]
+    differences: tuple[StepDifference, ...]
     explanations: tuple[str, ...]
     seconds: float
     losses: Mapping[int, float] = field(default_factory=dict[int, float], repr=False)
@@ -316,10 +316,10 @@ def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environmen
 
 def _compare_steps(
     run: Run, again: Run, start: int, stop: int
-) -> tuple[list[Difference], int]:
+) -> tuple[list[StepDifference], int]:
     """Compare the checkpoints of an interval; return also how many leaves are equal."""
     found = [
-        Difference(step, "checkpoint", "is damaged, and does not say what it holds")
+        StepDifference(step, "checkpoint", "is damaged, and does not say what it holds")
         for step in run.files.checkpoints()[1]
         if start < step <= stop
     ]
@@ -328,7 +328,7 @@ def _compare_steps(
         try:
             leaves, equal = compare_checkpoints(run.files, again.files, step)
         except CheckpointDamagedError as error:
-            found.append(Difference(step, "checkpoint", f"is damaged ({error})"))
+            found.append(StepDifference(step, "checkpoint", f"is damaged ({error})"))
             continue
         found += leaves
         num_leaves += equal
