@@ -54,7 +54,7 @@ CASES: Mapping[str, Sequence[str]] = {
     "killed in a step": [f"kill@30:{LAST}"],
     "stopped in a step": [f"stand@30:{LAST}"],
     "preempted in a step": [f"sigterm@30:{LAST}"],
-    "slow in a step": ["steps=60", "log_every=5", f"slow@30:{LAST}"],
+    "slow in a step": ["steps=120", "log_every=5", f"slow@30:{LAST}"],
     "killed in evaluate": [
         *("eval_every=5", f"kill@evaluate:{LAST}", f"sleep@evaluate:{OTHERS}")
     ],
