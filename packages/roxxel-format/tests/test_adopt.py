@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -242,6 +243,19 @@ def test_a_write_is_interrupted_where_a_corpus_has_been_deleted(tmp_path: Path) 
     assert [*tmp_path.glob("c_*.rox")]
 
     assert corpus_of(tmp_path, [[3]]).num_tokens == 1
+
+
+def test_a_disk_that_is_full_after_a_commit_makes_it_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+
+    corpus = corpus_of(tmp_path, [[1], [2]])
+
+    assert corpus.num_tokens == 2
 
 
 def test_files_that_are_no_shards_are_not_adopted(tmp_path: Path) -> None:

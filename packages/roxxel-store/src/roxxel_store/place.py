@@ -155,8 +155,9 @@ class OnDisk:
 
     def note(self, *, is_committed: bool) -> None:
         """Note whether files are committed here, or a first write begins."""
-        # Another user may have made the file; the folder may not exist yet.
-        with contextlib.suppress(PermissionError, FileNotFoundError):
+        # A full disk, another user's file, no folder yet: none of them may make a
+        # commit that has taken effect look like a failure.
+        with contextlib.suppress(OSError):
             self._writers.write_bytes(b"1" if is_committed else b"")
 
     def may_be_interrupted(self) -> bool:
