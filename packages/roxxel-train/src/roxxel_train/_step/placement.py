@@ -67,7 +67,7 @@ def batch_sharding(
     if CONTEXT_AXIS in mesh.axis_names[1:]:
         rows = (*rows, CONTEXT_AXIS)
     spec = PartitionSpec(rows) if data_sharding is None else data_sharding.spec
-    if CONTEXT_AXIS in mesh.axis_names and CONTEXT_AXIS not in _names(spec, 0):
+    if CONTEXT_AXIS in mesh.axis_names and CONTEXT_AXIS not in _row_axes(spec):
         raise ValueError(
             f"the mesh has an axis {CONTEXT_AXIS!r}, over which data_sharding does not "
             "split the rows of short phases; end the first entry of its spec with "
@@ -76,9 +76,8 @@ def batch_sharding(
     return NamedSharding(Mesh(mesh.devices, mesh.axis_names), spec)
 
 
-def _names(spec: PartitionSpec, dimension: int) -> tuple[str, ...]:
-    """Return the axes that split a dimension of a batch."""
-    axes: Axes = tuple(spec)[dimension] if dimension < len(spec) else None
+def _row_axes(spec: PartitionSpec) -> tuple[str, ...]:
+    axes: Axes = next(iter(spec), None)
     return (axes,) if isinstance(axes, str) else axes or ()
 
 
@@ -137,7 +136,7 @@ class BatchPlacement:
     def _of_rows(self, num_rows: int) -> Axes:
         """Return the axes that split rows: all, or all but `context`, if these fit."""
         axes: Axes = next(iter(self.sharding.spec), None)
-        names = _names(self.sharding.spec, 0)
+        names = _row_axes(self.sharding.spec)
         if CONTEXT_AXIS not in names or num_rows % self._ways(axes) == 0:
             return axes
         rest = tuple(name for name in names if name != CONTEXT_AXIS)
