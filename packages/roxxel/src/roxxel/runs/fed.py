@@ -128,7 +128,8 @@ def compare_fed(a: Run, b: Run, num_steps: int, digests: Digests) -> Fed:
             unknown = "" if digests.equal == num_steps else str(error)
             return Fed((), digests.equal, unknown)
         reason = f"which row differs is not known: {error}"
-        return Fed((_by_digest(digests, [reason]),), digests.equal, "")
+        parting = _by_digest(digests.equal, *digests.other, [reason])
+        return Fed((parting,), digests.equal, "")
     search = _Search(one, other)
     tokens = _compare_tokens(search, num_steps, digests)
     masks = _compare_masks(search, min(tokens.num_steps + 1, num_steps))
@@ -156,7 +157,7 @@ def _compare_tokens(search: _Search, num_steps: int, digests: Digests) -> Fed:
             "the corpora give both runs the same tokens now, so one of them was fed "
             "others; ask `roxxel audit` which"
         )
-        parting = _by_digest(digests, [*search.reasons, why])
+        parting = _by_digest(digests.equal, *digests.other, [*search.reasons, why])
         return Fed((parting,), digests.equal, "")
     return Fed((), start if unread else num_steps, unread)
 
@@ -171,14 +172,12 @@ def _compare_masks(search: _Search, num_steps: int) -> Fed:
     return Fed((), first if unread else num_steps, unread)
 
 
-def _by_digest(digests: Digests, reasons: Iterable[str]) -> Parting:
+def _by_digest(
+    equal: int, step: int, one: str, other: str, reasons: Iterable[str]
+) -> Parting:
     """Return a difference of which only the rows of the log around it are known."""
-    assert digests.other is not None  # noqa: S101 - the callers check it
-    step, *values = digests.other
-    between = f"digest of the steps {digests.equal} to {step - 1}"
-    return Parting(
-        "data", digests.equal, between, (values[0], values[1]), tuple(reasons)
-    )
+    between = f"digest of the steps {equal} to {step - 1}"
+    return Parting("data", equal, between, (one, other), tuple(reasons))
 
 
 class _Data:
