@@ -228,13 +228,6 @@ class _Data:
             self.unread = str(error)
             return None
 
-    def field(self, name: str, step: int) -> npt.NDArray[Any]:
-        assert self.reader is not None  # noqa: S101 - `_Search` checks it
-        batch = self.reader.batch(step)
-        if isinstance(batch, dict):
-            return batch[name]
-        return batch if name == "tokens" else np.ones_like(batch)
-
     def place(self, step: int, row: int) -> str:
         windows = self.places.windows(step)
         if row >= windows.start.size:
@@ -262,6 +255,12 @@ class _Search:
         self._both = a, b
         self.changes = a.plan.diff(b.plan)
         self.reasons = self.changes.causes[:_MOST_REASONS]
+
+    @property
+    def _readers(self) -> tuple[Sampler, Sampler] | None:
+        """The samplers that read tokens; None if one run has none."""
+        a, b = (each.reader for each in self._both)
+        return None if a is None or b is None else (a, b)
 
     @cached_property
     def first_other_mask(self) -> int | None:
@@ -293,9 +292,9 @@ class _Search:
         a, b = self._both
         one, other = a.place(step, row), b.place(step, row)
         what = f"row {row}"
-        if one == other and a.reader is not None and b.reader is not None:
+        if one == other and self._readers is not None:
             # The places are the same, so the first other value says more.
-            x, y = (each.field(name, step)[row] for each in (a, b))
+            x, y = (_field(each, name, step)[row] for each in self._readers)
             column = int(np.flatnonzero(x != y)[0])
             what = f"other {name} in row {row} ({one}), first"
             one, other = a.token(step, row, column), b.token(step, row, column)
@@ -315,7 +314,7 @@ class _Search:
             first = self.first_other_mask
             is_same = first is None or step < first
             return None if is_same else self._other("tokens", step)
-        if a.reader is not None and b.reader is not None:
+        if self._readers is not None:
             return self._other("tokens", step)
         if moved.any():
             return int(np.argmax(moved))
@@ -325,9 +324,9 @@ class _Search:
 
     def _other(self, name: str, step: int) -> int | None:
         """Return the first row of a step in which a field of the batch differs."""
-        if any(each.reader is None for each in self._both):
+        if self._readers is None:
             raise self._unread()
-        one, other = (each.field(name, step) for each in self._both)
+        one, other = (_field(each, name, step) for each in self._readers)
         if one.shape[1] != other.shape[1]:
             return 0
         count = min(len(one), len(other))
@@ -338,6 +337,13 @@ class _Search:
 
     def _unread(self) -> _UnreadError:
         return _UnreadError(next(each.unread for each in self._both if each.unread))
+
+
+def _field(reader: Sampler, name: str, step: int) -> npt.NDArray[Any]:
+    batch = reader.batch(step)
+    if isinstance(batch, dict):
+        return batch[name]
+    return batch if name == "tokens" else np.ones_like(batch)
 
 
 class _UnreadError(Exception):
