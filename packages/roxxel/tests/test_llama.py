@@ -453,13 +453,14 @@ def test_wrong_arguments_of_the_recipe_are_errors(
         llama(total_steps=10, **arguments)
 
 
+@pytest.mark.parametrize("queries", [1, 4, 5, 24])
 def test_a_long_row_is_attended_to_as_a_short_one_is(
-    monkeypatch: pytest.MonkeyPatch,
+    queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = made()
     whole, _ = losses(model, BATCH)
     monkeypatch.setattr("roxxel.models._attention._LONG", 8)
-    monkeypatch.setattr("roxxel.models._attention._MOST_SCORES", 2 * 2 * 24 * 4)
+    monkeypatch.setattr("roxxel.models._attention._MOST_SCORES", 2 * 2 * 24 * queries)
 
     blocks, _ = next_token_loss(model, BATCH, z_loss=1e-2)
 

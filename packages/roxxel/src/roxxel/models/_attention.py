@@ -94,10 +94,15 @@ class Scope:
         parts, size = self.columns.parts, self.columns.block
         # Axes: row, device of the columns, block, query of the block, device of the
         # heads, key head, query of the head, channel.
-        blocks = (num_rows, parts, length // parts // size, size)
+        own = length // parts
+        blocks = (num_rows, parts, -(-own // size), size)
         heads = (self.columns.head_parts, key.shape[2] // self.columns.head_parts)
-        split = query.reshape(*blocks, *heads, -1, channels)
-        at = self.columns.split(jnp.arange(length)[None]).reshape(blocks[1:])
+        split = query.reshape(num_rows, parts, own, *heads, -1, channels)
+        missing = blocks[2] * size - own
+        split = jnp.pad(split, [(0, missing if axis == 2 else 0) for axis in range(7)])
+        split = split.reshape(*blocks, *split.shape[3:])
+        at = self.columns.split(jnp.arange(length)[None]).reshape(parts, own)
+        at = jnp.pad(at, [(0, 0), (0, missing)]).reshape(blocks[1:])
 
         def of_head(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
             queries, keys, values = head
@@ -128,7 +133,9 @@ class Scope:
         keys, values = (jnp.moveaxis(x, 3, 0) for x in by_head)
         queries = jnp.moveaxis(split, (5, 2), (0, 1))
         mixed = jax.lax.map(of_head, (queries, keys, values))
-        return jnp.moveaxis(mixed, (0, 1), (5, 2)).reshape(query.shape)
+        mixed = jnp.moveaxis(mixed, (0, 1), (5, 2))
+        mixed = mixed.reshape(num_rows, parts, -1, *mixed.shape[4:])[:, :, :own]
+        return mixed.reshape(query.shape)
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,7 @@ class Columns:
         own, rows = length // parts, num_rows // ways if divide else num_rows
         of_query = length * rows * config.num_heads // config.num_kv_heads
         most = min(own, max(1, _MOST_SCORES // of_query))
-        block = max(size for size in range(1, most + 1) if own % size == 0)
+        block = -(-own // -(-own // most))  # Blocks of one size, the last one padded.
         is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
         axes = tuple(sizes) if divide else None
         return cls(parts, axis, block, is_cut, axes, head_parts)
