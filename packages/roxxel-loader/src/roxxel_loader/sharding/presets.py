@@ -17,7 +17,7 @@ from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "ShardingConfig",
@@ -32,6 +32,44 @@ CONTEXT_AXIS = "context"
 
 REPLICA_AXIS = "replica"
 """Name of the mesh axis across groups, each of which holds the whole model."""
+
+
+def row_axes(sizes: Mapping[str, int], num_rows: int) -> tuple[str, ...]:
+    """Return the axes that split the rows of a batch, or of a part of it.
+
+    The axis `context` splits them too, unless the rows do not divide over all axes.
+    Then it is left for the columns, even if the rows do not divide over the others.
+
+    Args:
+        sizes: Devices along each axis that may split rows, by name.
+        num_rows: Rows of the batch.
+    """
+    if num_rows % prod(sizes.values()) == 0:
+        return tuple(sizes)
+    return tuple(name for name in sizes if name != CONTEXT_AXIS)
+
+
+def column_ways(sizes: Mapping[str, int], num_rows: int, num_columns: int) -> int:
+    """Return over how many devices the columns of a batch are split; 1 if by rows.
+
+    Args:
+        sizes: As for `row_axes`.
+        num_rows: As for `row_axes`.
+        num_columns: Tokens of a row that have a next token, so `seq_len - 1`.
+
+    Raises:
+        ValueError: The columns do not divide over the axis `context`.
+    """
+    split = row_axes(sizes, num_rows)
+    ways = prod(sizes.values()) // prod(sizes[name] for name in split)
+    if num_columns % ways:
+        least = num_columns // ways * ways + 1
+        raise ValueError(
+            f"{num_rows} rows do not divide over all devices, and their {num_columns} "
+            f"columns not over the {ways} of the axis {CONTEXT_AXIS!r}; use a seq_len "
+            f"of {least} or {least + ways}"
+        )
+    return ways
 
 
 @dataclass(frozen=True)

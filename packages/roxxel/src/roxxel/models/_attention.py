@@ -169,34 +169,26 @@ class Columns:
         head_parts = math.gcd(
             sizes.pop(config.tensor_axis or "", 1), config.num_kv_heads
         )
-        parts, axis = 1, None
-        if num_rows % math.prod(sizes.values()):
+        parts, axis, axes = 1, None, ()
+        if sizes:
             # Only a mesh needs the loader; a model alone must not import it.
             from roxxel_loader.sharding import presets
 
-            axis = presets.CONTEXT_AXIS
-            parts = sizes.pop(axis, 1)
-        if length % parts:
-            raise ValueError(
-                f"{num_rows} rows do not divide over all devices, and their {length} "
-                f"columns not over the {parts} of the axis {axis!r}; use a "
-                f"seq_len of {length // parts * parts + 1} or "
-                f"{-(-length // parts) * parts + 1}"
-            )
+            parts = presets.column_ways(sizes, num_rows, length)
+            axis, axes = presets.CONTEXT_AXIS, presets.row_axes(sizes, num_rows)
+        ways = math.prod(sizes[name] for name in axes)
         if parts > 1 and config.attention == "cudnn":
             raise ValueError(
                 f'attention="cudnn" cannot split a row over the axis {axis!r}; '
                 'use attention="xla"'
             )
-        ways = math.prod(sizes.values())
         divide = num_rows % ways == 0
         own, rows = length // parts, num_rows // ways if divide else num_rows
         of_query = length * rows * config.num_heads // config.num_kv_heads
         most = min(own, max(1, _MOST_SCORES // of_query))
         block = -(-own // -(-own // most))  # Blocks of one size, the last one padded.
         is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
-        axes = tuple(sizes) if divide else None
-        return cls(parts, axis, block, is_cut, axes, head_parts)
+        return cls(parts, axis, block, is_cut, axes if divide else None, head_parts)
 
     def split(self, x: jax.Array) -> jax.Array:
         """Let each device hold its columns of an array of shape (B, T, ...)."""
