@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from roxxel_train._observe.fitting import REMEDY, Fitting
+from roxxel_train._step.compiled import CompiledShape
 from roxxel_train._step.placement import BatchPlacement, accumulation_notes
 
 from .helpers import Tiny, trainer
@@ -49,10 +51,58 @@ def test_devices_of_the_axis_context_get_the_same_rows_if_only_it_does_not_divid
     placement = BatchPlacement(on_mesh({"data": 2, "context": 4}, axes))
 
     assert placement((rows, 129)).spec == PartitionSpec(spec)
-    assert placement.splits_columns((rows, 129)) == (rows == 6)
-    for note in placement.notes([(rows, 129)]):
-        assert ("the model splits their columns" in note) == (rows == 6)
-    assert len(placement.notes([(rows, 129)])) == (rows != 8)
+    assert placement.splits_columns((rows, 129)) == (rows != 8)
+    notes = placement.notes([(rows, 129)])
+    assert [("the model splits their columns" in note) for note in notes] == (
+        [] if rows == 8 else [True] if rows == 6 else [True, False]
+    )
+
+
+@given(
+    axes=st.sampled_from([(8, 1), (4, 2), (2, 4), (1, 8), (3, 2)]),
+    rows=st.integers(1, 24),
+    columns=st.integers(2, 65),
+)
+def test_the_model_splits_the_rows_that_the_placement_splits(
+    axes: tuple[int, int], rows: int, columns: int
+) -> None:
+    mesh = AbstractMesh(axes, ("data", "context"))
+    rows_and_columns: Any = ("data", "context")
+    placement = BatchPlacement(NamedSharding(mesh, PartitionSpec(rows_and_columns)))
+    held = placement.held((rows, columns))
+
+    assert placement.splits_columns((rows, columns)) == (rows % (axes[0] * axes[1]) > 0)
+    divides = rows % axes[0] == 0
+    if rows % (axes[0] * axes[1]) == 0:
+        assert held == (rows // axes[0] // axes[1], columns)
+    else:
+        assert held[0] == (rows // axes[0] if divides else rows)
+        assert 0 <= held[1] * axes[1] - (columns - 1) < axes[1]
+    assert placement.held((rows, columns), is_whole=True)[1] == columns
+
+
+def test_columns_that_the_model_does_not_split_are_a_note() -> None:
+    axes: Any = ("data", "context")
+    placement = BatchPlacement(on_mesh({"data": 2, "context": 4}, axes))
+
+    (note,) = placement.notes([(2, 129), (8, 129)], whole=[(2, 129), (8, 129)])
+
+    assert "batches of 2 x 129" in note
+    assert "does not split their columns, so all do the same work" in note
+    assert "use a multiple of 8 rows" in note
+
+
+def test_parts_with_fewer_rows_than_devices_have_their_columns_split() -> None:
+    axes: Any = ("data", "context")
+    placement = BatchPlacement(on_mesh({"data": 2, "context": 4}, axes))
+
+    (note,) = placement.notes([(8, 129), (16, 65)], parts=2)
+
+    assert note.startswith("batches of 8 x 129 in 2 parts have too few rows")
+    assert placement.held((8, 129), parts=4) == (1, 32)
+    (idle,) = accumulation_notes(phases(8), 8, placement)
+    assert "parts of 1, so 4 of 8 devices idle" in idle
+    assert "use grad_accum_steps=1 or 2 or 4, or" in idle
 
 
 def test_rows_for_a_model_that_splits_columns_are_no_replication() -> None:
@@ -61,10 +111,57 @@ def test_rows_for_a_model_that_splits_columns_are_no_replication() -> None:
     strict = BatchPlacement(sharding, strict=True)
     phases: Any = [SimpleNamespace(index=0, batch_size=8, seq_len=129)]
 
-    assert strict((2, 129)).spec == PartitionSpec(("data",))
+    assert strict((2, 129)).spec == PartitionSpec("data")
     assert accumulation_notes(phases, 4, strict) == []
-    with pytest.raises(ValueError, match="batch_size=3 does not divide over the 8"):
+    with pytest.raises(ValueError, match="batch_size=3 does not divide over the 2"):
         strict((3, 129))
+
+
+@given(
+    devices=st.sampled_from([1, 2, 4, 8]),
+    batch_size=st.integers(1, 16),
+    columns=st.sampled_from([8, 12, 24]),
+    limit=st.integers(101, 1200),
+)
+def test_what_is_proposed_for_memory_divides_and_fits(
+    devices: int, batch_size: int, columns: int, limit: int
+) -> None:
+    placement = BatchPlacement(on_mesh({"data": devices}, "data"))
+    run = [
+        SimpleNamespace(index=0, batch_size=16, seq_len=9),
+        SimpleNamespace(index=1, batch_size=batch_size, seq_len=columns + 1),
+    ]
+    fitting = Fitting(placement, cast("Any", run), 1, ())
+    shape = batch_size, columns + 1
+    needs = CompiledShape(shape, 0, 1200, activation_bytes=1100)
+
+    said = fitting.remedy(needs, limit)
+
+    if said == REMEDY:
+        return
+    ways, parts = (
+        re.search(pattern, said)
+        for pattern in (r"'context' of (\d+)", r"grad_accum_steps=(\d+)")
+    )
+    ways, parts = (1 if each is None else int(each[1]) for each in (ways, parts))
+    axes: Any = ("data", "context")
+    changed = BatchPlacement(
+        on_mesh({"data": devices // ways, "context": ways}, axes), strict=True
+    )
+    assert accumulation_notes(cast("Any", run), parts, changed) == []
+    before, after = fitting.held(shape), changed.held(shape, parts)
+    # The last token of a row that is split is only a target.
+    share = after[0] * after[1] / (before[0] * before[1])
+    assert 100 + 1100 * share <= limit + 1
+    assert devices % ways == 0
+    assert ways == 1 or columns % ways == 0
+
+
+def test_a_model_that_is_too_large_alone_is_to_be_sharded() -> None:
+    fitting = Fitting(BatchPlacement(on_mesh({"data": 8}, "data")), phases(8), 1, ())
+    needs = CompiledShape((8, 9), 0, 1200, activation_bytes=100)
+
+    assert "alone take 1.1 kB, so shard the model" in fitting.remedy(needs, 1100)
 
 
 def test_a_sharding_that_leaves_the_axis_context_out_is_refused(
@@ -84,7 +181,8 @@ def test_note_names_the_batch_sizes_that_would_use_all_devices() -> None:
 
     assert note == (
         "batch_size=1 does not divide over the 8 devices of mesh axis 'data' "
-        "(a multiple of 8 would use them all); the batch is replicated over that axis"
+        "(a multiple of 8 would use them all); the batch is replicated over that axis; "
+        "a mesh axis 'context' of 8 would split its columns"
     )
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 
@@ -100,8 +102,10 @@ def test_rows_that_are_not_divided_over_the_devices_are_a_note(tmp_path: Path) -
     (note,) = found.notes
     assert note == (
         "batch_size=3 does not divide over the 2 devices of mesh axis 'data' (a "
-        "multiple of 2 would use them all); the batch is replicated over that axis"
+        "multiple of 2 would use them all); the batch is replicated over that axis; a "
+        "mesh axis 'context' of 2 would split its columns"
     )
+    assert "; a device holds 3 x 9 at a time; about " in str(found).splitlines()[1]
     assert str(found).splitlines()[-2:] == [f"note: {note}", "ready"]
     assert trainer(tmp_path, phases).preflight().notes == ()
 
@@ -154,8 +158,51 @@ def test_device_that_is_too_small_is_a_problem(
     assert found.disk_free_bytes is None
     assert len(found.problems) == 2
     assert found.problems[0].startswith("batches of 4 x 9 need about ")
-    assert "on a device that has 64 B; raise grad_acc" in found.problems[0]
+    assert (
+        "on a device that has 64 B; model, optimizer and batch alone"
+        in (found.problems[0])
+    )
     assert "a device has 64 B" in str(found).splitlines()
+
+
+def test_what_would_fit_a_device_is_proposed_with_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = trainer(tmp_path, [Phase(2, 64, 9)], save_path=None)
+    (needs,) = one.preflight().compiled
+    assert needs.device_bytes is not None
+    limit = needs.device_bytes - needs.activation_bytes // 3
+    device = SimpleNamespace(memory_stats=lambda: {"bytes_limit": limit})
+    monkeypatch.setattr(jax, "local_devices", lambda: [device])
+
+    (problem,) = one.preflight().problems
+
+    assert "; with grad_accum_steps=2, a device would need about " in problem
+    halved = trainer(tmp_path / "b", [Phase(2, 64, 9)], grad_accum_steps=2)
+    assert halved.preflight().problems == ()
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_columns_that_a_model_leaves_whole_are_said(
+    splits: bool, tmp_path: Path
+) -> None:
+    def split(model: Any, batch: jax.Array) -> jax.Array:
+        spec = PartitionSpec("data", "context" if splits else None)
+        logits = jax.lax.with_sharding_constraint(model(batch[:, :-1]), spec)
+        return optax.softmax_cross_entropy_with_integer_labels(
+            logits, batch[:, 1:]
+        ).mean()
+
+    mesh = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ("data", "context"))
+    phases = [Phase(2, 8, 9), Phase(2, 2, 17)]
+
+    found = trainer(tmp_path, phases, mesh=mesh, loss_fn=split).preflight()
+
+    (note,) = found.notes
+    assert note.startswith("batches of 2 x 17 have too few rows for all devices: the 4")
+    said = "splits their columns" if splits else "does not split their columns, so all"
+    assert said in note
+    assert [one.held for one in found.compiled] == [(1, 9), (1, 4 if splits else 17)]
 
 
 def test_compiler_without_an_estimate_is_no_problem(
@@ -167,7 +214,7 @@ def test_compiler_without_an_estimate_is_no_problem(
 
     assert found.ok
     assert [shape.device_bytes for shape in found.compiled] == [None, None]
-    assert "a device" not in str(found.compiled[0])
+    assert "B a device" not in str(found.compiled[0])
 
 
 def test_preflight_tries_the_sinks(

@@ -109,6 +109,61 @@ def test_a_plan_and_a_start_refuse_a_model_that_cannot_run_with_the_same_words(
         assert word in said[0]
 
 
+def test_a_plan_says_what_each_device_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    given = "mesh.axes={ data = 2, context = 3, tensor = 2 }"
+
+    shown = said(capsys, "plan", config, "--set", given).splitlines()
+    found = json.loads(said(capsys, "plan", config, "--set", given, "--json"))
+
+    at = shown.index(
+        "each of 12 devices (data 2, context 3, tensor 2) holds at a time:"
+    )
+    assert shown[at + 1 : at + 3] == ["phase 0: 1 x 3", "phase 1: 1 x 5"]
+    split, also_split, replicated = shown[at + 3 : at + 6]
+    assert "batches of 2 x 8 have too few rows" in split
+    assert "batches of 1 x 16 have too few rows" in also_split
+    assert "batch_size=1 does not divide over the 2 devices" in replicated
+    assert "a mesh axis 'context' of" not in replicated  # 15 columns do not divide
+    assert found["devices"]["held"] == [[1, 3], [1, 5]]
+    left_open = said(capsys, "plan", config, "--set", "mesh.axes={ data = -1 }")
+    assert "holds at a time" not in left_open
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            ["mesh.axes={ data = 1, context = 4 }", "phases.0.seq_len=11"],
+            ["10 columns not over the 4 of the axis 'context'", "seq_len of 9 or 13"],
+        ),
+        (
+            ["mesh.axes={ data = 8 }", "trainer.strict_sharding=true"],
+            ["batch_size=2 does not divide over the 8", "strict_sharding"],
+        ),
+        (
+            ["mesh.axes={ data = 1 }", "trainer.grad_accum_steps=3"],
+            ["batch_size=2", "does not divide by grad_accum_steps=3"],
+        ),
+    ],
+)
+def test_a_plan_refuses_a_mesh_over_which_phases_do_not_divide(
+    changes: list[str],
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = write_project(tmp_path)
+
+    assert main(["plan", str(config), *recipe_options(*changes)]) == 1
+
+    (line,) = capsys.readouterr().err.splitlines()
+    for word in (str(config), *words):
+        assert word in line
+
+
 def end_documents(folder: Path, separators: dict[str, int | None]) -> None:
     """Write corpora of a project again, whose documents end with a token."""
     for name, separator in separators.items():

@@ -7,6 +7,7 @@ The next update reads batch k.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from roxxel_store.arguments import as_integer
 from roxxel_train._files.own_folder import OwnFolder
 from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
+from roxxel_train._observe.fitting import Fitting
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.preflight import Preflight, find_problems
 from roxxel_train._run.evaluation import Evaluator
@@ -211,7 +213,11 @@ class Trainer:
             updates=updates,
             shapes=batches,
             evaluator=evaluator,
-            notes=[*uncached, *placement.notes(shapes), *idle],
+            notes=[
+                *uncached,
+                *placement.notes(shapes, config.grad_accum_steps, updates.whole),
+                *idle,
+            ],
             warnings=[*filter(None, [evaluation_mode(self.model), unheld, frozen])],
             traced=traced,
         )
@@ -292,8 +298,17 @@ class Trainer:
             num_checkpoints = min(num_checkpoints, kept)
         folder = state.folder if config.checkpointer is None else None
         checkpoints = None if folder is None else folder.checkpoints
+        fitting = Fitting(
+            self._session.placement,
+            self.sampler.phases,
+            config.grad_accum_steps,
+            updates.whole,
+        )
         found = find_problems(
-            updates.shapes(),
+            tuple(
+                replace(one, held=fitting.held(one.shape)) for one in updates.shapes()
+            ),
+            fitting.remedy,
             state.arrays,
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,

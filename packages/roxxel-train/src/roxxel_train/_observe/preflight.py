@@ -10,16 +10,10 @@ import jax
 from roxxel_store.amounts import short_duration, short_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from roxxel_train._step.compiled import CompiledShape
-
-REMEDY = (
-    "raise grad_accum_steps, shard the model, use smaller batches, or split long rows "
-    "over a mesh axis 'context'"
-)
-"""What to do if a batch does not fit the memory of a device."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +77,7 @@ class Preflight:
 
 def find_problems(
     compiled: tuple[CompiledShape, ...],
+    remedy: Callable[[CompiledShape, int], str],
     arrays: Any,
     folder: Path | None,
     num_checkpoints: int,
@@ -91,6 +86,7 @@ def find_problems(
 ) -> Preflight:
     """Compare what a run needs with what the machine has.
 
+    `remedy` says what to do about batches that need more than the memory of a device.
     `folder` is the folder of the checkpoints on a disk; None if there is none. At
     most `num_checkpoints` checkpoints are on the disk at one time. `others` has a
     sentence for each problem that the caller has found. The result gets `notes`
@@ -102,7 +98,7 @@ def find_problems(
     problems = [
         f"batches of {' x '.join(map(str, shape.shape))} need about "
         f"{short_size(shape.device_bytes or 0)} on a device that has "
-        f"{short_size(limit)}; {REMEDY}"
+        f"{short_size(limit)}; {remedy(shape, limit)}"
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from roxxel_loader import device_stream
 
-from roxxel_train._observe.preflight import REMEDY
+from roxxel_train._observe.fitting import REMEDY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

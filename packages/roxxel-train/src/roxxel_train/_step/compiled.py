@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from roxxel_ckpt.activity import doing
+from roxxel_loader.sharding.presets import CONTEXT_AXIS
 from roxxel_store.amounts import short_size
 
 from roxxel_train._files.paths import cache_folder
@@ -30,6 +31,7 @@ from roxxel_train._step.diagnose.calls import explained
 from roxxel_train._step.diagnose.used import (
     found_gradients,
     loss_needs_model,
+    splits_over,
     used_fields,
 )
 from roxxel_train._step.diagnose.vocabulary import token_lookups
@@ -97,17 +99,24 @@ class CompiledShape:
         device_bytes: Estimated memory that the program needs on each device, including
             the model and its optimizer; None if the compiler gives no estimate.
         step_s: Seconds of one step on this machine; None if it was not timed.
+        activation_bytes: The part of `device_bytes` that is free again after a step.
+            It falls with the rows and columns that a device holds at a time.
+        held: These rows and columns; None if they are not known.
     """
 
     shape: tuple[int, ...]
     seconds: float
     device_bytes: int | None
     step_s: float | None = None
+    activation_bytes: int = 0
+    held: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         """Return the cost as one line."""
         rows, columns = self.shape
         line = f"compiled for batches of {rows} x {columns} in {self.seconds:.1f} s"
+        if self.held is not None:
+            line += f"; a device holds {self.held[0]} x {self.held[1]} at a time"
         if self.device_bytes is not None:
             line += f"; about {short_size(self.device_bytes)} a device"
         if self.step_s is not None:
@@ -127,7 +136,8 @@ class CompiledAhead:
     `used` has the fields of a batch that at least one program uses, and `unused` those
     that at least one program does not use. `loss_needs_model` says whether the loss of
     every program depends on an array of the model. `gradients` says of each parameter
-    whether at least one program gives it a gradient.
+    whether at least one program gives it a gradient. `whole` has the shapes whose
+    program splits no array over the axis `context`.
     """
 
     def __init__(
@@ -154,6 +164,7 @@ class CompiledAhead:
         self.unused: set[str] = set()
         self.loss_needs_model = True
         self.gradients: dict[str, bool] = {}
+        self.whole: set[tuple[int, ...]] = set()
         for key, batch in distinct.items():
             if jax.config.values["jax_disable_jit"]:
                 break
@@ -162,6 +173,8 @@ class CompiledAhead:
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
             self.loss_needs_model &= loss_needs_model(traced, shapes)
+            if not splits_over(traced.jaxpr.jaxpr, CONTEXT_AXIS):
+                self.whole.add(key[0][0])
             for name, has_gradient in found_gradients(traced.jaxpr.jaxpr).items():
                 self.gradients[name] = has_gradient or self.gradients.get(name, False)
             for name, is_used in used_fields(traced.jaxpr.jaxpr, shapes, batch).items():
@@ -259,7 +272,13 @@ class CompiledAhead:
             self._is_closed.is_set,
         )
         seconds = time.perf_counter() - start
-        shape = CompiledShape(key[0][0], seconds, _device_bytes(program))
+        memory = program.memory_analysis()
+        shape = CompiledShape(
+            key[0][0],
+            seconds,
+            None if memory is None else _device_bytes(memory),
+            activation_bytes=0 if memory is None else int(memory.temp_size_in_bytes),
+        )
         if done is not None:
             done(shape)
         return (self._as_jitted if self._has_narrow else program), shape
@@ -347,10 +366,7 @@ def _key(batch: Any) -> Any:
     return tuple((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(batch))
 
 
-def _device_bytes(program: Any) -> int | None:
-    memory = program.memory_analysis()
-    if memory is None:
-        return None
+def _device_bytes(memory: Any) -> int:
     return int(
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes

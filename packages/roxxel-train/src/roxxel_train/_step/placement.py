@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from roxxel_loader.sharding.presets import CONTEXT_AXIS
+from roxxel_loader.sharding.presets import CONTEXT_AXIS, row_axes
 from roxxel_store.amounts import short_size
 
 from roxxel_train._step.fed import Fed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Sequence
 
     from roxxel_curriculum import ResolvedPhase, Sampler
 
@@ -134,47 +134,106 @@ class BatchPlacement:
         return self._of_rows(shape[0]) != next(iter(self.sharding.spec), None)
 
     def _of_rows(self, num_rows: int) -> Axes:
-        """Return the axes that split rows: all, or all but `context`, if these fit."""
+        """Return the axes that split rows, if they divide."""
         axes: Axes = next(iter(self.sharding.spec), None)
         names = _row_axes(self.sharding.spec)
-        if CONTEXT_AXIS not in names or num_rows % self._ways(axes) == 0:
+        sizes = {name: self.sharding.mesh.shape[name] for name in names}
+        left = row_axes(sizes, num_rows)
+        if left == names:
             return axes
-        rest = tuple(name for name in names if name != CONTEXT_AXIS)
-        return axes if num_rows % self._ways(rest) else rest or None
+        return left if len(left) > 1 else next(iter(left), None)
 
-    def notes(self, shapes: Iterable[tuple[int, ...]]) -> list[str]:
-        """Return one sentence for each distinct shape that does not divide."""
+    def held(
+        self, shape: tuple[int, ...], parts: int = 1, *, is_whole: bool = False
+    ) -> tuple[int, int]:
+        """Return the rows and columns that a device works on at a time.
+
+        `parts` are those of an accumulated batch. `is_whole` says that the model does
+        not split columns, so that the devices of the axis `context` do the same work.
+        """
+        rows, columns = shape[0] // parts, shape[1]
+        ways = self._ways(self._of_rows(rows))
+        held = rows if shape[0] % ways else -(-rows // ways)
+        if self.splits_columns((rows,)) and not is_whole:
+            # The last token of a row is only a target.
+            return held, -(-(columns - 1) // self.sharding.mesh.shape[CONTEXT_AXIS])
+        along = self._ways(next(iter(self.sharding.spec[1:]), None))
+        return held, columns if columns % along else columns // along
+
+    def notes(
+        self,
+        shapes: Iterable[tuple[int, ...]],
+        parts: int = 1,
+        whole: Collection[tuple[int, ...]] = (),
+    ) -> list[str]:
+        """Return a sentence for each distinct shape that does not divide.
+
+        `parts` are those of an accumulated batch. Of the shapes in `whole`, the model
+        does not split the columns.
+        """
         notes: list[str] = []
         for shape in dict.fromkeys(shapes):
-            if self.splits_columns(shape):
+            if self.splits_columns((shape[0] // parts,)):
+                what = f"batches of {shape[0]} x {shape[1]}"
+                what += f" in {parts} parts" if parts > 1 else ""
+                ways = self.sharding.mesh.shape[CONTEXT_AXIS]
                 notes.append(
-                    f"batches of {shape[0]} x {shape[1]} have too few rows for all "
-                    f"devices: the devices of the axis {CONTEXT_AXIS!r} get the same "
-                    "rows, and the model splits their columns"
+                    f"{what} have too few rows for all devices: the {ways} devices of "
+                    f"the axis {CONTEXT_AXIS!r} get the same rows, and the model "
+                    + (
+                        "does not split their columns, so all do the same work; let "
+                        "it constrain its hidden states to this axis, or use a "
+                        f"multiple of {self.num_ways * parts} rows"
+                        if shape in whole
+                        else "splits their columns"
+                    )
                 )
-            elif self(shape) != self.sharding:
+            if self(shape).spec != self._wanted(shape):
                 notes.append(
                     f"{self.describe(shape)}; the batch is replicated over that axis"
+                    f"{self._instead(shape)}"
                 )
         return notes
+
+    def _wanted(self, shape: tuple[int, ...]) -> PartitionSpec:
+        """Return the spec of a batch that would divide."""
+        if not self.splits_columns(shape):
+            return self.sharding.spec
+        return PartitionSpec(self._of_rows(shape[0]), *self.sharding.spec[1:])
+
+    def _instead(self, shape: tuple[int, ...]) -> str:
+        """Name the axis `context` over which a batch would divide, if there is one."""
+        ways = self.num_ways // math.gcd(self.num_ways, shape[0])
+        if ways == 1 or (shape[1] - 1) % ways:
+            return ""
+        return f"; a mesh axis {CONTEXT_AXIS!r} of {ways} would split its columns"
+
+    @property
+    def num_ways(self) -> int:
+        """Devices over which the rows of a batch are split if they divide."""
+        return self._ways(next(iter(self.sharding.spec), None))
 
     def describe(self, shape: tuple[int, ...]) -> str:
         """Say which dimensions of `shape` do not divide, and which sizes would."""
         names = ("batch_size", "seq_len")
+        split_over = (self._of_rows(shape[0]), *self.sharding.spec[1:])
         parts = [
             f"{names[i]}={size} does not divide over the {ways} devices of mesh axis "
             f"{axes!r} (a multiple of {ways} would use them all)"
-            for i, (size, axes) in enumerate(
-                zip(shape, self.sharding.spec, strict=False)
-            )
+            for i, (size, axes) in enumerate(zip(shape, split_over, strict=False))
             if size % (ways := self._ways(axes))
         ]
         return "; ".join(parts)
 
-    def row_ways(self, shape: tuple[int, ...]) -> int:
-        """Return the number of pieces into which the rows of a batch are split."""
-        spec = self(shape).spec
-        return self._ways(spec[0] if len(spec) else None)
+    def least_ways(self, num_rows: int) -> int:
+        """Return over how many devices each accumulated part of a batch must divide.
+
+        1 for a batch whose rows are replicated. The axis `context` does not count, as
+        it may split the columns of a part.
+        """
+        names = _row_axes(self.sharding.spec)
+        ways = self._ways(tuple(name for name in names if name != CONTEXT_AXIS))
+        return 1 if num_rows % ways else ways
 
     def _ways(self, axes: Axes) -> int:
         """Return the number of pieces into which mesh axes split a dimension."""
@@ -221,7 +280,7 @@ def fed_shapes(
 
 
 def accumulation_notes(
-    phases: Iterable[ResolvedPhase], grad_accum_steps: int, placement: BatchPlacement
+    phases: Sequence[ResolvedPhase], grad_accum_steps: int, placement: BatchPlacement
 ) -> list[str]:
     """Return one sentence for each phase whose accumulated parts leave devices idle.
 
@@ -230,13 +289,9 @@ def accumulation_notes(
     idle, however few rows it has. If the placement is strict, idle devices are an
     error.
     """
-    ways = [
-        (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
-        for phase in phases
-    ]
-    most = math.gcd(*(phase.batch_size // num_devices for phase, num_devices in ways))
+    most = most_parts(phases, placement)
     notes: list[str] = []
-    for phase, num_devices in ways:
+    for phase in phases:
         rows, left_over = divmod(phase.batch_size, grad_accum_steps)
         if left_over:
             raise ValueError(
@@ -244,18 +299,25 @@ def accumulation_notes(
                 f"not divide by grad_accum_steps={grad_accum_steps}; "
                 f"{_accumulation_remedy(most, grad_accum_steps)}"
             )
-        is_split = placement.splits_columns((rows, phase.seq_len))
-        if rows % num_devices and not is_split:
-            idle = num_devices - rows / -(-rows // num_devices)
+        ways = placement.least_ways(phase.batch_size)
+        if rows % ways:
+            num_devices = placement.num_ways
+            busy = rows / -(-rows // ways) * num_devices / ways
             notes.append(
                 f"grad_accum_steps={grad_accum_steps} cuts batch_size="
                 f"{phase.batch_size} of phase {phase.index} into parts of {rows}, so "
-                f"{idle:.3g} of {num_devices} devices idle; "
+                f"{num_devices - busy:.3g} of {num_devices} devices idle; "
                 f"{_accumulation_remedy(most, grad_accum_steps)}"
             )
     if notes and placement.strict:
         raise ValueError(notes[0])
     return notes
+
+
+def most_parts(phases: Iterable[ResolvedPhase], placement: BatchPlacement) -> int:
+    """Return the number of parts whose divisors leave no device idle in any phase."""
+    sizes = [phase.batch_size for phase in phases]
+    return math.gcd(*(size // placement.least_ways(size) for size in sizes))
 
 
 def _accumulation_remedy(most: int, grad_accum_steps: int) -> str:

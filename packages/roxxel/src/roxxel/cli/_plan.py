@@ -24,6 +24,7 @@ from roxxel.config import (
     HeldOut,
     RunConfig,
     begun_state,
+    check_columns,
     check_model_args,
     check_model_data,
     compare_held_out,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from roxxel_curriculum import Plan, PlanDiff
+    from roxxel_curriculum import Plan, PlanDiff, Sampler
 
 DESCRIPTION = """\
 Show what a run will read: tokens and epochs of each source in each phase, where
@@ -100,9 +101,10 @@ def run(options: argparse.Namespace) -> None:
             say(f"learning rate after {done:,} steps: {old:.4g} -> {new:.4g}")
     else:
         sets = {name: asdict(each) for name, each in held_out.items()}
-        _show(plan, {**plan.to_dict(), "held_out": sets}, options)
+        sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
+        text, devices = _with_devices(plan, config, sampler)
+        _show(text, {**plan.to_dict(), "held_out": sets, **devices}, options)
         if not options.json:
-            sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
             _show_notes(held_out, sampler.unread_masks)
     if (state or other_state) and not options.json:
         say()
@@ -118,6 +120,30 @@ def run(options: argparse.Namespace) -> None:
         _draw(plan, options.plot)
         if not options.json:
             say(f"\nwrote {options.plot}")
+
+
+def _with_devices(
+    plan: Plan, config: RunConfig, sampler: Sampler
+) -> tuple[str, dict[str, Any]]:
+    """Add what a device holds, if the config says how many there are."""
+    mesh = config.mesh
+    if mesh is None or not mesh.axes or min(mesh.axes.values()) < 1:
+        return str(plan), {}
+    # JAX starts no device for this; a config without axes need not wait for its import.
+    from roxxel_train.devices import device_shares
+
+    try:
+        shares = device_shares(
+            mesh.axes,
+            mesh.row_axes,
+            sampler.phases,
+            config.trainer.grad_accum_steps,
+            strict=config.trainer.strict_sharding,
+        )
+        check_columns(config, sampler.phases)
+    except ValueError as error:
+        raise refused(config, error) from error
+    return f"{plan}\n\n{shares}", {"devices": asdict(shares)}
 
 
 def _changed_rates(done: int, *planned: tuple[RunConfig, Plan]) -> dict[str, Any]:
@@ -174,7 +200,7 @@ def _other(path: Path) -> tuple[RunConfig, Path | str | None]:
 
 
 def _show(
-    what: Plan | PlanDiff, as_dict: dict[str, Any], options: argparse.Namespace
+    what: str | PlanDiff, as_dict: dict[str, Any], options: argparse.Namespace
 ) -> None:
     if options.json:
         say(json.dumps(as_dict))

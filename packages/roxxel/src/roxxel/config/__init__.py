@@ -59,7 +59,11 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerConfig,
 )
-from roxxel.config._model_args import check_model_args, check_model_data
+from roxxel.config._model_args import (
+    check_columns,
+    check_model_args,
+    check_model_data,
+)
 from roxxel.config._model_code import code_digest
 from roxxel.config._open import (
     HeldOut,
@@ -126,6 +130,7 @@ __all__ = [
     "begun_state",
     "blends_of",
     "changed_text",
+    "check_columns",
     "check_known",
     "check_model_args",
     "check_model_data",

@@ -116,6 +116,12 @@ class MeshConfig:
         if self.groups is not None and self.axes:
             raise ConfigError('preset = "hybrid" chooses its axes; leave axes out')
 
+    @property
+    def row_axes(self) -> tuple[str, ...]:
+        """Axes that split rows: `batch_axes`, or those that its absence chooses."""
+        names = tuple(self.axes)
+        return self.batch_axes or names[:1] + names[1:].count("context") * ("context",)
+
 
 @dataclass(frozen=True)
 class ProxyConfig:

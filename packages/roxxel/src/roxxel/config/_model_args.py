@@ -24,7 +24,7 @@ from roxxel.recipe.llama_config import LlamaConfig, llama_config
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from roxxel_curriculum import Curriculum
+    from roxxel_curriculum import Curriculum, ResolvedPhase
     from roxxel_format import TokenReader
 
     from roxxel.config._declaration import RunConfig
@@ -80,6 +80,22 @@ def check_model_data(config: RunConfig, curriculum: Curriculum) -> None:
                 f"the tokenizer's tokens, at least {seen[1] + 1}, in [model_args]"
             )
     _check_ends(config, model.end_tokens, read)
+
+
+def check_columns(config: RunConfig, phases: Sequence[ResolvedPhase]) -> None:
+    """Raise ValueError if the recipe's model cannot split the columns of a phase.
+
+    The sizes of all axes of the mesh must be known.
+    """
+    if config.model != RECIPE or config.mesh is None:
+        return
+    from roxxel_loader.sharding.presets import column_ways
+
+    sizes = {**config.mesh.axes}
+    sizes.pop(_recipe_model(config).tensor_axis or "", None)
+    for phase in phases:
+        rows = phase.batch_size // config.trainer.grad_accum_steps
+        column_ways(sizes, rows, phase.seq_len - 1)
 
 
 def _check_ends(

@@ -315,10 +315,8 @@ def _mesh_keywords(config: RunConfig) -> dict[str, Any]:
     import roxxel_loader
 
     if mesh.axes:
-        names = tuple(mesh.axes)
-        rows = mesh.batch_axes or names[:1] + names[1:].count("context") * ("context",)
         sharding = roxxel_loader.make_custom_sharding_config(
-            tuple(mesh.axes.values()), names, rows
+            tuple(mesh.axes.values()), tuple(mesh.axes), mesh.row_axes
         )
     elif mesh.groups is not None:
         sharding = roxxel_loader.make_hybrid_sharding_config(mesh.groups)

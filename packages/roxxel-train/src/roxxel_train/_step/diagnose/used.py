@@ -92,6 +92,22 @@ def found_gradients(jaxpr: Any) -> dict[str, bool]:
     return found
 
 
+def splits_over(jaxpr: Any, axis: str) -> bool:
+    """Return whether a program asks for an array to be split over an axis of a mesh."""
+    for equation in jaxpr.eqns:
+        given = equation.params
+        if equation.primitive.name == "sharding_constraint":
+            asked = str(getattr(given["sharding"], "spec", ""))
+        else:
+            asked = str(given.get("in_specs", ""))  # of a shard_map
+        if f"'{axis}'" in asked:
+            return True
+        inner = inner_program(equation)
+        if inner is not None and splits_over(inner, axis):
+            return True
+    return False
+
+
 def _walk(jaxpr: Any, marks: Sequence[bool]) -> tuple[bool, list[bool]]:
     """Return whether a program uses its marked inputs, and which results are marked.
 

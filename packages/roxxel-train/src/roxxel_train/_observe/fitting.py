@@ -1,0 +1,99 @@
+"""What makes a batch fit the memory of a device: parts, or columns on more devices.
+
+What the compiler plans beside model and optimizer is taken to fall with the rows and
+columns that a device holds at a time, so the proposals are estimates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roxxel_loader.sharding.presets import CONTEXT_AXIS
+from roxxel_store.amounts import short_size
+
+from roxxel_train._step.placement import most_parts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from roxxel_curriculum import ResolvedPhase
+
+    from roxxel_train._step.compiled import CompiledShape
+    from roxxel_train._step.placement import BatchPlacement
+
+REMEDY = (
+    "raise grad_accum_steps, shard the model, use smaller batches, or split long rows "
+    f"over a mesh axis {CONTEXT_AXIS!r}"
+)
+"""What to do if nothing more is known than that a batch does not fit."""
+
+_MOST_TRIED = 1 << 12
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """How the batches of a run may be divided further.
+
+    Attributes:
+        placement: How they are divided over the mesh.
+        phases: Those of the run, whose batches all divide into as many parts.
+        parts: Parts of an accumulated batch.
+        whole: Shapes of batches whose columns the model does not split.
+    """
+
+    placement: BatchPlacement
+    phases: Sequence[ResolvedPhase]
+    parts: int
+    whole: Collection[tuple[int, ...]]
+
+    def held(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Return the rows and columns that a device works on at a time."""
+        return self.placement.held(shape, self.parts, is_whole=shape in self.whole)
+
+    def remedy(self, shape: CompiledShape, limit: int) -> str:
+        """Return what to do about a program that needs more than `limit` bytes."""
+        fixed = (shape.device_bytes or 0) - shape.activation_bytes
+        if fixed >= limit:
+            return (
+                f"model, optimizer and batch alone take {short_size(fixed)}, so shard "
+                "the model over more devices"
+            )
+        held = math.prod(self.held(shape.shape))
+        for change, less in (*self._in_parts(shape.shape), *self._axes(shape.shape)):
+            share = math.prod(less) / held
+            needed = fixed + math.ceil(shape.activation_bytes * share)
+            if needed <= limit:
+                return f"with {change}, a device would need about {short_size(needed)}"
+        return REMEDY
+
+    def _in_parts(
+        self, shape: tuple[int, ...]
+    ) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield each larger number of parts that leaves no device idle."""
+        most, is_whole = most_parts(self.phases, self.placement), shape in self.whole
+        for parts in range(self.parts + 1, min(most, _MOST_TRIED) + 1):
+            if most % parts == 0:
+                held = self.placement.held(shape, parts, is_whole=is_whole)
+                yield f"grad_accum_steps={parts}", held
+
+    def _axes(self, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, int]]]:
+        """Yield each larger axis `context` whose devices share one row at a time."""
+        devices, columns = self.placement.num_ways, shape[1] - 1
+        now = self.placement.sharding.mesh.shape.get(CONTEXT_AXIS, 1)
+        if now > 1 and shape in self.whole:
+            return
+        for ways in range(now + 1, devices + 1):
+            if devices % ways or columns % ways or shape[0] % (devices // ways):
+                continue
+            parts = shape[0] // (devices // ways)
+            if any(phase.batch_size % parts for phase in self.phases):
+                continue
+            change = (
+                f"a mesh axis {CONTEXT_AXIS!r} of {ways} of the {devices} devices, "
+                "over which the model splits columns"
+            )
+            if parts != self.parts:
+                change += f", and grad_accum_steps={parts}"
+            yield change, (1, columns // ways)
