@@ -97,7 +97,8 @@ def test_every_command_shows_the_name_and_takes_no_other(
     assert "1 document of web is withdrawn" in plan
     assert "self" not in plan
     renamed = said(capsys, "plan", config, "--diff", plain)
-    assert "source 'self' is gone" in renamed
+    assert "every batch is the same" in renamed
+    assert "the primary is named 'web' instead of 'self'" in renamed
 
     trained = said(capsys, "train", config)
     assert "web 50%, code 50%" in trained
@@ -134,7 +135,7 @@ def test_a_run_keeps_the_name_of_its_primary(
 
     assert main(["train", str(project / "named.toml"), *longer]) == 1
 
-    assert "'self' gave samples before step 4" in capsys.readouterr().err
+    assert "primary is named 'web' instead of 'self'" in capsys.readouterr().err
     assert (project / "run" / "metrics.jsonl").read_bytes() == before
     said(capsys, "audit", project / "run")
     assert open_run(project / "run").primary == "self"

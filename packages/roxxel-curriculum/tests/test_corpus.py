@@ -225,7 +225,7 @@ def test_a_run_goes_on_when_its_files_have_moved(tmp_path: Path) -> None:
 
     for step in range(35):
         assert np.array_equal(before.batch(step), after.batch(step))
-    with pytest.raises(StateMismatch, match="fingerprint of source 'code' was"):
+    with pytest.raises(StateMismatch, match="source 'code' holds other data"):
         blend(web, write(tmp_path / "other", 50, 3)).sampler(7, state)
 
 

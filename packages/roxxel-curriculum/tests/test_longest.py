@@ -98,7 +98,7 @@ def test_a_seed_that_is_not_the_run_s_is_refused() -> None:
 
     assert make(SHORT, LONG).sampler(7, state).seed == 7
     for use in (make(SHORT, LONG).sampler, make(SHORT, LONG).plan):
-        with pytest.raises(StateMismatch, match="seed was 7 and is now 8"):
+        with pytest.raises(StateMismatch, match="seed is 8 instead of 7"):
             use(8, state)
 
 
@@ -130,9 +130,9 @@ def test_a_check_of_a_sampler_made_without_the_state_names_the_remedy() -> None:
 
     assert info.value.differences == (
         (
-            "longest was 65 and is now 257, the length of the longest phase, so every "
-            "batch differs; pass the state to Curriculum.sampler, which then uses the "
-            "recorded longest"
+            "longest is 257 instead of 65, so the sources are divided differently and "
+            "every batch changes; a run that has begun keeps its own longest, so give "
+            "its state to Curriculum.sampler and Curriculum.plan"
         ),
     )
 
@@ -172,8 +172,8 @@ def test_a_difference_of_longest_alone_says_that_every_batch_changes() -> None:
     assert str(found) == (
         "every batch changes\n"
         "- longest is 257 instead of 65, so the sources are divided differently and "
-        "every batch changes; a run that has begun keeps its own longest, so plan such "
-        "a run with its state"
+        "every batch changes; a run that has begun keeps its own longest, so give its "
+        "state to Curriculum.sampler and Curriculum.plan"
     )
 
 

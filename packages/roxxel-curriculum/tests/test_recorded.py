@@ -118,9 +118,9 @@ def test_a_source_that_gave_nothing_may_be_absent() -> None:
 def test_a_reader_of_other_tokens_is_refused() -> None:
     state = Curriculum(PositionReader(500), [Phase(5, 2, 11)]).sampler(0).state(5)
 
-    with pytest.raises(StateMismatch, match="the fingerprint of source 'self' was"):
+    with pytest.raises(StateMismatch, match="'self' holds other data: fingerprint"):
         recorded_sampler(state, {"self": PositionReader(500, "other")})
-    with pytest.raises(StateMismatch, match="tokens of source 'self' was 500"):
+    with pytest.raises(StateMismatch, match="other data: 60 tokens instead of 500"):
         recorded_sampler(state, {"self": PositionReader(60)})
 
 

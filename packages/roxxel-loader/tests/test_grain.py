@@ -77,7 +77,7 @@ PIPELINES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        (made_by(seed=4), "seed was 3 and is now 4"),
+        (made_by(seed=4), "seed is 4 instead of 3"),
         (made_by(seed=3, tokens=9_000), "10,?000"),
         (made_by(seed=3, first=1), "phase"),
     ],

@@ -228,7 +228,7 @@ def test_rows_and_lines_show_the_name_of_the_primary(tmp_path: Path) -> None:
 def test_a_run_keeps_the_name_of_its_primary(tmp_path: Path) -> None:
     trainer(tmp_path, curriculum=curriculum(tmp_path), loss_fn=by_position).run()
 
-    words = r"source 'self' gave .* gone or renamed"
+    words = "the primary is named 'web' instead of 'self'"
     with pytest.raises(RunMismatchError, match=words):
         trainer(tmp_path, curriculum=curriculum(tmp_path, primary="web")).run()
 

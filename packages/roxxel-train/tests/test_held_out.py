@@ -78,7 +78,7 @@ def test_a_held_out_set_that_was_replaced_is_an_error_that_names_it(
     with pytest.raises(RunMismatchError) as caught:
         run_of(tmp_path, sets, updates=12)
 
-    for words in ("held-out set", name, "fingerprint of source", "a new name"):
+    for words in ("held-out set", name, "holds other data", "a new name"):
         assert words in str(caught.value)
     assert str(tmp_path / "run") in str(caught.value)
 

@@ -188,7 +188,7 @@ def test_run_resumes_on_a_corpus_that_has_grown_as_if_it_had_not(
     assert resumed.plan().sources[0].num_tokens == 2000
     assert resumed.run().start_step == 7
     assert values(resumed) == values(unbroken)
-    with pytest.raises(RunMismatchError, match="fingerprint of source 'self' was"):
+    with pytest.raises(RunMismatchError, match="source 'self' holds other data"):
         of("b", 3000, 5000)
 
 

@@ -454,11 +454,11 @@ def test_a_plan_of_a_run_that_has_begun_shows_its_past(
     [
         (
             ("seed = 3", "seed = 4"),
-            ["seed was 3 and is now 4", "or give another save_path"],
+            ["seed is 4 instead of 3", "or give another save_path"],
         ),
         (
             ("code.rox", "held_out.rox"),
-            ["fingerprint of source 'code' was", "code is {folder}/held_out.rox"],
+            ["source 'code' holds other data", "code is {folder}/held_out.rox"],
         ),
     ],
 )
@@ -569,7 +569,7 @@ def test_the_sampler_of_a_config_has_the_batches_of_its_run(tmp_path: Path) -> N
         assert (sampler.batch(step) == trained.batch(step)).all()
         assert sampler.locate(step, 0) == trained.locate(step, 0)
     changed = replace(longer, seed=4)
-    with pytest.raises(ConfigError, match=r"longer\.toml: .* seed was 3 and is now 4"):
+    with pytest.raises(ConfigError, match=r"longer\.toml: .* seed is 4 instead of 3"):
         open_sampler(changed)
 
 

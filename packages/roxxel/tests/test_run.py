@@ -153,7 +153,7 @@ def test_a_corpus_that_moved_is_named_and_can_be_given(
     for given in (code, [str(code)], Roxxel(code)):
         run = open_run(path, sources={"code": given})
         assert same(run.sampler(), one.sampler, range(6))
-    with pytest.raises(RunFolderError, match="those of the run: the fingerprint of"):
+    with pytest.raises(RunFolderError, match="those of the run: source"):
         open_run(path, sources={"code": folder / "web_*.rox"}).sampler()
     with pytest.raises(RunFolderError, match=r"no source 'cod'; its sources are 'sel"):
         open_run(path, sources={"cod": code}).sampler()

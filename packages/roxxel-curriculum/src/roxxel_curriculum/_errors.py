@@ -32,6 +32,7 @@ class StateMismatch(CurriculumError):
 
     Attributes:
         differences: One sentence for each difference; the message has the first three.
+        steps: Steps that the run has trained, if they differ; None otherwise.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -41,18 +42,22 @@ class StateMismatch(CurriculumError):
         ...     curriculum.sampler(seed=2, state=state)
         ... except StateMismatch as error:
         ...     print(*error.differences)
-        seed was 1 and is now 2
+        seed is 2 instead of 1
     """
 
-    def __init__(self, differences: Sequence[str]) -> None:
+    def __init__(self, differences: Sequence[str], steps: int | None = None) -> None:
         self.differences = tuple(differences)
+        self.steps = steps
         first = self.differences[:_MAX_LISTED]
         more = len(self.differences) - len(first)
         listed = "; ".join([*first, *([f"{more} more differences"] if more else [])])
+        after = f", after {steps:,} steps," if steps else ""
         super().__init__(
-            f"this state cannot be resumed: {listed}; resume with the run's data, seed "
-            "and phases, and change only later steps"
+            f"this state{after} cannot be resumed: {listed}; resume with the run's "
+            "data, seed and phases, and change only later steps"
         )
 
-    def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:
-        return StateMismatch, (self.differences,)
+    def __reduce__(
+        self,
+    ) -> tuple[type[StateMismatch], tuple[tuple[str, ...], int | None]]:
+        return StateMismatch, (self.differences, self.steps)

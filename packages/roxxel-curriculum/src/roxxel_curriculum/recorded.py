@@ -9,19 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from roxxel_format import ShardError, TokenReader
-
-from roxxel_curriculum._bind.past import recorded_solution
-from roxxel_curriculum._bind.sources import recorded_sources
+from roxxel_curriculum._bind.past import recorded
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    import numpy.typing as npt
+    from roxxel_format import TokenReader
 
     from roxxel_curriculum._bind.fields import Field
 
@@ -67,63 +64,14 @@ def recorded_sampler(
             "this state is at step 0, so it records no batches; "
             "give the state of a later step, or declare a Curriculum"
         )
-    readers = _unread(past) if sources is None else sources
-    solution = recorded_solution(recorded_sources(past, readers), past)
+    solution = recorded(past, sources)
     for each in past["sources"] if sources is None else ():
-        if solution.spans[each["name"]].num_spans != each["spans"]:
+        cut = cut_spans(
+            each["tokens"], past["longest"], past["overlap"], each.get("unit", 1)
+        )
+        if cut.num_spans != each["spans"]:
             raise CurriculumError(
                 f"source {each['name']!r} is a part of a corpus, and a state does not "
                 "say which; give a reader for each source"
             )
     return Sampler(solution, state["seed"], fields, check, state)
-
-
-def _unread(state: Mapping[str, Any]) -> dict[str, TokenReader]:
-    return {each["name"]: _Unread(each) for each in state["sources"]}
-
-
-class _Unread(TokenReader):
-    """What a state says of a source, without its tokens."""
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        self._entry = entry
-
-    @property
-    def num_tokens(self) -> int:
-        return self._entry["tokens"]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(self._entry["dtype"])
-
-    @property
-    def tokenizer(self) -> str | None:
-        return self._entry["tokenizer"]
-
-    @property
-    def fingerprint(self) -> str:
-        return self._entry["fingerprint"]
-
-    @property
-    def unit(self) -> int | None:
-        return self._entry.get("unit")
-
-    @property
-    def _document_ends(self) -> npt.NDArray[np.int64]:
-        raise self._error()
-
-    def read(
-        self,
-        starts: npt.ArrayLike,
-        length: int,
-        dtype: npt.DTypeLike | None = None,
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
-        del starts, length, dtype, out
-        raise self._error()
-
-    def _error(self) -> ShardError:
-        return ShardError(
-            f"source {self._entry['name']!r} has no reader here, which its tokens and "
-            "documents need; give `sources` to `recorded_sampler`"
-        )

@@ -15,7 +15,6 @@ from roxxel_curriculum._names import checked_primary, of_sources
 from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
-from roxxel_curriculum.state import drawn_sources, order_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,36 +51,17 @@ def checked_sources(
             *((name, reader, DROP, name) for name, reader in mix.items()),
         )
     )
+    opened = checked_readers(sources)
+    for source in opened:
+        _check_same_kind(opened[0], source)
+    return opened
+
+
+def checked_readers(sources: Sequence[Source]) -> tuple[Source, ...]:
+    """Return sources at fixed versions; raise if a reader cannot be read."""
     for source in sources:
         _check_reader(source)
-        _check_same_kind(sources[0], source)
     return tuple(map(_pinned, sources))
-
-
-def recorded_sources(
-    state: Mapping[str, Any], readers: Mapping[str, TokenReader]
-) -> tuple[Source, ...]:
-    """Return the sources that a state records, with their policies and versions.
-
-    `state` is the result of `checked_state`. A source without a reader is left out if
-    no recorded phase draws from it.
-    """
-    drawn = drawn_sources(state)
-    missing = sorted(drawn - readers.keys())
-    if missing:
-        raise CurriculumError(
-            f"the run read from source {missing[0]!r}, which has no reader; "
-            f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
-        )
-    sources = tuple(
-        Source(name, readers[name], Policy(**entry["policy"]), order_name(entry))
-        for entry in state["sources"]
-        if (name := entry["name"]) in readers
-    )
-    for source in sources:
-        _check_reader(source)
-    fingerprints = {entry["name"]: entry["fingerprint"] for entry in state["sources"]}
-    return at_versions(tuple(map(_pinned, sources)), fingerprints)
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
@@ -141,7 +121,7 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
         return _with_reader(source, source.reader.with_version(wanted))
     except ShardError:
         # The wanted version is missing, so the source keeps its own version.
-        # `_run_differences` then reports that the two fingerprints differ.
+        # The comparison then reports that the two fingerprints differ.
         return source
 
 

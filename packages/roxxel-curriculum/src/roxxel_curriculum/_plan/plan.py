@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_store import published
 
 from roxxel_curriculum._order.rounds import Cursor
-from roxxel_curriculum._plan.diff import compare_plans
+from roxxel_curriculum._plan.changes import changes
+from roxxel_curriculum._plan.diff import plan_diff
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
     MixPlan,
@@ -73,6 +74,9 @@ class Plan(PlanFigures):
         (4644, 0.4644)
     """
 
+    _: KW_ONLY
+    _solution: Solution = field(repr=False, compare=False)
+
     def __str__(self) -> str:
         return render_text(self)
 
@@ -91,7 +95,9 @@ class Plan(PlanFigures):
 
     def diff(self, other: Plan) -> PlanDiff:
         """Return what changes from this plan to `other`, and from which step on."""
-        return compare_plans(self, other)
+        seeds = self.seed, other.seed
+        found = [*changes(self._solution, other._solution, seeds)]
+        return plan_diff(self, other, found)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw the tokens of each source over the steps.
@@ -117,10 +123,13 @@ class Plan(PlanFigures):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as dicts, lists, numbers and strings, for JSON."""
-        return _plain(asdict(self))
+        names = [each.name for each in fields(PlanFigures)]
+        return {name: _plain(getattr(self, name)) for name in names}
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _plain(getattr(value, each.name)) for each in fields(value)}
     if isinstance(value, dict):
         pairs = cast("dict[str, Any]", value)
         return {key: _plain(item) for key, item in pairs.items()}
@@ -190,6 +199,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             for each in solution.withdrawals
         ),
         notes_on_sources=solution.declaration.notes,
+        _solution=solution,
     )
 
 

@@ -273,8 +273,8 @@ class Solution:
 
     @property
     def total_steps(self) -> int:
-        """Number of training steps of the run."""
-        return self.phases[-1].stop
+        """Number of training steps of the run; 0 of one that has trained none."""
+        return self.phases[-1].stop if self.phases else 0
 
     def why_outside(self, step: int) -> str:
         """Return the message about a step that the run does not have."""

@@ -125,9 +125,12 @@ class Solver:
         """Solve and add `phase`; return None if the run ends before `phase` starts."""
         if self.early_stop:
             return None
-        solved = self.solve(phase, index, is_edited=is_edited)
+        return self.append(self.solve(phase, index, is_edited=is_edited))
+
+    def append(self, solved: ResolvedPhase) -> ResolvedPhase | None:
+        """Add what `solve` returned; return None if it has no steps."""
         if solved.stopped_by is not None:
-            self.early_stop = EarlyStop(solved.stop, solved.stopped_by, index)
+            self.early_stop = EarlyStop(solved.stop, solved.stopped_by, solved.index)
         if not solved.steps:
             return None
         for name, given in solved.counts(solved.num_samples).items():
@@ -351,9 +354,9 @@ class Solver:
 
 
 def _spans_of(source: Source, longest: int, overlap: int) -> Spans:
-    """Return how a source is cut into spans; the part of a source is cut already."""
+    """Return how a source is cut into spans, unless it is cut already."""
     num_tokens = operator.index(source.reader.num_tokens)
     if source.num_spans is None:
         return cut_spans(num_tokens, longest, overlap, source.unit)
-    size = num_tokens // source.num_spans
+    size = num_tokens // source.unit // source.num_spans * source.unit
     return Spans(num_tokens, longest, overlap, source.num_spans, size, source.unit)

@@ -280,8 +280,9 @@ def refused(config: RunConfig, error: ValueError) -> ConfigError:
         if any(f"source {name!r}" in each for each in error.differences)
     ]
     where = f" ({'; '.join(paths)})" if paths else ""
+    since = f", from step {error.steps:,} on" if error.steps else ""
     return ConfigError(
         f"{config.file}: {run}: the run there does not fit this curriculum: "
         f"{'; '.join(error.differences[:3])}{where}; put this back, and change only "
-        f"steps that are not trained yet, {remedy}"
+        f"steps that are not trained yet{since}, {remedy}"
     )
