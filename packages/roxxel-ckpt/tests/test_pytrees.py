@@ -47,7 +47,7 @@ def test_any_nesting_comes_back_bit_for_bit(
     second = updated(first)
     with tempfile.TemporaryDirectory() as folder, Checkpointer(folder) as checkpointer:
         checkpointer.save(1, state=first)
-        checkpointer.save(2, state=second)
+        checkpointer.save(2, state=second, snapshot=True)
         checkpointer.wait()
 
         assert bits(checkpointer.load(like=first)) == bits(second)

@@ -15,7 +15,11 @@ from .helpers import checkpointer
 if TYPE_CHECKING:
     from pathlib import Path
 
-ANSWERS = {"write to the folder": "mark", "read the folder": [], "save step 3": "one"}
+ANSWERS = {
+    "write to the folder": "mark",
+    "read the folder": [],
+    "save step 3": ["one", False],
+}
 
 
 class Service:

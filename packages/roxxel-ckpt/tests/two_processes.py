@@ -237,8 +237,15 @@ class Run:
         saving = Checkpointer(self.parent / "tree", max_to_keep=2, timeout=60)
         tree = sharded_tree(0)
         for step in (1, 2, 3):
-            tree = jax.tree.map(lambda leaf: leaf + 1, tree)
-            assert saving.save(step, {"loss": 1.0 / step}, state=tree)
+            old, tree = tree, jax.tree.map(lambda leaf: leaf + 1, tree)
+            old["params"]["w"].delete()  # as a step does that donates its state
+            is_copied = step == 2
+            assert saving.save(
+                step, {"loss": 1.0 / step}, state=tree, snapshot=is_copied
+            )
+            record = saving.last_save
+            assert record is not None
+            assert record.is_snapshot == is_copied
         saving.wait()
         assert saving.steps() == [2, 3]
         for like in (jax.eval_shape(lambda: tree), sharded_tree(9)):

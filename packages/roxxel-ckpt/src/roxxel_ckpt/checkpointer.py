@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
+from roxxel_ckpt._arrays.snapshot import copied, has_room, reserve_on_host
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
@@ -186,8 +187,13 @@ class Checkpointer:
         files: Callable[[], Files] = dict,
         *,
         state: Any = None,
+        snapshot: bool | None = None,
     ) -> bool:
         """Save the state as a step; return once its arrays may be donated.
+
+        On a GPU or TPU with room for a second copy of the state, that is as soon as the
+        devices hold this copy; it goes to the host, and to the files, in the
+        background. Without room, and on a CPU, `save` waits for the copy to the host.
 
         The run continues from the step that was last saved or restored, so newer
         checkpoints would be another history of the run: then nothing is saved. To go
@@ -209,6 +215,9 @@ class Checkpointer:
                 fails and the step never exists.
             state: The pytree to save, if the checkpointer was made without a model. Its
                 leaves are arrays, typed PRNG keys and numbers of Python.
+            snapshot: Whether to copy the arrays on their devices first, if they have
+                room. None: where every process knows of room for it, beside the peak
+                of its programs so far.
 
         Returns:
             True if a checkpoint is being written. False if the step exists already.
@@ -246,23 +255,30 @@ class Checkpointer:
             if process_count() > 1:  # one process becomes the writer as it saves
                 self.check_shared()
             found: list[tuple[StateTree, dict[str, Any]]] = []
+
+            def prepare() -> bool:
+                self._collect(state, found)
+                [(_, arrays)] = found
+                return bool(has_room(arrays)) if snapshot is None else snapshot
+
             position = number if self._position is None else self._position
             base = min(number, position)
-            attempt = begin_save(
+            begun = begin_save(
                 self._folder,
                 _channel,
                 number,
                 base,
                 self._damaged,
-                lambda: self._collect(state, found),
+                prepare,
                 held,
                 force=force,
                 seen=self._seen,
                 timeout_s=self._timeout_s,
             )
             self._seen = None
-            if attempt is None:
+            if begun is None:
                 return False
+            attempt, on_devices = begun
             [(live, arrays)] = found
             if self._last is not None:
                 self._last.channel.close()
@@ -276,7 +292,8 @@ class Checkpointer:
                 self._damaged,
                 files,
             )
-            self._last.start(arrays, started_at, held.pop_all())
+            found.clear()  # a copy is freed once it is on the host
+            self._last.start(arrays, started_at, held.pop_all(), on_devices=on_devices)
             self._position = number
             return True
 
@@ -302,14 +319,37 @@ class Checkpointer:
         """
         from roxxel_ckpt._arrays.state_digest import state_digest
 
-        live = self._live()
-        if live is None:
-            raise TypeError(
-                f"{self._folder}: was opened without a model, so there is no live "
-                "state; make Checkpointer(path, model)"
-            )
+        live = self._tree()
         arrays = live.to_stored()
         return state_digest((name, live.specs[name], x) for name, x in arrays.items())
+
+    @property
+    def has_room(self) -> bool | None:
+        """Whether the devices have room for a snapshot of the model and optimizer.
+
+        Room is what the programs so far have left at their peak. None if a device does
+        not report its memory, as a CPU; then `save` makes no snapshot by itself.
+
+        Raises:
+            TypeError: The checkpointer was made without a model.
+        """
+        return has_room(self._tree().to_stored())
+
+    def warm_up(self) -> None:
+        """Do what the first save would do once, if saves make snapshots.
+
+        That is to compile the digest and the copy of the state, and to take the host's
+        memory through which copies leave a GPU. The trainer makes this call while its
+        first step is compiled. Every process makes it.
+
+        Raises:
+            TypeError: The checkpointer was made without a model.
+        """
+        if self.has_room:
+            self.state_digest()
+            arrays = self._tree().to_stored()
+            copied(arrays)
+            reserve_on_host(arrays)
 
     def check_shared(self) -> None:
         """Check that all processes see the same folder of checkpoints.
@@ -623,6 +663,16 @@ class Checkpointer:
     def _live(self) -> StateTree | None:
         """Return the leaves of the live objects; None without objects."""
         return None if self._objects is None else self._objects.tree()
+
+    def _tree(self) -> StateTree:
+        """Return the leaves of the live objects; raise a TypeError without objects."""
+        live = self._live()
+        if live is None:
+            raise TypeError(
+                f"{self._folder}: was opened without a model, so there is no live "
+                "state; make Checkpointer(path, model)"
+            )
+        return live
 
     def _turn(self) -> Manifest | None:
         """Return whose turn to save it is, for a program that restores and then saves.

@@ -1,10 +1,11 @@
 """One save: prepare the folder, then write, digest and commit on a thread.
 
 `begin_save` prepares the folder on process 0. A `Save` runs on every process. Its
-thread copies arrays to the host, writes and digests files in the staging directory of
-this process, then delivers the files to the folder: by renames on a shared disk, by
-uploads in a bucket. After all processes have delivered their files, process 0 commits
-the step, with the pieces of the run's files that `files` returns.
+thread copies arrays on their devices, if there is room, and to the host, writes and
+digests files in the staging directory of this process, then delivers the files to the
+folder: by renames on a shared disk, by uploads in a bucket. After all processes have
+delivered their files, process 0 commits the step, with the pieces of the run's files
+that `files` returns.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
+from roxxel_ckpt._arrays.snapshot import NoRoomError, copied
 from roxxel_ckpt._integrity import (
     crc_of,
     digest_files,
@@ -63,15 +65,18 @@ class SaveRecord:
     Attributes:
         step: The step that was saved.
         blocking_s: Seconds for which `save` blocked its caller.
+        is_snapshot: Whether the arrays were copied on their devices first, so that
+            `save` did not wait for the copy to the host.
         total_s: Seconds until the checkpoint was complete; None before that.
 
     Example:
-        >>> SaveRecord(step=10, blocking_s=0.5, total_s=2.0).total_s
+        >>> SaveRecord(10, blocking_s=0.5, is_snapshot=False, total_s=2.0).total_s
         2.0
     """
 
     step: int
     blocking_s: float
+    is_snapshot: bool
     total_s: float | None
 
 
@@ -81,22 +86,23 @@ def begin_save(
     step: int,
     base: int,
     damaged: Collection[Step],
-    prepare: Callable[[], None],
+    prepare: Callable[[], bool],
     held: contextlib.ExitStack,
     *,
     force: bool,
     seen: Manifest | None,
     timeout_s: float,
-) -> str | None:
+) -> tuple[str, bool] | None:
     """Return the name of this attempt to save a step; None if the step exists.
 
-    Every process makes this call, and calls `prepare`. `base` is the step that the run
-    continues from, and `damaged` are newer steps that it could not restore. `seen` is
-    the turn that it has seen before. On process 0, closing `held` lets other threads
-    save.
+    Every process makes this call, and calls `prepare`, which returns whether to copy on
+    the devices first. The result also has whether all do so. `base` is the step that
+    the run continues from, and `damaged` are newer steps that it could not restore.
+    `seen` is the turn that it has seen before. On process 0, closing `held` lets other
+    threads save.
     """
 
-    def admit(_: list[None]) -> str | None:
+    def admit(snapshots: list[bool]) -> tuple[str, bool] | None:
         try:
             attempt = _only_writer(folder, held, seen)
             is_new = _is_new(folder, step, base, damaged, force=force)
@@ -104,7 +110,7 @@ def begin_save(
             if isinstance(error, CheckpointError):
                 raise
             raise _cannot_begin(folder, step, error) from error
-        return attempt if is_new else None
+        return (attempt, all(snapshots)) if is_new else None
 
     return channel.agree(f"save step {step}", prepare, admit, timeout_s)
 
@@ -200,16 +206,25 @@ class Save:
         self._damaged, self._files = damaged, files
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
-        self._copied: Future[None] = Future()
+        self._is_snapshot = False
+        # Done once the caller may donate the arrays.
+        self._free: Future[None] = Future()
+        self._on_host = threading.Event()
         self._done: Future[None] = Future()
 
     def start(
-        self, arrays: dict[str, Any], started_at: float, held: contextlib.ExitStack
+        self,
+        arrays: dict[str, Any],
+        started_at: float,
+        held: contextlib.ExitStack,
+        *,
+        on_devices: bool,
     ) -> None:
         """Start the thread; return when the arrays may be donated.
 
-        `started_at` is the value of `time.perf_counter()` when `save` was called. When
-        the save ends, it closes `held`, which releases the folder's lock.
+        With `on_devices`, that is when their devices hold a copy, and not only when the
+        host does. `started_at` is the value of `time.perf_counter()` when `save` was
+        called. When the save ends, it closes `held`, which releases the folder's lock.
         """
         self._started_at, self._held = started_at, held
         # `concurrent.futures`, which Orbax uses, registers a hook when it is imported,
@@ -217,24 +232,24 @@ class Save:
         importlib.import_module("concurrent.futures.thread")
         at_exit(_finish_at_exit)
         _in_flight.add(self)
-        # The thread also copies the arrays, because Orbax starts an event loop and the
+        # The thread also copies to the host, because Orbax starts an event loop and the
         # main thread of a notebook already runs one. The thread is a daemon so that a
         # hanging disk cannot block the program's exit for longer than `timeout_s`.
         thread = threading.Thread(
             target=self._run,
             # A thread references its arguments until it ends, so the arrays are in a
             # list that `_write` empties.
-            args=(partial(self._write, [arrays]),),
+            args=(partial(self._write, [arrays], on_devices=on_devices),),
             name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
         )
         try:
             thread.start()
         except RuntimeError as error:  # the system has no thread left
-            self._copied.set_exception(error)
+            self._free.set_exception(error)
             # Run the save here: the other processes wait for the error that it reports.
-            self._run(self._copied.result)
-        error = self._copied.exception()
+            self._run(self._free.result)
+        error = self._free.exception()
         self._blocking_s = time.perf_counter() - started_at
         if error is not None:
             self.was_raised = True
@@ -243,7 +258,7 @@ class Save:
     @property
     def record(self) -> SaveRecord:
         """How long the save has taken so far."""
-        return SaveRecord(self.step, self._blocking_s, self._total_s)
+        return SaveRecord(self.step, self._blocking_s, self._is_snapshot, self._total_s)
 
     @property
     def has_ended(self) -> bool:
@@ -289,9 +304,11 @@ class Save:
         call = f"commit step {self.step}"
         self.channel.agree(call, write, self._commit, self._timeout_s)
 
-    def _write(self, box: list[dict[str, Any]]) -> int:
+    def _write(self, box: list[dict[str, Any]], *, on_devices: bool) -> int:
         """Write and digest the files of this process; return the digests' CRC-32."""
         try:
+            if on_devices:
+                self._copy_on_devices(box)
             self._staging = self._staged.enter_context(
                 self.folder.staged(self.step, self._attempt, process_index())
             )
@@ -301,9 +318,13 @@ class Save:
 
             wait_for_files = orbax.start_writing(state, box.pop())
         except BaseException as error:
-            self._copied.set_exception(error)
+            if not self._free.done():
+                self._free.set_exception(error)
             raise
-        self._copied.set_result(None)
+        finally:
+            self._on_host.set()
+        if not self._free.done():
+            self._free.set_result(None)
         wait_for_files()
         digests = digest_files(self._staging)
         path = self._staging / digests_file(process_index())
@@ -311,6 +332,15 @@ class Save:
         path.write_text(sealed(digests))  # flushed with all files, by `deliver`
         self.folder.deliver(self._staging)
         return crc_of(digests)
+
+    def _copy_on_devices(self, box: list[dict[str, Any]]) -> None:
+        """Replace the arrays by copies, if the devices have room for them."""
+        for other in _in_flight - {self}:
+            other._on_host.wait()  # noqa: SLF001 - then its copies are freed
+        with contextlib.suppress(NoRoomError):
+            box[0] = copied(box[0])
+            self._is_snapshot = True
+            self._free.set_result(None)
 
     def _commit(self, digests: list[int]) -> None:
         """Commit the step on process 0.

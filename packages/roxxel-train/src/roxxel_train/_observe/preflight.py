@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
     from roxxel_train._step.compiled import CompiledShape
 
+_COSTS = {
+    True: "; a save copies it on the devices, and training goes on",
+    False: "; a save waits for its copy to the host, as no device has room for it",
+    None: "",
+}
+
 
 @dataclass(frozen=True)
 class Preflight:
@@ -25,6 +32,10 @@ class Preflight:
         device_limit_bytes: Memory of the smallest local device; None where JAX does not
             report it, as on a CPU.
         checkpoint_bytes: Size of the arrays of one checkpoint.
+        is_saved_behind: Whether every device has room for its part of the arrays
+            beside a step, so that a save copies them there and training goes on; False
+            if a save waits for the copy to the host. None if the device's memory, or
+            that of a step, is unknown.
         disk_needed_bytes: Disk space that further checkpoints of the run need; None if
             the trainer does not write checkpoints to a disk under `save_path`.
         disk_free_bytes: Free space on the disk of the folder; None if
@@ -41,6 +52,7 @@ class Preflight:
     compiled: tuple[CompiledShape, ...]
     device_limit_bytes: int | None
     checkpoint_bytes: int
+    is_saved_behind: bool | None
     disk_needed_bytes: int | None
     disk_free_bytes: int | None
     problems: tuple[str, ...]
@@ -63,7 +75,8 @@ class Preflight:
             )
         if self.device_limit_bytes is not None:
             lines.append(f"a device has {short_size(self.device_limit_bytes)}")
-        lines.append(f"a checkpoint holds {short_size(self.checkpoint_bytes)}")
+        line = f"a checkpoint holds {short_size(self.checkpoint_bytes)}"
+        lines.append(line + _COSTS[self.is_saved_behind])
         if self.disk_needed_bytes is not None and self.disk_free_bytes is not None:
             lines.append(
                 f"checkpoints need {short_size(self.disk_needed_bytes)} more, "
@@ -104,6 +117,14 @@ def find_problems(
     ]
     problems += others
     checkpoint_bytes = sum(x.nbytes for x in jax.tree.leaves(arrays))
+    steps = [shape.device_bytes for shape in compiled]
+    is_saved_behind = None
+    if limit is not None and steps and None not in steps:
+        own = sum(
+            math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+            for x in jax.tree.leaves(arrays)
+        )
+        is_saved_behind = max(each or 0 for each in steps) + own <= limit
     needed = free = None
     if folder is not None:
         existing = sum(x.stat().st_size for x in folder.rglob("*") if x.is_file())
@@ -116,5 +137,12 @@ def find_problems(
                 f"more but {short_size(free)} are free; make room or lower max_to_keep"
             )
     return Preflight(
-        compiled, limit, checkpoint_bytes, needed, free, tuple(problems), tuple(notes)
+        compiled,
+        limit,
+        checkpoint_bytes,
+        is_saved_behind,
+        needed,
+        free,
+        tuple(problems),
+        tuple(notes),
     )

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from roxxel_ckpt import SaveRecord
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
@@ -303,6 +304,20 @@ def lost_rows(step: int) -> str:
 def requested_save(step: int) -> str:
     """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
     return f"step {step}: saves a checkpoint on request"
+
+
+def saved(record: SaveRecord) -> str:
+    """Return the line of the first save, and of one that is copied in another way."""
+    seconds = f"{record.blocking_s:.2f} s"
+    if record.is_snapshot:
+        return (
+            f"step {record.step}: copied in {seconds} on the devices; the copy is "
+            "saved behind the next steps"
+        )
+    return (
+        f"step {record.step}: waited {seconds} for the copy to the host, because the "
+        "devices have no room for a second one"
+    )
 
 
 def failed_save(step: int, after: BaseException, error: Exception) -> str:

@@ -95,6 +95,7 @@ class Session:
     _start: int | None = field(init=False, default=None)
     _record: Logger | None = field(init=False, default=None)
     _stop_reason: str | None = field(init=False, default=None)
+    _was_snapshot: bool | None = field(init=False, default=None)
     _repeated: Repeated | None = field(init=False, default=None)
     _until: int = field(init=False, default=0)
     _plan: Plan = field(init=False)
@@ -108,7 +109,7 @@ class Session:
         """
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
-        self._start = self._record = self._stop_reason = None
+        self._start = self._record = self._stop_reason = self._was_snapshot = None
         self._until = sampler.total_steps if until is None else until
 
         def report(text: str, *, for_first: bool = False) -> None:
@@ -329,7 +330,10 @@ class Session:
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Compile the programs for the remaining steps in the background, in order."""
+        """Compile the programs for the remaining steps in the background, in order.
+
+        Meanwhile this thread does what the first save would do once.
+        """
         state = self.state
         phases = zip(state.sampler.phases, self.shapes, strict=True)
         needed = [batch for phase, batch in phases if phase.stop > state.step]
@@ -347,10 +351,22 @@ class Session:
         held_out = self.evaluator.held_out
         if held_out is not None and (needed or state.is_evaluation_due):
             held_out.programs.begin(compiler, held_out.shapes)
+        if needed and state.checkpointer is not None:
+            with self.processes.paused("warm up"):
+                state.checkpointer.warm_up()
 
     def _save(self) -> None:
         with self.processes.paused("save"):
             self.state.save(self.recorder, self._logs)
+        checkpointer = self.state.checkpointer
+        record = None if checkpointer is None else checkpointer.last_save
+        if checkpointer is None or record is None:
+            return
+        if record.is_snapshot != self._was_snapshot:
+            self._was_snapshot = record.is_snapshot
+            # A CPU holds no second copy, and nothing is to be said of that.
+            if record.is_snapshot or checkpointer.has_room is not None:
+                self.log.info(events.saved(record))
 
     def _end(self, request: Request | None) -> None:
         """Save the state, and raise unless `Trainer.stop` ends the run."""
