@@ -27,6 +27,7 @@ PINS = (
     *("flax==0.12.12", "optax==0.2.8", "orbax-checkpoint==0.12.8"),
     *("absl-py==2.5.1", "aiofiles==25.1.0", "etils==1.15.0", "fsspec==2026.9.0"),
     *("humanize==4.17.0", "markdown-it-py==4.3.0", "mdurl==0.1.2", "msgpack==1.2.4"),
+    *("msgspec==0.22.0",),
     *("prometheus-client==0.26.0", "protobuf==7.36.2", "psutil==7.2.2"),
     *("pygments==2.21.0", "pyyaml==6.0.4", "rich==15.0.0", "simplejson==4.3.0"),
     *("tensorstore==0.1.86", "tqdm==4.70.1", "treescope==0.1.10"),
