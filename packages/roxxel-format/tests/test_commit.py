@@ -495,17 +495,30 @@ def test_file_system_without_flock_is_refused(
     assert not list(tmp_path.glob("*.rox"))
 
 
-def test_keep_compares_the_arguments_of_the_last_version(tmp_path: Path) -> None:
+def test_keep_compares_the_arguments_of_every_version(tmp_path: Path) -> None:
+    limit = {"vocab_size": 50, "max_shard_bytes": 20_000}
     corpus_of(tmp_path, [[1]], vocab_size=50)
-    corpus_of(tmp_path, [[2]], exist="append", max_shard_bytes=20_000, vocab_size=50)
+    corpus_of(tmp_path, [[2]], exist="append", **limit)
 
-    kept = Roxxel(tmp_path / "c_*.rox").write(
-        untouchable(), block_size=512, max_shard_bytes=20_000, vocab_size=50
-    )
-
-    assert (kept.kept, kept.num_tokens, kept.num_shards) == (True, 2, 2)
-    with pytest.raises(FileExistsError, match="max_shard_bytes is 20000 in the cor"):
+    first = "version 1 of 2 was made with other .*_bytes is 12000 in the corpus"
+    with pytest.raises(FileExistsError, match=first):
+        corpus_of(tmp_path, untouchable(), **limit)
+    with pytest.raises(FileExistsError, match=r"version 2 .*_bytes is 20000 in the c"):
         corpus_of(tmp_path, untouchable(), vocab_size=50)
+    Roxxel(tmp_path / "c_*.rox").compact()
+    for options in (limit, {"vocab_size": 50}):
+        with pytest.raises(FileExistsError, match="joined is 2 in the corpus"):
+            corpus_of(tmp_path, untouchable(), **options)
+
+
+def test_keep_keeps_what_several_writes_of_one_recipe_made(tmp_path: Path) -> None:
+    for exist in ("error", "append"):
+        corpus_of(tmp_path, [[1]], exist=exist, vocab_size=50)
+
+    for _ in range(2):
+        corpus = corpus_of(tmp_path, untouchable(), vocab_size=50)
+        assert corpus.num_tokens == 2
+        corpus.compact()
 
 
 def untouchable() -> Iterator[object]:

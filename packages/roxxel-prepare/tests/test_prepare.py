@@ -447,6 +447,17 @@ def test_units_without_documents_are_done(tmp_path: Path) -> None:
     assert read_all(target) == [b"text 0", b"text 2"]
 
 
+def test_a_command_is_not_said_to_have_made_what_another_made(tmp_path: Path) -> None:
+    target, files = tmp_path / "c_*.rox", [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for file, exist in zip(files, ("error", "append"), strict=True):
+        file.write_text(f"the text of {file.name}")
+        write_files(target, [file], exist=exist)
+
+    for file, version in zip(files, ("version 2 of 2", "version 1 of 2"), strict=True):
+        with pytest.raises(FileExistsError, match=f"{version} was made from other in"):
+            write_files(target, [file])
+
+
 def test_the_same_files_can_be_appended_and_replaced(tmp_path: Path) -> None:
     inputs = texts(tmp_path, 3)
     target = tmp_path / "out" / "c_*.rox"

@@ -579,7 +579,7 @@ class Roxxel(TokenReader):
             without_columns: Columns of the corpus for which an append brings no values.
                 They cannot be read until `write_column(..., exist="append")` writes
                 the values.
-            exist: What to do if the corpus exists. If the last write had the same
+            exist: What to do if the corpus exists. If all its writes had the same
                 arguments, `"keep"` keeps the corpus, prints one line and does not read
                 `data`; otherwise it raises FileExistsError. `"replace"` commits only
                 the new shards, then deletes the old shards; other files stay, even if

@@ -28,6 +28,7 @@ from roxxel_format._spec.kept_tokenizer import MAX_SIZE, parse_tokenizer
 from roxxel_format._spec.manifest import (
     Manifest,
     Version,
+    joined_arguments,
     manifest_of,
     parse_manifest,
 )
@@ -333,10 +334,11 @@ def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
     shards = ShardTable.chained(part.shards for part in parts)
     (fingerprint,) = shards.fingerprints([len(shards)])
     kept = next((part.kept for part in parts if part.kept is not None), None)
+    writes = [part.manifest.arguments for part in parts]
     version = Version(
         len(shards),
         fingerprint,
-        _common_arguments(parts),
+        writes[0] if len(writes) == 1 else joined_arguments(writes),
         tokenizer_file=kept and (_file_name(kept[0]), kept[1]),
     )
     bins = [part.bins for part in parts if part.bins is not None]
@@ -391,23 +393,6 @@ def _check_alike(parts: list[Contents]) -> None:
                 f"{part.paths[0]}: written with tokenizer {names[1]}, but "
                 f"{first.paths[0]} with {names[0]}; open them as two corpora"
             )
-
-
-def _common_arguments(parts: list[Contents]) -> dict[str, Any]:
-    """Return the arguments with which all parts were written.
-
-    Of several parts they also have the number, because no write made this corpus:
-    `exist="keep"` must not take a copy of it for the result of one.
-    """
-    first, *others = (part.manifest.versions[-1].arguments for part in parts)
-    if not others:
-        return dict(first)
-    common = {
-        name: value
-        for name, value in first.items()
-        if all(name in each and each[name] == value for each in others)
-    }
-    return {**common, "joined": len(parts)}
 
 
 def _file_name(path: str) -> str:

@@ -126,6 +126,17 @@ class Manifest:
         """Fingerprint of the current version; None before the first commit."""
         return self.versions[-1].fingerprint if self.versions else None
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the writes that made this corpus.
+
+        If they differ, those that all writes share, as `joined_arguments` returns them.
+        """
+        first, *others = (version.arguments for version in self.versions)
+        if all(each == first for each in others):
+            return dict(first)
+        return joined_arguments([first, *others])
+
     def version(self, fingerprint: str) -> Version | None:
         """Return the version with a fingerprint, or None."""
         for version in reversed(self.versions):
@@ -200,6 +211,20 @@ class Manifest:
             **({"earlier": _earlier_members(self.earlier)} if self.earlier else {}),
         }
         return _KIND.pack(table)
+
+
+def joined_arguments(writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the arguments that writes share, and as `joined` how many writes they are.
+
+    `exist="keep"` must not take what they made together for the result of one.
+    """
+    first, *others = writes
+    common = {
+        name: value
+        for name, value in first.items()
+        if all(name in each and each[name] == value for each in others)
+    }
+    return {**common, "joined": sum(each.get("joined", 1) for each in writes)}
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:

@@ -91,15 +91,20 @@ def check_kept(
 ) -> None:
     """Check that a write with `exist="keep"` may keep a corpus.
 
-    Raises FileExistsError if the corpus was made with other arguments; `describe` says
-    which, if it can say it better. `may_append` says whether to offer an append.
+    Raises FileExistsError if a version of the corpus was made with other arguments;
+    `describe` says which, if it can say it better. `may_append` says whether to offer
+    an append.
     """
-    recorded = manifest.versions[-1].arguments
-    if recorded != arguments:
-        better = None if describe is None else describe(recorded)
+    versions = manifest.versions
+    for number, version in enumerate(versions, 1):
+        if version.arguments == arguments:
+            continue
+        which = f"version {number} of {len(versions)} was " if len(versions) > 1 else ""
+        better = None if describe is None else describe(version.arguments)
+        found = better or difference(version.arguments, arguments)
         append = 'use exist="append" to add documents, ' if may_append else ""
         raise FileExistsError(
-            f"{what}: {better or difference(recorded, arguments)}; {append}write "
+            f"{what}: {which}{found}; {append}write "
             'elsewhere, or use exist="replace", which deletes the shards from under '
             "every run that trains on them"
         )

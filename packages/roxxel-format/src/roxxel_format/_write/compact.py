@@ -236,7 +236,12 @@ class _NewFiles:
             bins = BinTable(bins.unit, padding, cut)
         (fingerprint,) = shards.fingerprints([len(shards)])
         last = current.versions[-1]
-        version = replace(last, num_shards=len(shards), fingerprint=fingerprint)
+        version = replace(
+            last,
+            num_shards=len(shards),
+            fingerprint=fingerprint,
+            arguments=current.arguments,
+        )
         return replace(
             current,
             shards=shards,
