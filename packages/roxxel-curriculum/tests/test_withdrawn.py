@@ -24,6 +24,8 @@ from roxxel_curriculum import (
     recorded_sampler,
 )
 from roxxel_curriculum.testing import PositionReader
+from roxxel_format import ShardError
+from roxxel_format.scans import Evals, Scan
 
 from .helpers import declarations
 
@@ -270,6 +272,8 @@ def test_documents_are_numbers_ranges_pairs_arrays_and_files(tmp_path: Path) -> 
         numbers,
         str(numbers),
         tmp_path / "numbers.npy",
+        [3, str(numbers)],
+        [tmp_path / "numbers.npy"],
     ):
         assert masked(given_) == [3, 5]
     assert masked(range(3, 6)) == [3, 4, 5]
@@ -297,6 +301,53 @@ def test_ranges_of_tokens_stand_alone_or_in_lists_and_files(
     assert len(withdrawal.documents) == (given_ != "tokens:[512,1024)")
 
 
+def scan_of(corpus: str, found: list[list[int]], num_tokens: int = 10_000) -> Scan:
+    """Return the receipt of a scan that has found these rows."""
+    evals = Evals(("exam.jsonl",), "0f", num_texts=2, num_short=0)
+    rows = np.array(found, np.int64).reshape(-1, 4)
+    return Scan(corpus, num_tokens, evals, 13, "words", rows)
+
+
+def test_a_receipt_of_a_scan_withdraws_its_tokens_beside_other_items(
+    tmp_path: Path,
+) -> None:
+    path, fingerprint = tmp_path / "web_scan.json", reader("w").fingerprint
+    scan_of(fingerprint, [[512, 530, 5, 0], [600, 613, 6, 1]]).write(path)
+
+    sampler = curriculum(without={"web": [str(path), 3]}).sampler(
+        1, fields=["loss_mask"]
+    )
+
+    (withdrawal,) = sampler.withdrawals
+    assert withdrawal.tokens == IndexSet([512, 600], [530, 613])
+    assert masked([str(path), 3]) == [3]
+    assert masked(path) == []
+
+
+def test_a_receipt_of_another_corpus_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "scan.json"
+    scan_of("0123", [[512, 530, 5, 0]]).write(path)
+
+    with pytest.raises(CurriculumError, match=r"scan\.json: .*0123.*scan this source"):
+        curriculum(without={"web": path})
+
+
+@pytest.mark.parametrize(
+    "found", [[[9, 3, 0, 0]], [[0, 9, 0, 0], [3, 12, 0, 0]], [[0, 10_001, 0, 0]]]
+)
+def test_a_receipt_whose_ranges_cannot_be_is_refused(
+    found: list[list[int]], tmp_path: Path
+) -> None:
+    path = tmp_path / "scan.json"
+    scan_of(reader("w").fingerprint, found).write(path)
+
+    with pytest.raises(ShardError, match=r"scan\.json: is no receipt of a scan \(its"):
+        curriculum(without={"web": str(path)})
+    path.write_bytes(path.read_bytes().replace(b"exam", b"axam"))
+    with pytest.raises(ShardError, match=r"scan\.json: .*damaged"):
+        Scan.read(path)
+
+
 @pytest.mark.parametrize("without", [None, {}, {"web": []}, {"web": range(0)}])
 def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
     sampler = curriculum(without=without).sampler(1)
@@ -316,7 +367,7 @@ def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
         (
             {"web": [[5]]},
             CurriculumError,
-            r"pairs \[start, stop\] or texts such as .*, got \[5\]",
+            r"pairs \[start, stop\], paths of .*, got \[5\]",
         ),
         ({"web": [range(0, 9, 2)]}, CurriculumError, "give a range with step 1"),
         ({"web": [1.5]}, TypeError, "must be integers, ranges, pairs"),
@@ -328,7 +379,8 @@ def test_nothing_withdrawn_is_a_plain_run(without: Any) -> None:
         ({"web": ["tokens:[9,9)"]}, CurriculumError, r"tokens:\[9,9\).*no token; give"),
         ({"web": ["tokens:9-12"]}, CurriculumError, r"write a range .*tokens:\[512,"),
         ({"web": "tokens:9-12"}, CurriculumError, r"write a range .*tokens:\[512,1024"),
-        ({"web": ["ids.txt"]}, TypeError, r"'tokens:\[512,1024\)', got 'ids.txt'"),
+        ({"web": ["ids"]}, TypeError, r"'tokens:\[512,1024\)', got 'ids'"),
+        ({"web": [3, "ids.txt"]}, FileNotFoundError, "ids.txt: does not exist"),
         ({"web": [f"tokens:[0,{2**63})"]}, CurriculumError, "no source has as many t"),
         ([1], TypeError, "without must map source names"),
     ],

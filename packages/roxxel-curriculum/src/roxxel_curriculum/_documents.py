@@ -11,28 +11,35 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
+from roxxel_format.scans import Scan
 from roxxel_store.arguments import as_integer
 from roxxel_store.files import open_file, read_file
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import of_sources
-from roxxel_curriculum._plan.withdrawn import IndexSet, Withdrawal
+from roxxel_curriculum._plan.withdrawn import NOTHING, IndexSet, Withdrawal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from roxxel_format import TokenReader
+
     from roxxel_curriculum._plan.solution import Source
 
-Documents: TypeAlias = "Iterable[int | str | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
+Documents: TypeAlias = "Iterable[int | str | os.PathLike[str] | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
 """What to withdraw of a source: numbers of documents, from 0, and ranges of tokens.
 
 Numbers are integers, ranges, pairs `[start, stop)`, or an array. A range of tokens is a
-text such as `"tokens:[512,1024)"`. Any other text is the path of a file of numbers."""
+text such as `"tokens:[512,1024)"`. Any other text is the path of a file: a `.npy` or a
+text of numbers, or the `.json` receipt of a scan. In a list, a path ends in `.npy`,
+`.txt` or `.json`."""
 
 
 _NUMBER = re.compile(rb"-?[0-9]{1,30}")
+_SUFFIXES = (".npy", ".txt", ".json")
 _MOST_SHOWN = 200
 _MAX_BYTES = 1 << 30
+_ANY = 2**62
 _REMEDY = "give a file with one number on each line"
 _TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
 
@@ -52,8 +59,8 @@ def checked_without(
     found: dict[str, Withdrawal] = {}
     named = of_sources(without, readers, "the withdrawn documents")
     for name, documents in named.items():
-        chosen = _withdrawal(documents, name)
         reader = readers[name]
+        chosen = _withdrawal(documents, name, reader)
         _check_bounds(chosen.documents, "document", name, len(reader.documents))
         _check_bounds(chosen.tokens, "token", name, int(reader.num_tokens))
         if not chosen.is_empty:
@@ -66,8 +73,28 @@ def check_documents(documents: Any, source: str) -> None:
 
     The files that paths name are not read.
     """
-    if not is_path(documents):
-        _withdrawal(documents, source)
+    if is_path(documents):
+        return
+    if isinstance(documents, list | tuple):
+        listed = cast("Sequence[Any]", documents)
+        documents = [each for each in listed if not is_listed_path(each)]
+    _withdrawal(documents, source, None)
+
+
+def paths_in(documents: Any) -> list[str | os.PathLike[str]]:
+    """Return the paths of the files that `documents` names."""
+    if is_path(documents):
+        return [documents]
+    if not isinstance(documents, list | tuple):
+        return []
+    return [each for each in cast("Sequence[Any]", documents) if is_listed_path(each)]
+
+
+def is_listed_path(item: Any) -> bool:
+    """Return whether an item of a list is a path, and not a mistaken number."""
+    if isinstance(item, str):
+        return item.endswith(_SUFFIXES)
+    return isinstance(item, os.PathLike)
 
 
 def is_path(documents: Any) -> bool:
@@ -89,14 +116,14 @@ def _check_bounds(chosen: IndexSet, noun: str, source: str, size: int) -> None:
         )
 
 
-def _withdrawal(given: Any, source: str) -> Withdrawal:
+def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdrawal:
+    """Return what is withdrawn of a source; `reader` is None if no file is named."""
     where = f"the withdrawn documents of source {source!r}"
-    if is_path(given):
-        return _of_file(Path(cast("str", given)), source, where)
     if isinstance(given, np.ndarray):
         array = cast("npt.NDArray[Any]", given)
         return Withdrawal(0, source, _of_array(array, where))
-    if isinstance(given, range | str):
+    whole = given if is_path(given) else None
+    if isinstance(given, range | str | os.PathLike):
         given = [given]
     # Do not call `iter(given)`: if given a corpus, it would read the tokens.
     is_listed = hasattr(cast("Any", type(given)), "__iter__")
@@ -105,14 +132,27 @@ def _withdrawal(given: Any, source: str) -> Withdrawal:
             f"{where} must be integers, ranges, an array, or the path of a file, got "
             f"{given!r}"
         )
-    documents: list[tuple[int, int]] = []
+    documents: list[IndexSet] = []
+    numbers: list[tuple[int, int]] = []
     tokens: list[tuple[int, int]] = []
     for each in cast("Iterable[Any]", given):
-        if isinstance(each, str) and each.startswith("tokens:"):
+        if is_listed_path(each) or each is whole:
+            assert reader is not None  # noqa: S101 - the caller leaves paths out
+            of_file, of_tokens = _of_file(Path(each), where, reader)
+            documents.append(of_file)
+            tokens += of_tokens
+        elif isinstance(each, str) and each.startswith("tokens:"):
             tokens.append(_token_range(each, where))
         else:
-            documents.append(_bounds(each, where))
-    return Withdrawal(0, source, _index_set(documents), _index_set(tokens))
+            numbers.append(_bounds(each, where))
+    documents.append(_index_set(numbers))
+    return Withdrawal(0, source, _union(documents), _index_set(tokens))
+
+
+def _union(sets: Sequence[IndexSet]) -> IndexSet:
+    if len(sets) == 1:
+        return sets[0]
+    return _index_set([span for each in sets for span in each.within(-_ANY, _ANY)])
 
 
 def _index_set(bounds: Sequence[tuple[int, int]]) -> IndexSet:
@@ -146,8 +186,14 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> IndexSet:
     return IndexSet(numbers, numbers + 1)
 
 
-def _of_file(path: Path, source: str, where: str) -> Withdrawal:
-    """Return what a file names: a `.npy` array, or a text with one item per line."""
+def _of_file(
+    path: Path, where: str, reader: TokenReader
+) -> tuple[IndexSet, list[tuple[int, int]]]:
+    """Return the documents and the ranges of tokens that a file names.
+
+    It is a `.npy` array, the `.json` receipt of a scan of this source, or a text with
+    one item per line.
+    """
     if not path.exists():
         raise FileNotFoundError(
             f"{path}: does not exist, but should list {where}; correct the path, or "
@@ -157,13 +203,21 @@ def _of_file(path: Path, source: str, where: str) -> Withdrawal:
         file = os.fdopen(open_file(path, CurriculumError, _REMEDY), "rb")
         try:
             with file:
-                found = _of_array(np.load(file, allow_pickle=False), where)
+                return _of_array(np.load(file, allow_pickle=False), where), []
         except (EOFError, TypeError, ValueError) as error:
             raise CurriculumError(
                 f"{path}: is not a list of documents ({error}); save a flat array of "
                 "integers"
             ) from error
-        return Withdrawal(0, source, found)
+    if path.suffix == ".json":
+        scan = Scan.read(path)
+        if scan.corpus not in {reader.fingerprint, *reader.versions}:
+            raise CurriculumError(
+                f"{path}: lists tokens of another corpus than {where} are in (its "
+                f"fingerprint is {scan.corpus}, theirs {reader.fingerprint}); scan "
+                "this source"
+            )
+        return NOTHING, scan.ranges
     numbers: list[int] = []
     tokens: list[tuple[int, int]] = []
     data = read_file(path, _MAX_BYTES, CurriculumError, _REMEDY)
@@ -184,8 +238,7 @@ def _of_file(path: Path, source: str, where: str) -> Withdrawal:
             )
         numbers.append(int(text))
         _check_number(numbers[-1], f"line {index} of {path}")
-    documents = _of_array(np.array(numbers, np.int64), where)
-    return Withdrawal(0, source, documents, _index_set(tokens))
+    return _of_array(np.array(numbers, np.int64), where), tokens
 
 
 def _bounds(value: Any, where: str) -> tuple[int, int]:
@@ -196,7 +249,10 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
                 f"{where} have {value}; give a range with step 1, or the numbers"
             )
         return (min(value), max(value) + 1) if value else (0, 0)
-    what = "integers, ranges, pairs [start, stop] or texts such as 'tokens:[512,1024)'"
+    what = (
+        "integers, ranges, pairs [start, stop], paths of .txt, .npy and .json files or "
+        "texts such as 'tokens:[512,1024)'"
+    )
     if isinstance(value, list | tuple):
         pair = cast("Sequence[Any]", value)
         if len(pair) != 2:
@@ -216,7 +272,7 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
 
 
 def _check_number(number: int, where: str, what: str = "documents") -> None:
-    if abs(number) >= 2**62:
+    if abs(number) >= _ANY:
         raise CurriculumError(
             f"{where}: the number {number} is out of range, because no source has as "
             f"many {what}; correct the number"

@@ -79,8 +79,9 @@ class Curriculum:
             steps. Skips do not shorten a phase: its `steps` count training steps.
         without: Documents that the run does not learn, by source: numbers from 0,
             ranges, pairs `[start, stop)`, an array of integers, or the path of a file
-            (`.npy`, or a text with a number on each line). The field `"loss_mask"` is
-            0 on their tokens. The tokens stay where they are, so no window moves, and
+            (`.npy`, a text with a number on each line, or the `.json` receipt of
+            `roxxel scan`). A list may name files too. The field `"loss_mask"` is 0 on
+            their tokens. The tokens stay where they are, so no window moves, and
             nothing else in a batch changes. A model that gets no `"segment_ids"` still
             reads these tokens as the context of later tokens of their row. A list or a
             text file may also have ranges of tokens, such as `"tokens:[512,1024)"`,

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
+from roxxel_format.scans import Scan
 from roxxel_store.declared import Count, Rule, check
 
-from roxxel_curriculum._documents import check_documents, is_path
+from roxxel_curriculum._documents import (
+    check_documents,
+    is_listed_path,
+    is_path,
+    paths_in,
+)
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._names import checked_primary
 from roxxel_curriculum._order import PRIMARY
@@ -17,6 +23,7 @@ from roxxel_curriculum.phase import Phase  # noqa: TC001 - `check` reads the typ
 from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from roxxel_format import TokenReader
@@ -101,8 +108,27 @@ class Schedule:
 
     def relative_to(self, folder: Path) -> Schedule:
         """Return the schedule with the paths in `without` relative to a folder."""
-        without = {
-            name: folder / str(documents) if is_path(documents) else documents
-            for name, documents in self.without.items()
-        }
+
+
+        def moved(documents: Any) -> Any:
+            if isinstance(documents, list | tuple):
+                items = cast("Sequence[Any]", documents)
+                return [folder / str(x) if is_listed_path(x) else x for x in items]
+            return folder / str(documents) if is_path(documents) else documents
+
+        without = {name: moved(each) for name, each in self.without.items()}
         return replace(self, without=without)
+
+    @property
+    def scans(self) -> dict[str, list[Scan]]:
+        """The receipts of scans in `without`, by source.
+
+        Raises:
+            FileNotFoundError: A receipt does not exist.
+            ShardError: A receipt is damaged.
+        """
+        found = {
+            name: [Scan.read(x) for x in paths_in(each) if str(x).endswith(".json")]
+            for name, each in self.without.items()
+        }
+        return {name: scans for name, scans in found.items() if scans}

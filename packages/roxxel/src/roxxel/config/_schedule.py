@@ -55,6 +55,7 @@ def parse_schedule(text: str) -> Schedule:
         code = [17, [200, 300]]         # documents 17, and 200 to 299
         web = ["tokens:[512,1024)"]     # tokens by their index, such as a damaged block
         math = "withdrawn.txt"          # a number on each line; or a .npy file
+        books = ["books_scan.json", 3]  # what `roxxel scan` found, and document 3
 
         [[phases]]
         steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
