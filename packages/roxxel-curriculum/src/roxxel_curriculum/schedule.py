@@ -109,7 +109,6 @@ class Schedule:
     def relative_to(self, folder: Path) -> Schedule:
         """Return the schedule with the paths in `without` relative to a folder."""
 
-
         def moved(documents: Any) -> Any:
             if isinstance(documents, list | tuple):
                 items = cast("Sequence[Any]", documents)

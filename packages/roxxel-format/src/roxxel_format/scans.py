@@ -43,6 +43,10 @@ class Evals:
         digest: Digest of their texts.
         num_texts: Texts in them. Each field of a row is one.
         num_short: Texts that were not searched, because they have too few words.
+
+    Example:
+        >>> Evals(("exam.jsonl",), "0f", num_texts=2, num_short=1).num_short
+        1
     """
 
     paths: tuple[str, ...]
@@ -106,6 +110,10 @@ class Scan:
     def num_found(self) -> int:
         """Number of tokens that were found."""
         return int((self.found[:, 1] - self.found[:, 0]).sum())
+
+    def is_of(self, corpus: str, digest: str, ngram: int) -> bool:
+        """Return whether a scan of a corpus for these texts has made the receipt."""
+        return (corpus, digest, ngram) == (self.corpus, self.evals.digest, self.ngram)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the receipt into a file, whole or not at all."""

@@ -1,7 +1,8 @@
 """Turn files of text or tokens into a corpus, on one machine or on a thousand.
 
 `write_files` divides the inputs into units, which processes, tasks of Ray or members of
-a job array write; all give the same bytes. `roxxel_prepare.ray` ends a pipeline of Ray
+a job array write; all give the same bytes. `scan_corpus` finds the text of evaluation
+sets in a corpus, in units too. `roxxel_prepare.ray` ends a pipeline of Ray
 Data in a corpus. The command is `roxxel-prepare`.
 """
 
@@ -11,9 +12,17 @@ from roxxel_prepare._run.files import (
     commit_files,
     write_files,
 )
+from roxxel_prepare._scan.scan import scan_corpus
 from roxxel_prepare._version import __version__
 
-__all__ = ["PartSummary", "Progress", "__version__", "commit_files", "write_files"]
+__all__ = [
+    "PartSummary",
+    "Progress",
+    "__version__",
+    "commit_files",
+    "scan_corpus",
+    "write_files",
+]
 
 
 def __dir__() -> list[str]:

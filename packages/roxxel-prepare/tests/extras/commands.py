@@ -10,7 +10,7 @@ from roxxel_prepare import cli as prepare_cli
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-WRITERS = ("write", "plan", "commit", "split")
+WRITERS = ("write", "plan", "commit", "scan", "split")
 
 
 def main(arguments: Sequence[str], *, prog: str = "roxxel-prepare") -> int:

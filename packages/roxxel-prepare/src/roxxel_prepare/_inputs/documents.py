@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from roxxel_format.writing import Fields
 
     from roxxel_prepare._inputs.input_record import Part
+    from roxxel_prepare._inputs.row_fields import RowFields
 
 _MAX_BAD = 100
 
@@ -114,7 +115,7 @@ class Documents:
 def documents_in(
     part: Part,
     form: str | None,
-    fields: Fields,
+    fields: RowFields,
     *,
     yields_errors: bool = False,
 ) -> Iterator[object]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, cast
 from roxxel_prepare._inputs.input_file import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from roxxel_format.writing import Fields
+    from roxxel_prepare._inputs.row_fields import RowFields
 
 
-def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:
+def check_columns(path: str, names: Sequence[str], fields: RowFields) -> None:
     """Raise InputError unless a table has each column of `fields` once."""
     for field in fields.names:
         number = names.count(field)
@@ -30,15 +30,17 @@ def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:
 
 
 def batch_documents(
-    path: str, batch: Any, fields: Fields, first: int
+    path: str, batch: Any, fields: RowFields, first: int
 ) -> Iterator[object]:
     """Yield the documents of a record batch, whose first row is number `first`."""
-    columns = [_values(batch.column(name)) for name in fields.names]
-    if not fields.needs_rows and type(columns[0]) is list:
+    names = fields.names or batch.schema.names
+    columns = [_values(batch.column(name)) for name in names]
+    if fields.names and not fields.needs_rows and type(columns[0]) is list:
         yield from columns[0]
         return
     for row, values in enumerate(zip(*columns, strict=True), first):
-        yield tried(_row_document, path, row, fields, values)
+        pairs = zip(names, values, strict=True)
+        yield tried(_row_document, path, row, fields, pairs)
 
 
 def _values(column: Any) -> Any:
@@ -53,9 +55,11 @@ def _values(column: Any) -> Any:
     return column
 
 
-def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) -> object:
+def _row_document(
+    path: str, row: int, fields: RowFields, pairs: Iterable[tuple[str, Any]]
+) -> object:
     found: dict[str, object] = {}
-    for name, value in zip(fields.names, values, strict=True):
+    for name, value in pairs:
         if isinstance(value, str):
             found[name] = value
         elif name in fields.contents and not fields.chat:
@@ -65,7 +69,7 @@ def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) ->
     return row_document(f"{path}: row {row}", fields, found)
 
 
-def row_document(where: str, fields: Fields, values: Mapping[str, Any]) -> object:
+def row_document(where: str, fields: RowFields, values: Mapping[str, Any]) -> object:
     """Return the document of a row, whose fields are `values`."""
     for name in fields.names:
         _check_text(where, values[name])
@@ -134,9 +138,10 @@ def _json_kind(value: object) -> str:
     return kinds.get(type(value), "a number")
 
 
-def json_document(where: str, line: bytes, fields: Fields) -> object:
+def json_document(where: str, line: bytes, fields: RowFields) -> object:
     """Return the document of a JSON line: fields of an object, or one value."""
-    read = None if fields.needs_rows else _fast_reader(fields.text)
+    is_one = fields.names and not fields.needs_rows
+    read = _fast_reader(fields.text) if is_one else None
     if read is not None:
         with suppress(Exception):  # What follows accepts it or names the fault.
             return read(line)

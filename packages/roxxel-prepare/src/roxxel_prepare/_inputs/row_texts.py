@@ -28,7 +28,7 @@ from roxxel_prepare._inputs.row_documents import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_format.writing import Fields
+    from roxxel_prepare._inputs.row_fields import RowFields
 
 _PIECE = 1 << 20
 _SPACE = b" \t\r\n"
@@ -42,7 +42,7 @@ _ONLY_IN_QUOTES = re.compile(r'\A\Z|[\t\r"]')
 """What a writer of CSV puts into quotes; it leaves other fields as they are."""
 
 
-def array_documents(path: str, file: BinaryIO, fields: Fields) -> Iterator[object]:
+def array_documents(path: str, file: BinaryIO, fields: RowFields) -> Iterator[object]:
     """Yield the documents of a JSON array, whose items are as the lines of JSON lines.
 
     Errors name the item, from 0.
@@ -100,7 +100,7 @@ def _after_bracket(path: str, file: BinaryIO) -> bytes:
 
 
 def csv_documents(
-    path: str, lines: Iterator[bytes], fields: Fields
+    path: str, lines: Iterator[bytes], fields: RowFields
 ) -> Iterator[object]:
     """Yield the documents of the rows of CSV, whose first row names columns.
 
@@ -126,7 +126,7 @@ def csv_documents(
 
 
 def tsv_documents(
-    path: str, lines: Iterator[bytes], fields: Fields, *, may_be_quoted: bool
+    path: str, lines: Iterator[bytes], fields: RowFields, *, may_be_quoted: bool
 ) -> Iterator[object]:
     """Yield the documents of the rows of TSV, whose first row names columns.
 
@@ -198,7 +198,9 @@ def _next_row(where: str, reader: Iterator[list[str]]) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _table_row(where: str, header: list[str], row: list[str], fields: Fields) -> object:
+def _table_row(
+    where: str, header: list[str], row: list[str], fields: RowFields
+) -> object:
     if len(row) != len(header):
         raise InputError(
             f"{where}: has {len(row)} fields, but the first row names {len(header)} "
@@ -207,6 +209,6 @@ def _table_row(where: str, header: list[str], row: list[str], fields: Fields) ->
     values = dict(zip(header, row, strict=True))
     texts = {
         name: text_of(where, values[name].encode(errors="surrogateescape"))
-        for name in fields.names
+        for name in fields.names or header
     }
     return row_document(where, fields, texts)

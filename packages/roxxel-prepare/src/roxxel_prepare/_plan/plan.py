@@ -149,6 +149,16 @@ class UnitRecord:
         del table["number"], table["seconds"], table["new"]["sync_s"]
         return _UNIT.pack(table)
 
+    @property
+    def num_documents(self) -> int:
+        """Documents of the unit."""
+        return self.new.num_documents
+
+    @property
+    def num_tokens(self) -> int:
+        """Their tokens."""
+        return self.new.num_tokens
+
     def is_whole(self, sizes: Mapping[str, int]) -> bool:
         """Return whether all files exist; `sizes` has the sizes of existing files."""
         return all(sizes.get(name) == size for name, size in self.new.sizes.items())

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import Exist
 
+    from roxxel_prepare._run.runners import Runner
+
 __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
 
 
@@ -126,17 +128,10 @@ def write_files(
         >>> summary.num_documents, summary.dtype
         (3, 'uint16')
     """
-    if ray is not None and workers not in (None, 1):
-        raise ValueError(
-            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
-            "by processes; pass only one of these"
-        )
-    _check_integers(("workers", workers, 1), ("unit_bytes", unit_bytes, 1))
-    _check_integers(("shuffle", shuffle, None))
-    _check_choices(format, part, split)
-    runner = None if workers is None else ProcessRunner(workers)
-    if ray is not None:
-        runner = RayRunner(ray or None)
+    runner = runner_of(workers, ray)
+    _check_integers(("unit_bytes", unit_bytes, 1), ("shuffle", shuffle, None))
+    _check_choices(format, split)
+    check_part(part)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
     if prompt is not None and field is not None:
@@ -192,6 +187,19 @@ def write_files(
     return written
 
 
+def runner_of(workers: int | None, ray: str | None) -> Runner | None:
+    """Return what runs units; None if the size of the inputs decides."""
+    if ray is not None and workers not in (None, 1):
+        raise ValueError(
+            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
+            "by processes; pass only one of these"
+        )
+    _check_integers(("workers", workers, 1))
+    if ray is not None:
+        return RayRunner(ray or None)
+    return None if workers is None else ProcessRunner(workers)
+
+
 def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
     """Raise for an argument that is no integer of at least its least value."""
     for name, value, least in arguments:
@@ -199,12 +207,16 @@ def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
             as_integer(name, value, least)
 
 
-def _check_choices(form: object, part: object, split: object) -> None:
-    """Raise ValueError for a format, a part or a split that is none."""
+def _check_choices(form: object, split: object) -> None:
+    """Raise ValueError for a format or a split that is none."""
     if form is not None and form not in FORMATS:
         raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
     if split is not None:
         checked_split(*cast("Any", split if isinstance(split, tuple) else (split, 0)))
+
+
+def check_part(part: object) -> None:
+    """Raise ValueError for a part that is none."""
     if part is None:
         return
     is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2

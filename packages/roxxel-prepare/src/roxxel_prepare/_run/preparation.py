@@ -12,7 +12,6 @@ A single process writes everything for a corpus of one file, and for inputs from
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format.writing import CorpusWrite, NoDocumentsError
-from roxxel_store.output import is_full
 from roxxel_store.screen import note
 
 from roxxel_prepare._inputs.documents import Documents
@@ -28,7 +26,7 @@ from roxxel_prepare._inputs.input_file import InputError
 from roxxel_prepare._plan.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_prepare._plan.units import UNIT_BYTES, parts_of, units_of
 from roxxel_prepare._run.committing import PartSummary, commit_plan, done_units
-from roxxel_prepare._run.progress import Progress
+from roxxel_prepare._run.driving import run_units
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
 from roxxel_prepare._run.unit_writer import UnitWriter
 
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
     from roxxel_prepare._inputs.input_record import Inputs
     from roxxel_prepare._plan.side import Side
     from roxxel_prepare._plan.units import Unit
+    from roxxel_prepare._run.progress import Progress
     from roxxel_prepare._run.runners import Runner
 
 
@@ -244,10 +243,6 @@ def _kept(write: CorpusWrite, inputs: Inputs) -> WriteSummary | None:
     return kept
 
 
-_MOST_ALIKE = 8
-"""The run ends when this many units failed with one kind of error, and none is done."""
-
-
 class _Preparation:
     """A preparation in units, from the arguments to the commit."""
 
@@ -358,15 +353,7 @@ class _Preparation:
     ) -> None:
         """Write units that are not done; raise the error of the first that failed."""
         numbers = [*numbers]
-        corpus, place = self._write.what, self._write.place
-        done = done_units(place, plan, numbers)
-        missing = [number for number in numbers if number not in done]
-        if done:
-            note(f"{corpus}: {len(done)} of {len(numbers)} units are done already")
-        state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
-        state = state.with_done([*done.values()])
-        show = progress or _ignore
-        show(state)
+        done = done_units(self._write.place, plan, numbers)
         documents = self._documents
         writer = UnitWriter(
             self._write.job(plan.job, plan.recipe),
@@ -376,58 +363,4 @@ class _Preparation:
             self._choice.shuffle,
             self._choice.skip_bad,
         )
-        errors: dict[int, Exception] = {}
-        began = time.perf_counter()
-        with contextlib.closing(runner.run(writer, missing)) as outcomes:
-            for outcome in outcomes:
-                elapsed = time.perf_counter() - began
-                if outcome.record is not None:
-                    state = state.with_new(outcome.record, elapsed)
-                elif outcome.error is not None:
-                    unit = units[outcome.number]
-                    errors[outcome.number] = _naming(unit, outcome.error)
-                    state = replace(state, num_failed=len(errors), duration_s=elapsed)
-                    # Every later unit would fail too, after it is tokenized.
-                    stops = is_full(outcome.error) or _are_alike(errors, state)
-                    state = replace(state, is_stopped=stops)
-                else:
-                    retries = state.num_retries + 1
-                    state = replace(state, num_retries=retries, duration_s=elapsed)
-                show(state)
-                if state.is_stopped:
-                    break
-        if not errors:
-            return
-        if len(units) > 1:
-            note(f"{corpus}: {_failure(state)}")
-        raise errors[min(errors)]
-
-
-def _naming(unit: Unit, error: Exception) -> Exception:
-    """Return the error of a unit; if a worker died, name the unit's inputs in it.
-
-    All other errors name their input already.
-    """
-    if not isinstance(error, ChildProcessError):
-        return error
-    named = ChildProcessError(f"{unit}: {error}")
-    named.__cause__ = error.__cause__
-    return named
-
-
-def _are_alike(errors: Mapping[int, Exception], state: Progress) -> bool:
-    """Return whether units fail alike and none succeeds: so would all others."""
-    kinds = {type(error) for error in errors.values()}
-    return len(errors) >= _MOST_ALIKE and len(kinds) == 1 and not state.num_done
-
-
-def _failure(state: Progress) -> str:
-    """Describe how many units failed, and what is kept."""
-    failed = f"{state.num_failed} of {state.num_units} units failed"
-    if state.is_stopped:
-        return f"{failed} and stopped the others; {state.num_done} are done and kept"
-    return f"{failed}; the other {state.num_done} are kept"
-
-
-def _ignore(_: Progress) -> None:
-    """Show nothing."""
+        run_units(self._write.what, units, numbers, done, writer, runner, progress)

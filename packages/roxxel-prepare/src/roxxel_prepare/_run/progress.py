@@ -4,17 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from roxxel_store.amounts import short_count, short_duration, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_prepare._plan.plan import UnitRecord
-
 # The whole line should fit a terminal of 80 columns.
 _count, _size = partial(short_count, digits=3), partial(short_size, digits=3)
+
+
+class UnitDone(Protocol):
+    """What is known of a unit that is done."""
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of its input."""
+        ...
+
+    @property
+    def num_documents(self) -> int:
+        """Its documents."""
+        ...
+
+    @property
+    def num_tokens(self) -> int:
+        """Their tokens."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +71,23 @@ class Progress:
         """Whether every unit is done or failed, or this run stopped."""
         return self.is_stopped or self.num_done + self.num_failed == self.num_units
 
-    def with_done(self, records: Sequence[UnitRecord]) -> Progress:
+    def with_done(self, records: Sequence[UnitDone]) -> Progress:
         """Return the progress after units that were done before this run."""
         return replace(
             self,
             num_done=self.num_done + len(records),
             done_bytes=self.done_bytes + sum(each.input_bytes for each in records),
             num_documents=self.num_documents
-            + sum(each.new.num_documents for each in records),
-            num_tokens=self.num_tokens + sum(each.new.num_tokens for each in records),
+            + sum(each.num_documents for each in records),
+            num_tokens=self.num_tokens + sum(each.num_tokens for each in records),
         )
 
-    def with_new(self, record: UnitRecord, duration_s: float) -> Progress:
+    def with_new(self, record: UnitDone, duration_s: float) -> Progress:
         """Return the progress after a unit that this run has written."""
         return replace(
             self.with_done([record]),
             new_bytes=self.new_bytes + record.input_bytes,
-            new_tokens=self.new_tokens + record.new.num_tokens,
+            new_tokens=self.new_tokens + record.num_tokens,
             duration_s=duration_s,
         )
 

@@ -28,7 +28,7 @@ from roxxel_store.command import show_warning
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from roxxel_prepare._plan.plan import UnitRecord
+    from roxxel_prepare._run.progress import UnitDone
 
 _MOST_DEATHS = 2
 """The unit fails when this number of processes have died while writing it."""
@@ -42,7 +42,7 @@ ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 class Writer(Protocol):
     """Writes units; can be pickled."""
 
-    def write_unit(self, number: int, /) -> UnitRecord:
+    def write_unit(self, number: int, /) -> UnitDone:
         """Write a unit unless it is done, and return its record."""
         ...
 
@@ -55,7 +55,7 @@ class Outcome:
     """
 
     number: int
-    record: UnitRecord | None
+    record: UnitDone | None
     error: Exception | None = None
 
 

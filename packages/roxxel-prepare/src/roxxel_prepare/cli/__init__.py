@@ -1,4 +1,4 @@
-"""The `roxxel-prepare` command: write, plan, commit and split.
+"""The `roxxel-prepare` command: write, plan, commit, scan and split.
 
 An error is one sentence on the standard error. `roxxel_store.command.EXIT_CODES` says
 what the exit codes mean.
@@ -21,6 +21,7 @@ from roxxel_prepare._plan.side import outputs_of
 from roxxel_prepare._plan.units import units_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.files import write_files
+from roxxel_prepare._scan.scan import scan_corpus, scan_path
 from roxxel_prepare.cli.arguments import parser
 from roxxel_prepare.cli.splitting import split
 from roxxel_prepare.cli.values import shares_line, status_line
@@ -28,6 +29,8 @@ from roxxel_prepare.cli.values import shares_line, status_line
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping, Sequence
+
+    from roxxel_format.scans import Scan
 
 # The command has an option for each of them but the metadata.
 _OF_EVERY_WRITE = WriteArguments.__optional_keys__ - {"metadata"}
@@ -89,7 +92,67 @@ def _write(options: argparse.Namespace) -> int:
             if each.side is None or not each.side.is_held_out:
                 line = f"prepare commit {shlex.quote(each.path)}"
                 say(f"  {roxxel_command(line)}")
+    for each in outputs if options.against else ():
+        if each.side is None or not each.side.is_held_out:
+            out = scan_path(each.path)
+            runners = {"workers": options.workers, "ray": options.ray}
+            found = scan_corpus(
+                each.path,
+                options.against,
+                tokenizer=options.tokenizer,
+                progress=status_line(),
+                **runners,
+            )
+            _print_scan(each.path, out, found)
     return 0
+
+
+def _scan(options: argparse.Namespace) -> int:
+    """Find the text of evaluation sets in a corpus."""
+    out = options.out or scan_path(options.corpus)
+    found = scan_corpus(
+        options.corpus,
+        options.against,
+        out,
+        ngram=options.ngram,
+        tokenizer=options.tokenizer,
+        workers=options.workers,
+        ray=options.ray,
+        part=options.part,
+        unit_bytes=options.unit_bytes,
+        progress=status_line(),
+    )
+    _print_scan(options.corpus, out, found)
+    return 0
+
+
+_MOST_LISTED = 10
+
+
+def _print_scan(corpus: str, out: str, found: Scan | PartSummary) -> None:
+    """Print what a scan found, and how a run leaves it out."""
+    if isinstance(found, PartSummary):
+        say(
+            f"{corpus}: {found.num_units} units of this part are done; when all parts "
+            "are, run the command without --part, which writes the receipt"
+        )
+        return
+    say(f"{corpus}: {found}")
+    for start, stop, document, text in found.found[:_MOST_LISTED].tolist():
+        say(f"  document {document}, tokens [{start}, {stop}): text {text}")
+    if len(found.found) > _MOST_LISTED:
+        say(f"  and {len(found.found) - _MOST_LISTED:,} more, which {out} lists")
+    evals = found.evals
+    if evals.num_short:
+        say(
+            f"{evals.num_short:,} of {evals.num_texts:,} texts are too short to be "
+            "searched"
+        )
+    if len(found.found):
+        say(
+            f"to leave them out, name the receipt under [without] of a config, such as "
+            f'web = "{out}"'
+        )
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -165,6 +228,11 @@ def _check_usage(options: argparse.Namespace) -> None:
             usage_error("argument --special-tokens: needs --tokenizer")
         if options.chat:
             usage_error("argument --chat: needs --tokenizer")
+    if options.against and options.part is not None:
+        usage_error(
+            "argument --against: not allowed with --part; scan the corpus when it is "
+            "committed"
+        )
     if (options.prompt is None) != (options.completion is None):
         usage_error("arguments --prompt and --completion: pass both, or neither")
     if options.prompt is not None and options.field is not None:
@@ -177,5 +245,6 @@ _COMMANDS = {
     "write": _write,
     "plan": _plan,
     "commit": _commit,
+    "scan": _scan,
     "split": split,
 }

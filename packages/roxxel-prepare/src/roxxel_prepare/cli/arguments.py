@@ -19,6 +19,7 @@ from roxxel_store.command import (
 from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._plan.units import UNIT_BYTES
 from roxxel_prepare._run.runners import num_cores
+from roxxel_prepare._scan.scan import NGRAM
 from roxxel_prepare._version import __version__
 from roxxel_prepare.cli import values
 
@@ -38,6 +39,7 @@ def parser(prog: str) -> CommandParser:
     found.add_argument("--version", action="version", version=version)
     commands = found.add_commands()
     _add_write(commands)
+    _add_scan(commands)
     _add_split(commands)
     return found
 
@@ -68,6 +70,56 @@ def _add_split(commands: Any) -> None:
     )
     _add_max_shard_bytes(split)
     _add_exist(split)
+
+
+def _add_scan(commands: Any) -> None:
+    scan = commands.add_parser(
+        "scan",
+        help="find the text of evaluation sets in a corpus",
+        description="Find the text of evaluation sets in a corpus, however it is "
+        "spelled, and list its tokens in a receipt. Name the receipt under [without] "
+        "of a config, and no step reads them. Run the same command again to continue "
+        "an interrupted scan.",
+    )
+    scan.add_argument("corpus", metavar="CORPUS", help="the corpus, as for write")
+    _add_against(scan, is_required=True)
+    scan.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the receipt (default: wiki_scan.json for wiki_*.rox, in this folder)",
+    )
+    scan.add_argument(
+        "--ngram",
+        type=positive,
+        default=NGRAM,
+        metavar="N",
+        help="number of words in a row that must be equal (default: %(default)s)",
+    )
+    scan.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer of the corpus (default: the one that is kept with it)",
+    )
+    _add_runners(
+        scan,
+        "then run the command without --part, which writes the receipt",
+    )
+    _add_unit_bytes(scan)
+
+
+def _add_against(parser: ArgumentParser, *, is_required: bool = False) -> None:
+    parser.add_argument(
+        "--against",
+        action="append",
+        required=is_required,
+        default=None if is_required else [],
+        metavar="EVALS",
+        help="evaluation sets: a file, folder, pattern, URL or corpus; every text in "
+        "every field is searched; repeatable"
+        + (
+            "" if is_required else ". Searches the corpus after the write, as scan does"
+        ),
+    )
 
 
 def _add_write(commands: Any) -> None:
@@ -226,29 +278,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="columns of the corpus for which an append brings no values, so that they "
         "cannot be read until Roxxel(...).write_column writes them (default: an error)",
     )
-    runners = write.add_mutually_exclusive_group()
-    runners.add_argument(
-        "--workers",
-        type=positive,
-        metavar="N",
-        help="write units in N processes (default: one for each 64 MiB of inputs, and "
-        f"at most one for each usable core, {num_cores()} here)",
-    )
-    runners.add_argument(
-        "--ray",
-        nargs="?",
-        const="",
-        metavar="ADDRESS",
-        help="write units as tasks of the Ray cluster at ADDRESS (default: "
-        "RAY_ADDRESS, or this machine)",
-    )
-    write.add_argument(
-        "--part",
-        type=values.part,
-        metavar="I/N",
-        help="write the share of member I (from 0) of N, and do not commit; then run "
-        "the command `commit`",
-    )
+    _add_runners(write, "then run the command `commit`")
     write.add_argument(
         "--split",
         type=values.split,
@@ -268,8 +298,34 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="leave out damaged documents, and damaged files from the damage on, and "
         "list them (default: an error)",
     )
+    _add_against(write)
     _add_exist(write)
     write.set_defaults(usage_error=write.error)
+
+
+def _add_runners(parser: ArgumentParser, then: str) -> None:
+    runners = parser.add_mutually_exclusive_group()
+    runners.add_argument(
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="run units in N processes (default: one for each 64 MiB, and "
+        f"at most one for each usable core, {num_cores()} here)",
+    )
+    runners.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="run units as tasks of the Ray cluster at ADDRESS (default: "
+        "RAY_ADDRESS, or this machine)",
+    )
+    parser.add_argument(
+        "--part",
+        type=values.part,
+        metavar="I/N",
+        help=f"do the share of member I (from 0) of N; {then}",
+    )
 
 
 def _add_max_shard_bytes(parser: Any) -> None:
@@ -311,6 +367,10 @@ def _add_inputs(parser: ArgumentParser) -> None:
         help="field of JSON objects, or column of a table, that holds the documents "
         "(default: text, and messages with --chat)",
     )
+    _add_unit_bytes(parser)
+
+
+def _add_unit_bytes(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--unit-bytes",
         type=size,

@@ -31,6 +31,7 @@ its losses and rates.
 COMMANDS = {
     "quickstart": "train a small model on Python's own sources, in two minutes",
     "write": "turn files of text or tokens into a corpus",
+    "scan": "find the text of evaluation sets in a corpus",
     "plan": "show what a run will read, from its config file",
     "train": "start or continue the run of a config file",
     "ls": "list runs: how each stands, its losses and its age",
@@ -51,6 +52,9 @@ COMMANDS = {
 
 Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
+
+_OF_PREPARE = {"write", "scan"}
+"""Commands of `prepare` that are also commands of `roxxel`."""
 
 PASSED_ON = {
     "prepare": "write a corpus on several machines, or split one for evaluation",
@@ -73,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
-    if name == "write":  # The first of the commands of `prepare`.
+    if name in _OF_PREPARE:
         prepare = import_module("roxxel_prepare.cli")
         return prepare.main(arguments, prog="roxxel")
     if name in PASSED_ON:
@@ -99,7 +103,7 @@ def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
     Commands that other packages parse come last: their parsers hold further commands.
     """
     for name in COMMANDS:
-        if name != "write":  # The first of the commands of `prepare`.
+        if name not in _OF_PREPARE:
             yield f"roxxel {name}", _parser_of(name)
     for name in PASSED_ON:
         prog = f"roxxel {name}"
