@@ -18,19 +18,16 @@ from roxxel_prepare._inputs.formats import FORMATS
 from roxxel_prepare._inputs.listing import check_fields, find_inputs, say_empty
 from roxxel_prepare._plan.side import checked_buckets, checked_split, outputs_of
 from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.choosing import check_part, runner_of
 from roxxel_prepare._run.committing import PartSummary, commit_units
 from roxxel_prepare._run.preparation import Choice, prepare
 from roxxel_prepare._run.progress import Progress
-from roxxel_prepare._run.ray_runner import RayRunner
-from roxxel_prepare._run.runners import ProcessRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from roxxel_format import WriteArguments, WriteSummary
     from roxxel_format.writing import Exist
-
-    from roxxel_prepare._run.runners import Runner
 
 __all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
 
@@ -187,19 +184,6 @@ def write_files(
     return written
 
 
-def runner_of(workers: int | None, ray: str | None) -> Runner | None:
-    """Return what runs units; None if the size of the inputs decides."""
-    if ray is not None and workers not in (None, 1):
-        raise ValueError(
-            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
-            "by processes; pass only one of these"
-        )
-    _check_integers(("workers", workers, 1))
-    if ray is not None:
-        return RayRunner(ray or None)
-    return None if workers is None else ProcessRunner(workers)
-
-
 def _check_integers(*arguments: tuple[str, Any, int | None]) -> None:
     """Raise for an argument that is no integer of at least its least value."""
     for name, value, least in arguments:
@@ -213,16 +197,6 @@ def _check_choices(form: object, split: object) -> None:
         raise ValueError(f"format={form!r} must be one of {', '.join(FORMATS)}")
     if split is not None:
         checked_split(*cast("Any", split if isinstance(split, tuple) else (split, 0)))
-
-
-def check_part(part: object) -> None:
-    """Raise ValueError for a part that is none."""
-    if part is None:
-        return
-    is_pair = isinstance(part, (tuple, list)) and len(cast("Any", part)) == 2
-    member, count = cast("Any", part if is_pair else (0, 0))
-    if not 0 <= as_integer("part", member) < as_integer("part", count):
-        raise ValueError(f"part={part!r} must be (i, n) with i in [0, n), as (0, 8)")
 
 
 def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:

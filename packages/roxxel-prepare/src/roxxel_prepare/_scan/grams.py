@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _Hashes = npt.NDArray[np.uint64]
 _Places = npt.NDArray[np.int64]
 
+NGRAM = 13
+"""Words of an n-gram (Brown et al., *Language Models are Few-Shot Learners*, 2020)."""
+
 LEAST_WORDS = 5
 """A text with fewer words is not searched: "What is the capital of" is no leak."""
 

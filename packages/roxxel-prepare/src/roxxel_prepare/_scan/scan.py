@@ -22,12 +22,12 @@ from roxxel_store.screen import note
 from roxxel_store.urls import check_on_disk, expanded
 
 from roxxel_prepare._plan.units import UNIT_BYTES
+from roxxel_prepare._run.choosing import check_part, runner_of
 from roxxel_prepare._run.committing import PartSummary
 from roxxel_prepare._run.driving import run_units
-from roxxel_prepare._run.files import check_part, runner_of
 from roxxel_prepare._run.runners import ProcessRunner, num_cores
 from roxxel_prepare._scan.evals import digest_of, texts_of
-from roxxel_prepare._scan.grams import LEAST_WORDS, Grams
+from roxxel_prepare._scan.grams import LEAST_WORDS, NGRAM, Grams
 from roxxel_prepare._scan.searching import Searched, Searcher, units_of_corpus
 from roxxel_prepare._scan.words import number_hashes, words_of
 
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from roxxel_format.texts import TextCodec
 
     from roxxel_prepare._run.progress import Progress
-
-NGRAM = 13
-"""Words of an n-gram (Brown et al., *Language Models are Few-Shot Learners*, 2020)."""
 
 _RULES = 1
 """Version of what is compared: another one finds other places."""
