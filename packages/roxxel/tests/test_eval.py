@@ -188,13 +188,20 @@ def test_a_run_is_evaluated_on_a_task_of_its_own(
     run = str(tmp_path / "run")
     wanted = ("--tasks", "hamlet", "--include", str(tasks))
 
-    shown = json.loads(said(capsys, "eval", run, *wanted, "--json"))
+    (tmp_path / "exam.txt").write_text("To be, or not to be?")
+    receipt = str(tmp_path / "scan.json")
+    exam = ("--against", str(tmp_path / "exam.txt"), "--out", receipt)
+    said(capsys, "scan", str(tmp_path / "text.rox"), *exam)
+
+    shown = json.loads(said(capsys, "eval", run, *wanted, "--scan", receipt, "--json"))
 
     [(step, results)] = evaluations_of(tmp_path / "run").items()
     assert step == 2
     assert results["hamlet"]["samples"] == 2
     assert results["hamlet"]["version"] == 3
     assert results["hamlet"]["metrics"]["perplexity"]["value"] > 1
+    [reads] = shown.pop("scans")
+    assert (reads["source"], reads["until"], reads["steps"]) == ("self", 2, [0, 1])
     assert shown == {"step": 2, "tasks": results}
 
     page = tmp_path / "page.html"

@@ -22,8 +22,10 @@ from roxxel.cli._runs import (
     one_end,
     opened,
 )
+from roxxel.cli._scans import add_scan_argument, scans_of
 from roxxel.cli._words import at_least_1
 from roxxel.evaluate.results import FOLDER, add_evaluations
+from roxxel.runs.scans import reads_of
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +37,9 @@ DESCRIPTION = """\
 Evaluate the model of a run on tasks of EleutherAI's lm-evaluation-harness, such
 as lambada_openai or hellaswag. RUN@STEP takes the checkpoint of a step, RUN the
 newest one. The results are printed, written to RUN/evals/STEP.json, and shown by
-`roxxel report`. If the run averages its weights, the average is evaluated.
+`roxxel report`. If the run averages its weights, the average is evaluated. For each
+receipt of `roxxel scan`, a line says whether the steps before the checkpoint have
+read what the scan has found.
 """
 
 
@@ -73,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="texts at a time (default: %(default)s)",
     )
     add_context_argument(parser)
+    add_scan_argument(parser)
     parser.add_argument(
         "--out",
         metavar="FILE",
@@ -101,6 +106,9 @@ def run(options: argparse.Namespace) -> None:
         why = "a text is scored from this token on: it must be one"
         one_end(ends, why, options)
     context = options.context or _context(model, options)
+    reads = reads_of(
+        of_run.sampler(), corpora, scans_of(of_run.config, options), until=step
+    )
 
     try:
         tasks = evaluate(
@@ -122,10 +130,11 @@ def run(options: argparse.Namespace) -> None:
     versions = {name: metadata.version(name) for name in ("roxxel", "lm-eval")}
     add_evaluations(Path(out), step, versions, tasks)
     if options.json:
-        say(json.dumps({"step": step, "tasks": tasks}))
+        scans = [each.to_dict() for each in reads]
+        say(json.dumps({"step": step, "tasks": tasks, "scans": scans}))
         return
     say(f"step {step:,}, {out}")
-    for line in _table(tasks):
+    for line in [*_table(tasks), *map(str, reads)]:
         say(line)
 
 

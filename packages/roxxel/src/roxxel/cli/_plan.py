@@ -8,9 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roxxel_store.command import Found
 from roxxel_store.screen import say
 from roxxel_train import RunFolder
 
+from roxxel.cli._scans import add_scan_argument, scans_of
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
     add_branch_argument,
@@ -34,19 +36,23 @@ from roxxel.config import (
     used_config,
 )
 from roxxel.recipe.learning_rate import RECIPE, rate_of
+from roxxel.runs.scans import reads_of
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from roxxel_curriculum import Plan, PlanDiff, Sampler
+    from roxxel_curriculum import Curriculum, Plan, PlanDiff, Sampler
+
+    from roxxel.runs.scans import Reads
 
 DESCRIPTION = """\
 Show what a run will read: tokens and epochs of each source in each phase, where
 a source runs out, and which tokens stay unread. The command reads no tokens and
 starts no accelerator. If the run in the config's save_path has begun, the plan
 shows the trained steps as they were trained. A config that changes these steps
-is an error.
+is an error. For each receipt of `roxxel scan` under [without], the plan says that
+no step reads what the scan has found, or which steps do: then the exit code is 3.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -65,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "for the run in its own save_path"
         ),
     )
+    add_scan_argument(parser)
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="also draw the plan into a file"
     )
@@ -88,24 +95,13 @@ def run(options: argparse.Namespace) -> None:
     plan = planned(config, state)
     curriculum = open_curriculum(config)
     check_model_data(config, curriculum)
-    held_out = compare_held_out(config, curriculum)
+    reads: list[Reads] = []
     if is_diff:
-        before = planned(other, other_state)
-        diff = before.diff(plan)
         done = max((each or {}).get("step", 0) for each in (state, other_state))
-        rates = _changed_rates(done, (other, before), (config, plan))
-        changes = {"step": diff.step, "changes": list(diff.changes), **rates}
-        _show(diff, changes, options)
-        if rates and not options.json:
-            old, new = rates["learning_rates"]
-            say(f"learning rate after {done:,} steps: {old:.4g} -> {new:.4g}")
+        before = planned(other, other_state)
+        _show_diff(done, (other, before), (config, plan), options)
     else:
-        sets = {name: asdict(each) for name, each in held_out.items()}
-        sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
-        text, devices = _with_devices(plan, config, sampler)
-        _show(text, {**plan.to_dict(), "held_out": sets, **devices}, options)
-        if not options.json:
-            _show_notes(held_out, sampler.unread_masks)
+        reads = _show_plan(config, curriculum, state, plan, options)
     if (state or other_state) and not options.json:
         say()
         for each, done in {folder: state, other_folder: other_state}.items():
@@ -120,6 +116,59 @@ def run(options: argparse.Namespace) -> None:
         _draw(plan, options.plot)
         if not options.json:
             say(f"\nwrote {options.plot}")
+    _check_clean(config, reads)
+
+
+def _show_plan(
+    config: RunConfig,
+    curriculum: Curriculum,
+    state: dict[str, Any] | None,
+    plan: Plan,
+    options: argparse.Namespace,
+) -> list[Reads]:
+    """Print a plan; return which of its steps read what scans have found."""
+    held_out = compare_held_out(config, curriculum)
+    sampler = curriculum.sampler(config.seed, state, config.trainer.fields)
+    readers = {curriculum.primary: curriculum.primary_streamer}
+    readers |= curriculum.mix_streamers
+    reads = reads_of(sampler, readers, scans_of(config, options))
+    text, devices = _with_devices(plan, config, sampler)
+    more: dict[str, Any] = {
+        "held_out": {name: asdict(each) for name, each in held_out.items()},
+        **devices,
+        "scans": [each.to_dict() for each in reads],
+    }
+    _show(text, plan.to_dict() | more, options)
+    if not options.json:
+        _show_notes(held_out, sampler.unread_masks)
+        if reads:
+            say("\n".join(["", *map(str, reads)]))
+    return reads
+
+
+def _check_clean(config: RunConfig, reads: Sequence[Reads]) -> None:
+    """Raise Found if a step reads what a scan has found, or has not searched."""
+    if not all(each.is_clean for each in reads):
+        raise Found(
+            f"{config.file}: steps read what a scan has found, or what it has not "
+            "searched, as the lines above say; name the receipt under [without], and "
+            "scan again what has grown"
+        )
+
+
+def _show_diff(
+    done: int,
+    old: tuple[RunConfig, Plan],
+    new: tuple[RunConfig, Plan],
+    options: argparse.Namespace,
+) -> None:
+    """Print how two plans differ; the runs have `done` steps."""
+    diff, rates = old[1].diff(new[1]), _changed_rates(done, old, new)
+    changes = {"step": diff.step, "changes": list(diff.changes), **rates}
+    _show(diff, changes, options)
+    if rates and not options.json:
+        before, now = rates["learning_rates"]
+        say(f"learning rate after {done:,} steps: {before:.4g} -> {now:.4g}")
 
 
 def _with_devices(

@@ -1,0 +1,38 @@
+"""The receipts of scans that `plan` and `eval` compare with what a run reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roxxel_format.scans import Scan
+
+if TYPE_CHECKING:
+    import argparse
+
+    from roxxel.config import RunConfig
+
+
+def add_scan_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scan",
+        action="append",
+        default=[],
+        metavar="RECEIPT",
+        help=(
+            "also say which steps read what this receipt of `roxxel scan` lists; "
+            "repeatable (default: the receipts under [without])"
+        ),
+    )
+
+
+def scans_of(config: RunConfig | None, options: argparse.Namespace) -> list[Scan]:
+    """Return the receipts that a config withdraws, and those of the arguments.
+
+    The curriculum of a `[proxy]` reads parts of its sources, of which no scan is.
+    """
+    found = [Scan.read(path) for path in options.scan]
+    if config is not None and config.proxy is None:
+        declared = config.schedule.relative_to(config.folder).scans
+        found += [scan for scans in declared.values() for scan in scans]
+    keys = [(scan.corpus, scan.evals.digest, scan.ngram) for scan in found]
+    return [*dict(zip(keys, found, strict=True)).values()]
