@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from roxxel.models import PRESETS, Llama, LlamaConfig, llama, next_token_loss, rotate
+from roxxel.models._loss import log_sum_exp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -238,6 +239,27 @@ def test_chunks_change_neither_loss_nor_gradients(
     parts = gradients(chunk, tied=tied, dtype=dtype)
 
     check_same(parts, gradients(tied=tied, dtype=dtype))
+
+
+@given(
+    st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=70),
+    st.sampled_from([None, np.nan, np.inf]),
+)
+def test_one_pass_finds_the_sum_of_exponentials(
+    values: list[float], spoilt: float | None
+) -> None:
+    logits = np.array(values, np.float32)
+    wide = logits.astype(np.float64)
+    expected = wide.max() + np.log(np.exp(wide - wide.max()).sum())
+    if spoilt is not None:
+        logits[len(values) // 2] = spoilt
+
+    found = float(log_sum_exp(jnp.asarray(logits)))
+
+    if spoilt is None:
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-5)
+    else:
+        assert not np.isfinite(found)
 
 
 def test_no_product_with_logits_is_computed_twice() -> None:

@@ -102,7 +102,13 @@ def _loss_alone(
     Where a gradient is wanted, the forward pass computes it, chunk by chunk: no pass
     then computes logits a second time, and none keeps them.
     """
-    losses, log_sums = _of_targets(hidden, matrix, targets, chunks)
+
+    def of_part(part: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        hidden, targets = part
+        return _of_logits(hidden, matrix, targets)[1:]
+
+    parts = jax.lax.map(of_part, chunks.cut((hidden, targets)))
+    losses, log_sums = chunks.joined(parts, targets.shape[1])
     return _total(losses, log_sums, shares, z_loss), losses
 
 
@@ -114,31 +120,12 @@ def _loss_forward(
     z_loss: float,
     chunks: Chunks,
 ) -> tuple[tuple[jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    of_what = (hidden.value, targets.value, shares.value)
-
-    def of_part(
-        of_matrix: jax.Array, part: tuple[jax.Array, ...]
-    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        hidden, targets, shares = part
-        logits, losses, log_sums = _of_logits(hidden, matrix.value, targets)
-        probabilities = jnp.exp(logits - log_sums[..., None])
-        is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
-        change = probabilities * (shares * (1 + 2 * z_loss * log_sums))[..., None]
-        change -= jnp.where(is_target, shares[..., None], 0)
-        # A product of a float32 and a bfloat16 array would run in float32, at half the
-        # rate of a GPU's bfloat16 products or less.
-        change = change.astype(hidden.dtype)
-        of_matrix += jnp.einsum(
-            "btv,btc->vc", change, hidden, preferred_element_type=jnp.float32
-        )
-        return of_matrix, (losses, log_sums, change @ matrix.value)
-
-    zeros = jnp.zeros(matrix.value.shape, jnp.float32)
-    of_matrix, parts = jax.lax.scan(of_part, zeros, chunks.cut(of_what))
-    losses, log_sums, of_hidden = chunks.joined(parts, targets.value.shape[1])
+    arrays = (hidden.value, matrix.value, targets.value)
+    losses, log_sums, *gradients = _with_gradients(
+        *arrays, shares.value, z_loss, chunks
+    )
     loss = _total(losses, log_sums, shares.value, z_loss)
-    kept = (of_hidden, of_matrix, hidden.value, matrix.value, targets.value)
-    return (loss, losses), kept
+    return (loss, losses), (*gradients, *arrays)
 
 
 def _loss_backward(
@@ -150,17 +137,11 @@ def _loss_backward(
     of_hidden, of_matrix, hidden, matrix, targets = kept
     of_loss, of_losses = changes
     scale = jnp.zeros(()) if isinstance(of_loss, SymbolicZero) else of_loss
-    by_loss = ((scale * of_hidden).astype(hidden.dtype), scale * of_matrix)
-    by_losses: tuple[Any, Any] = (0, 0)
+    of_hidden, of_matrix = (scale * of_hidden).astype(hidden.dtype), scale * of_matrix
     if not isinstance(of_losses, SymbolicZero):
         # Somebody derives values for the log: compute the logits again.
-
-        def of_targets(hidden: jax.Array, matrix: jax.Array) -> jax.Array:
-            return _of_targets(hidden, matrix, targets, chunks)[0]
-
-        _, derive = jax.vjp(of_targets, hidden, matrix)
-        by_losses = derive(of_losses)
-    of_hidden, of_matrix = map(jnp.add, by_loss, by_losses)
+        more = _with_gradients(hidden, matrix, targets, of_losses, 0, chunks)[2:]
+        of_hidden, of_matrix = of_hidden + more[0], of_matrix + more[1]
     return of_hidden, of_matrix.astype(matrix.dtype), None, None
 
 
@@ -168,28 +149,80 @@ _loss = jax.custom_vjp(_loss_alone, nondiff_argnums=(4, 5))
 _loss.defvjp(_loss_forward, _loss_backward, symbolic_zeros=True)
 
 
-def _of_targets(
-    hidden: jax.Array, matrix: jax.Array, targets: jax.Array, chunks: Chunks
-) -> tuple[jax.Array, jax.Array]:
-    """Return cross-entropy and log-denominator of each target, shape (B, T)."""
+def _with_gradients(
+    hidden: jax.Array,
+    matrix: jax.Array,
+    targets: jax.Array,
+    shares: jax.Array,
+    z_loss: float,
+    chunks: Chunks,
+) -> tuple[jax.Array, ...]:
+    """Return cross-entropy and log-denominator of each target, shape (B, T).
 
-    @jax.checkpoint
-    def of_part(part: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        hidden, targets = part
-        return _of_logits(hidden, matrix, targets)[1:]
+    And the gradients of the loss: of the hidden states, and of the matrix in float32.
+    """
 
-    parts = jax.lax.map(of_part, chunks.cut((hidden, targets)))
-    losses, log_sums = chunks.joined(parts, targets.shape[1])
-    return losses, log_sums
+    def of_part(
+        of_matrix: jax.Array, part: tuple[jax.Array, ...]
+    ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        hidden, targets, shares = part
+        logits, losses, log_sums = _of_logits(hidden, matrix, targets)
+        probabilities = jnp.exp(logits - log_sums[..., None])
+        is_target = jnp.arange(logits.shape[-1]) == targets[..., None]
+        change = probabilities * (shares * (1 + 2 * z_loss * log_sums))[..., None]
+        change -= jnp.where(is_target, shares[..., None], 0)
+        # A product of a float32 and a bfloat16 array would run in float32, at half the
+        # rate of a GPU's bfloat16 products or less.
+        change = change.astype(hidden.dtype)
+        of_matrix += jnp.einsum(
+            "btv,btc->vc", change, hidden, preferred_element_type=jnp.float32
+        )
+        return of_matrix, (losses, log_sums, change @ matrix)
+
+    zeros = jnp.zeros(matrix.shape, jnp.float32)
+    of_matrix, parts = jax.lax.scan(
+        of_part, zeros, chunks.cut((hidden, targets, shares))
+    )
+    return *chunks.joined(parts, targets.shape[1]), of_matrix
 
 
 def _of_logits(
     hidden: jax.Array, matrix: jax.Array, targets: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     logits = logits_of(hidden, matrix)
-    log_sums = jax.nn.logsumexp(logits, axis=-1)
+    log_sums = log_sum_exp(logits)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     return logits, log_sums - chosen, log_sums
+
+
+def log_sum_exp(logits: jax.Array) -> jax.Array:
+    """Return the logarithm of the sum of exponentials over the last axis.
+
+    One pass finds maximum and sum together, where `jax.nn.logsumexp` makes two: the
+    logits are the largest array of a step.
+    """
+
+    def joined(
+        one: tuple[jax.Array, jax.Array], other: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array]:
+        (peak, total), (other_peak, other_total) = one, other
+        shrink = jnp.exp(-jnp.abs(peak - other_peak))
+        grown = jnp.where(
+            peak >= other_peak,
+            total + other_total * shrink,
+            other_total + total * shrink,
+        )
+        return jnp.maximum(peak, other_peak), grown
+
+    # Finite, because the difference of two infinities is no number.
+    least = jnp.finfo(jnp.float32).min / 2
+    peak, total = jax.lax.reduce(
+        (logits, jnp.ones_like(logits)),
+        (least, jnp.float32(0)),
+        joined,
+        (logits.ndim - 1,),
+    )
+    return peak + jnp.log(total)
 
 
 def _total(
