@@ -17,6 +17,11 @@ GOALS: tuple[tuple[str, str, str, Callable[[Any], bool]], ...] = (
     ),
     ("throughput", "wait_share", "waiting for data below 0.5 %", lambda x: x < 0.005),
     ("resume", "identical", "losses after kill -9 bit-identical", bool),
+    (
+        *("save", "save_cost_steps", "the first save costs below one step"),
+        lambda x: x < 1.0,
+    ),
+    ("larger", "mfu", "MFU at least 45 % at 360 million", lambda x: x >= 0.45),
     ("phase-change", "change_ratio", "longest step below 1.5", lambda x: x <= 1.5),
 )
 
@@ -95,9 +100,12 @@ def _resume(record: Record) -> str:
 def _save(record: Record) -> str:
     over = record.get("restore_over_training")
     return (
-        f"a save costs {record['save_cost_steps']:.2f} steps of "
-        f"{1e3 * record['usual_step_s']:.1f} ms; a restore's peak is "
-        f"{'unknown' if over is None else f'{over:.2f}'} of training's"
+        f"the first save costs {record['save_cost_steps']:.2f} steps of "
+        f"{1e3 * record['usual_step_s']:.1f} ms, a later one "
+        f"{record['later_save_cost_steps']:.2f}; a digest takes "
+        f"{1e3 * min(record['digests_s']):.0f} ms; a restore's peak is "
+        f"{'unknown' if over is None else f'{over:.2f}'} of training's; a repeated "
+        f"update costs {record['repeat_cost_steps']:.2f} steps"
     )
 
 
@@ -109,6 +117,15 @@ def _larger(record: Record) -> str:
     return (
         f"batch {record['batch_size']}, {record['mfu_tokens_per_s']:,.0f} tokens/s, "
         + _mfu(record)
+    )
+
+
+def _long(record: Record) -> str:
+    temporary = record["program"]["temp_size_in_bytes"] / 1e9
+    return (
+        f"{record['batch_size']} rows of {record['context']} tokens, "
+        f"{record['mfu_tokens_per_s']:,.0f} tokens/s, {temporary:.1f} GB beside the "
+        f"state, " + _mfu(record)
     )
 
 
@@ -128,4 +145,5 @@ _WORDS: dict[str, Callable[[Record], str]] = {
     "save": _save,
     "phase-change": _change,
     "larger": _larger,
+    "long": _long,
 }

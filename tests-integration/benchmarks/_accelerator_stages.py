@@ -105,6 +105,8 @@ PARTS: dict[str, Callable[[Job, Callable[[Record], None]], None]] = {
     "resume": _accelerator_training.resume,
     "run_and_save": _accelerator_training.run_and_save,
     "restore": _accelerator_training.restore,
+    "repeat": _accelerator_training.repeat,
     "phase_change": _accelerator_training.phase_change,
     "larger": _accelerator_training.larger,
+    "long": _accelerator_training.long,
 }

@@ -31,6 +31,7 @@ from _accelerator_program import fused_attention, kernels, program_facts, reason
 from _flops import flops_record
 from flax import nnx
 from roxxel import Curriculum, Logger, Phase, Roxxel, Trainer
+from roxxel.checkpoint import Checkpointer
 from roxxel.models import PRESETS, LlamaConfig, llama
 from roxxel_train import RunFolder
 
@@ -527,11 +528,11 @@ AFTERMATH = 8
 
 
 def run_and_save(job: Job, save: Callable[[Record], None]) -> None:
-    """Train with one save in the middle; time the steps around it."""
+    """Train with two saves before the last; time the steps around them."""
     of = setup(job)
-    # Far enough from the end that the last save does not wait for the one in question.
+    # Far enough apart that no save waits for the one before.
     middle = 12 if job.dry else 24
-    total = 2 * middle
+    total = 3 * middle
     trainer = new_trainer(
         job,
         of,
@@ -541,25 +542,65 @@ def run_and_save(job: Job, save: Callable[[Record], None]) -> None:
         checkpoint_every=middle,
     )
     run_quietly(trainer)
-    walls = [wall_s(row) for row in train_rows(job.folder / "run")]
+    rows = train_rows(job.folder / "run")
+    walls = [wall_s(row) for row in rows]
     usual_s = statistics.median(walls[4:middle])
-    after = walls[middle : middle + AFTERMATH]
     # The row of the step after a save holds `save_s`; index k is step k + 1.
-    cost_s = sum(each - usual_s for each in after)
+    after = [walls[step : step + AFTERMATH] for step in (middle, 2 * middle)]
+    costs_s = [sum(each - usual_s for each in steps) for steps in after]
+    held = memory_fields()
     copies, num_bytes = _copies_to_host(trainer)
     save(
         {
             "batch_size": of.batch_size,
             "usual_step_s": usual_s,
             "steps_after_s": after,
-            "save_cost_s": cost_s,
-            "save_cost_steps": cost_s / usual_s,
+            "blocked_s": [rows[step].get("save_s") for step in (middle, 2 * middle)],
+            "save_costs_s": costs_s,
+            "save_cost_steps": costs_s[0] / usual_s,
+            "later_save_cost_steps": costs_s[1] / usual_s,
+            "said": [
+                line
+                for line in (job.folder / "run" / "system.log").read_text().splitlines()
+                if " copied in " in line or " waited " in line
+            ],
+            "digests_s": _digests(job, trainer),
             "copy_to_host_s": copies,
             "state_bytes": num_bytes,
             "total_steps": total,
-            "memory_while_training": memory_fields(),
+            "memory_while_training": held,
         }
     )
+
+
+def _digests(job: Job, trainer: Trainer) -> list[float]:
+    """Time digests of a trainer's state, which every save waits for."""
+    checkpointer = Checkpointer(job.folder / "none", trainer.model, trainer.optimizer)
+    took: list[float] = []
+    for _ in range(3):
+        begin = perf_counter()
+        checkpointer.state_digest()
+        took.append(perf_counter() - begin)
+    return took
+
+
+def repeat(job: Job, save: Callable[[Record], None]) -> None:
+    """Train with an update repeated now and then; find what a repetition costs."""
+    of = setup(job)
+    every, steps = 4, 24
+    run = job.folder / "repeated"
+    trainer = new_trainer(
+        *(job, of, [Phase(steps, of.batch_size, of.context + 1)]),
+        logger=Logger(run),
+        log_every=1,
+        verify_every=every,
+    )
+    run_quietly(trainer)
+    walls = [wall_s(row) for row in train_rows(run)][4:]
+    rounds = [sum(walls[k : k + every]) for k in range(0, len(walls) - every, every)]
+    usual_s = statistics.median(walls)
+    repeated_s = statistics.median(rounds) - every * usual_s
+    save({"repeat_step_s": usual_s, "repeat_cost_steps": repeated_s / usual_s})
 
 
 def restore(job: Job, save: Callable[[Record], None]) -> None:
@@ -651,7 +692,7 @@ def phase_change(job: Job, save: Callable[[Record], None]) -> None:
 
 def larger(job: Job, save: Callable[[Record], None]) -> None:
     """Train the model of 360 million parameters by hand."""
-    of, loop = _largest_that_fits(job, "medium", BATCHES[1:])
+    of, loop = _largest_that_fits(job, "medium", BATCHES)
     step_s = loop.run(6) / 6
     save({"batch_size": of.batch_size, "step_s": step_s, **_speed(job, of, step_s)})
     seconds = 0.2 if job.dry else min(20.0, 0.5 * _left_s(job))
@@ -664,6 +705,25 @@ def larger(job: Job, save: Callable[[Record], None]) -> None:
             "compile_s": loop.compile_s,
             "losses": [loop.first_loss, loop.last_loss],
             "memory": memory_fields(),
+            **_speed(job, of, step_s),
+        }
+    )
+
+
+def long(job: Job, save: Callable[[Record], None]) -> None:
+    """Train on rows of 32 768 tokens by hand, with the loss in chunks."""
+    rows, context = (2, 128) if job.dry else (2, 32768)
+    more = setup(job, loss_chunk=context // 4, context=context)
+    of = replace(more, batch_size=rows, context=context)
+    loop = HandWritten(job, of)
+    loop.run(2)
+    step_s = loop.run(4) / 4
+    save(
+        {
+            "batch_size": rows,
+            "context": context,
+            "step_s": step_s,
+            "program": loop.facts,
             **_speed(job, of, step_s),
         }
     )

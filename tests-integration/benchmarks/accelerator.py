@@ -12,9 +12,11 @@ that takes longer, is a record with the reason, and the next stage begins:
   then other losses and attention with segment masks;
 - resume: losses after kill -9 against those of an unbroken run, bit by bit, with
   XLA's deterministic flags;
-- save: what a save costs a running training, and the peak memory of a restore;
+- save: what the first save and a later one cost a running training, how long a digest
+  of the state takes, the peak memory of a restore, and what a repeated update costs;
 - phase-change: the longest step of a change to sequences twice as long;
-- larger: 360 million parameters by hand.
+- larger: 360 million parameters by hand;
+- long: two rows of 32 768 tokens by hand, with the loss in chunks.
 
 `--out FOLDER` gets `result.json`, which is replaced whole while the stages run,
 `stages.log`, and the compiled step of the stage throughput. The exit code is 1 if any
@@ -72,12 +74,13 @@ class Stage:
 
 STAGES = (
     Stage("device", 0.09, ("device",)),
-    Stage("attention", 0.13, ("attention",)),
-    Stage("throughput", 0.37, ("throughput",)),
-    Stage("resume", 0.16, ("run_and_kill", "resume"), DETERMINISTIC),
-    Stage("save", 0.10, ("run_and_save", "restore")),
+    Stage("attention", 0.10, ("attention",)),
+    Stage("throughput", 0.30, ("throughput",)),
+    Stage("resume", 0.14, ("run_and_kill", "resume"), DETERMINISTIC),
+    Stage("save", 0.14, ("run_and_save", "restore", "repeat")),
     Stage("phase-change", 0.08, ("phase_change",)),
-    Stage("larger", 0.07, ("larger",), least_s=60.0),
+    Stage("larger", 0.10, ("larger",), least_s=40.0),
+    Stage("long", 0.05, ("long",)),
 )
 NAMES = tuple(stage.name for stage in STAGES)
 KILLED_PARTS = {"run_and_kill"}

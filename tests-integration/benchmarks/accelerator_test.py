@@ -27,7 +27,7 @@ QUICK_COMPILATION = (
 
 NAMES = (
     *("device", "attention", "throughput", "resume", "save", "phase-change"),
-    "larger",
+    *("larger", "long"),
 )
 
 
