@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from roxxel import checkpoint, sharding
     from roxxel.config import load_schedule, parse_schedule, schedule_from
-    from roxxel.replaying import check_replay, replay
+    from roxxel.replaying import check_replay, replay, withdraw
     from roxxel.runs.diff import diff
     from roxxel.runs.run import Run, open_run
     from roxxel.runs.verify import check_verify, verify
@@ -51,7 +51,7 @@ _MEMBERS = (
 
 _OWN = {
     **dict.fromkeys(("Run", "open_run"), "runs.run"),
-    **dict.fromkeys(("check_replay", "replay"), "replaying"),
+    **dict.fromkeys(("check_replay", "replay", "withdraw"), "replaying"),
     "sweep": "sweeping",
     "diff": "runs.diff",
     **dict.fromkeys(("check_verify", "verify"), "runs.verify"),
@@ -197,6 +197,7 @@ __all__ = [
     "sharding",
     "sweep",
     "verify",
+    "withdraw",
 ]
 
 if not TYPE_CHECKING:

@@ -37,6 +37,7 @@ COMMANDS = {
     "ls": "list runs: how each stands, its losses and its age",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
+    "withdraw": "leave documents out of a run from its next step on",
     "diff": "say where two runs part, and why",
     "verify": "train steps of a run again, and compare them bit for bit",
     "replay": "train a run again without some documents, and see what they did",

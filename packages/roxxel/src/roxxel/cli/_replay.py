@@ -22,12 +22,10 @@ from roxxel.cli._receipts import add_check_argument, check_alone, say_checked
 from roxxel.cli._runs import (
     add_run_arguments,
     add_trust_argument,
+    chosen_documents,
     document_named,
-    documents_of,
-    found_in,
     named_source,
     opened,
-    searched_words,
 )
 from roxxel.cli._sample import add_sampling_arguments, continued
 from roxxel.cli._words import tell
@@ -185,25 +183,7 @@ def _check(options: argparse.Namespace) -> None:
 def _chosen(of_run: Run, options: argparse.Namespace) -> dict[str, Any]:
     """Return the documents that the arguments name, by source."""
     corpora = of_run.corpora()
-    found: dict[str, list[Any]] = {}
-    for text in options.without:
-        head, *more = text.split(",")
-        if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
-            head, more = text, []  # A name may hold commas.
-        source, numbers = documents_of(head, corpora, options)
-        found.setdefault(source, []).extend([*numbers, *map(int, more)])
-    for text in options.without_text:
-        holding = {
-            source: {int(number) for part in parts for number in part.documents}
-            for source, parts in found_in(corpora, text, options)
-        }
-        if not any(holding.values()):
-            raise RunFolderError(
-                f"{options.run}: no source of the run holds the text {text!r} "
-                f"{searched_words(text, corpora, options)}"
-            )
-        for source, numbers in holding.items():
-            found.setdefault(source, []).extend(sorted(numbers))
+    found = chosen_documents(corpora, options.without, options.without_text, options)
     for source in options.without_source:
         corpus = named_source(source, corpora, options)
         if isinstance(corpus, Roxxel):

@@ -253,6 +253,41 @@ def found_in(
             yield name, search(corpus, wanted, codec, shown)
 
 
+def chosen_documents(
+    corpora: Mapping[str, TokenReader],
+    named: Sequence[str],
+    texts: Sequence[str],
+    options: argparse.Namespace,
+) -> dict[str, list[Any]]:
+    """Return the documents that arguments name, and those that hold texts, by source.
+
+    `named` has items `SOURCE:N[,N...]` or `SOURCE:NAME`.
+
+    Raises:
+        RunFolderError: There is no such document, or none holds a text.
+    """
+    found: dict[str, list[Any]] = {}
+    for text in named:
+        head, *more = text.split(",")
+        if not all(each.isdecimal() for each in [head.rpartition(":")[2], *more]):
+            head, more = text, []  # A name may hold commas.
+        source, numbers = documents_of(head, corpora, options)
+        found.setdefault(source, []).extend([*numbers, *map(int, more)])
+    for text in texts:
+        holding = {
+            source: {int(number) for part in parts for number in part.documents}
+            for source, parts in found_in(corpora, text, options)
+        }
+        if not any(holding.values()):
+            raise RunFolderError(
+                f"{options.run}: no source of the run holds the text {text!r} "
+                f"{searched_words(text, corpora, options)}"
+            )
+        for source, numbers in holding.items():
+            found.setdefault(source, []).extend(sorted(numbers))
+    return found
+
+
 def searched_words(
     text: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
 ) -> str:

@@ -100,6 +100,7 @@ from roxxel.config._sweep import (
 from roxxel.config._text import (
     changed_text,
     config_text,
+    withdrawn_text,
 )
 from roxxel.config._trainer import (
     NOT_REPEATED,
@@ -160,4 +161,5 @@ __all__ = [
     "used_config",
     "whole_curriculum",
     "with_total_steps",
+    "withdrawn_text",
 ]

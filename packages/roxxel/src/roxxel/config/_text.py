@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import tomlkit
 
 from roxxel.config._changes import change_all
+from roxxel.config._declaration import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,3 +163,61 @@ def changed_text(config: RunConfig, folder: Path, comments: Sequence[str] = ()) 
     for line in comments:
         head.add(tomlkit.comment(line))
     return tomlkit.dumps(head) + tomlkit.dumps(document)
+
+
+def withdrawn_text(config: RunConfig, documents: Mapping[str, Sequence[int]]) -> str:
+    """Return the text of a config's file with more documents under `[without]`.
+
+    The comments of the file stay. Documents that it names already are not added.
+
+    Args:
+        config: The config, as its file is.
+        documents: Rising numbers of documents by source.
+
+    Raises:
+        ConfigError: A list of documents in a file has a name that no array can hold.
+        OSError: The file cannot be read.
+    """
+    document = tomlkit.parse(config.file.read_text(encoding="utf-8-sig"))
+    if "without" not in document:
+        document["without"] = tomlkit.table()
+    table: Any = document["without"]
+    for source, numbers in documents.items():
+        before = table.get(source, tomlkit.array())
+        if isinstance(before, str):
+            if (
+                not before.endswith((".txt", ".npy", ".json"))
+                and before[:7] != "tokens:"
+            ):
+                raise ConfigError(
+                    f"{config.file}: without.{source} is the file {before!r}, which "
+                    "cannot be named beside documents; end its name with .txt, or add "
+                    "the documents to it"
+                )
+            before = tomlkit.array()
+            before.append(str(table[source]))
+        named: set[int] = set()
+        for each in cast("Sequence[Any]", before):
+            if isinstance(each, int):
+                named.add(int(each))
+            elif not isinstance(each, str):
+                named.update(range(int(each[0]), int(each[1])))
+        for item in _ranges([each for each in numbers if each not in named]):
+            before.append(item)
+        if len(before):
+            table[source] = before
+    return tomlkit.dumps(document)
+
+
+def _ranges(numbers: Sequence[int]) -> list[int | list[int]]:
+    """Return rising numbers, and those in a row as pairs `[start, stop]`."""
+    found: list[int | list[int]] = []
+    for number in numbers:
+        last = found[-1] if found else None
+        if isinstance(last, list) and last[1] == number:
+            last[1] = number + 1
+        elif last == number - 1:
+            found[-1] = [number - 1, number + 1]
+        else:
+            found.append(number)
+    return found

@@ -51,6 +51,7 @@ from roxxel.replaying._receipt import (
     Result,
     TheCheckpoint,
 )
+from roxxel.replaying._request import Asked, Withdrawn, withdraw
 from roxxel.runs._receipts import Environment, TheRun, run_of, unconfirmed
 from roxxel.runs.again import config_of, scratch_folder
 from roxxel.runs.run import Run, open_run
@@ -65,7 +66,17 @@ if TYPE_CHECKING:
     from roxxel.replaying._choice import Listed
     from roxxel.runs.run import Corpus
 
-__all__ = ["Branch", "Comparison", "Replay", "Start", "check_replay", "replay"]
+__all__ = [
+    "Asked",
+    "Branch",
+    "Comparison",
+    "Replay",
+    "Start",
+    "Withdrawn",
+    "check_replay",
+    "replay",
+    "withdraw",
+]
 
 _RECEIPT = "replay.json"
 

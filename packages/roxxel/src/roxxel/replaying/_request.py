@@ -1,0 +1,306 @@
+"""A request to be forgotten: where documents were read, the mask, and the price.
+
+The documents are masked from the next step on by `without` of the run's config, which
+this module edits. What was learned stays in the weights; a replay from a checkpoint
+before the first step that learned them would undo it, and its price is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel_format.naming import names_of
+from roxxel_store.amounts import short_duration
+from roxxel_store.output import check_output, replace_file
+from roxxel_store.records import RecordKind
+from roxxel_store.urls import absolute, expanded
+from roxxel_train import RunFolderError
+
+from roxxel.config import (
+    ConfigError,
+    begun_state,
+    load_config,
+    open_curriculum,
+    parse_config,
+    refused,
+    withdrawn_text,
+)
+from roxxel.replaying._choice import find_start, first_learned
+from roxxel.runs._receipts import TheRun
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from roxxel_curriculum import Sampler
+
+    from roxxel.config import RunConfig
+    from roxxel.runs.run import Run
+
+_KIND = RecordKind(
+    "receipt of `roxxel withdraw`",
+    1,
+    remedy="give the receipt that `roxxel withdraw` wrote",
+    error=RunFolderError,
+    mark="roxxel-withdraw",
+    is_sealed=False,
+)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A document that somebody wants to be forgotten.
+
+    Attributes:
+        source: Its source.
+        document: Its number.
+        name: Its id or the path of its file; None if it has no name.
+        tokens: Its tokens `[start, stop)` in the source.
+        learned: The trained steps that learned some of them.
+        still_planned: Number of later steps that would have read some.
+    """
+
+    source: str
+    document: int
+    name: str | None
+    tokens: tuple[int, int]
+    learned: tuple[int, ...]
+    still_planned: int
+
+    def __str__(self) -> str:
+        name = "" if self.name is None else f" ({self.name})"
+        count = len(self.learned)
+        some = ", ".join(map(str, self.learned[:8])) + ", ..." * (count > 8)
+        steps = f"step{'s' * (count != 1)}"
+        was = f"learned in {count:,} {steps}: {some}" if count else "never learned"
+        return f"{self.source}:{self.document}{name}: {was}"
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """What `withdraw` did; `str` of it says so.
+
+    Attributes:
+        run: Folder or URL of the run.
+        trained_steps: Its saved steps.
+        total_steps: Its planned steps.
+        documents: The documents, with the steps that learned them.
+        config: The config file that leaves them out now; None if a program without a
+            config started the run.
+        masked_from: First step that does not learn them; None without a config.
+        replay_from: Step of the checkpoint from which a replay would train again; None
+            if no step learned them.
+        replay_steps: Steps that it would train again, up to the saved ones.
+        replay_s: Seconds that it would take, as fast as the run was; None if the log
+            does not say.
+        receipt: The file for whoever asked.
+    """
+
+    run: str
+    trained_steps: int
+    total_steps: int
+    documents: tuple[Asked, ...]
+    config: str | None
+    masked_from: int | None
+    replay_from: int | None
+    replay_steps: int
+    replay_s: float | None
+    receipt: str
+
+    def __str__(self) -> str:
+        lines = [str(each) for each in self.documents[:20]]
+        if len(self.documents) > 20:
+            more = len(self.documents) - 20
+            lines.append(f"and {more:,} more documents, which the receipt lists")
+        lines += [self._mask(), self._price(), f"receipt: {self.receipt}"]
+        return "\n".join(lines)
+
+    def _mask(self) -> str:
+        if self.config is None:
+            found: dict[str, list[int]] = {}
+            for each in self.documents:
+                found.setdefault(each.source, []).append(each.document)
+            return (
+                "a program without a config started the run, so nothing is masked yet: "
+                f"give its Curriculum without={json.dumps(found)} and start it again"
+            )
+        line = f"{self.config}: leaves them out from step {self.masked_from} on"
+        if self.masked_from == self.total_steps:
+            return f"{line}, if the run is trained further: all its steps are done"
+        return f"{line}, once `roxxel train` has started the run again with this file"
+
+    def _price(self) -> str:
+        if self.replay_from is None:
+            return "nothing to undo: no saved step has learned them"
+        price = f"{self.replay_steps:,} steps"
+        if self.replay_s is not None:
+            price += f", about {short_duration(self.replay_s)}"
+        return (
+            f"what was learned stays in the weights; to undo it would train again "
+            f"{price}, from step {self.replay_from:,}: see `roxxel replay`"
+        )
+
+
+def withdraw(
+    run: Run,
+    documents: Mapping[str, Sequence[int]],
+    *,
+    config: str | os.PathLike[str] | None = None,
+    receipt: str | os.PathLike[str] | None = None,
+) -> Withdrawn:
+    """Leave documents out of a run from its next step on, and write a receipt.
+
+    The config file of the run gets them under `[without]`; its comments stay. A call
+    that is repeated changes nothing more.
+
+    Args:
+        run: The open run; see `open_run`.
+        documents: Numbers of documents by source.
+        config: The config file with which the run goes on. None is the only file whose
+            `save_path` is the run, in the folder of the config that the run keeps.
+        receipt: Where to write the receipt for whoever asked; None is a name of the
+            run's and of the documents', in the working folder.
+
+    Raises:
+        ConfigError: No config file of the run is found, or several are, or the run
+            cannot leave documents out, such as without the field `loss_mask`.
+        RunFolderError: Nothing is named.
+
+    Example:
+        >>> from roxxel import open_run
+        >>> try:
+        ...     withdraw(open_run("nowhere"), {"web": [3]})
+        ... except RunFolderError as error:
+        ...     print(error)
+        nowhere: there is no such folder; give the folder of a run
+    """
+    chosen = {name: sorted({*each}) for name, each in documents.items() if each}
+    if not chosen:
+        raise RunFolderError(f"{run.path}: no document is named; name one, as web:3")
+    sampler, trained = run.sampler(), run.trained_steps
+    asked = tuple(_asked(run, sampler, chosen))
+    path = expanded(_name(run, chosen) if receipt is None else receipt)
+    check_output(path)
+    step, seconds = _price(run, sampler, chosen)
+    file = masked_from = None
+    if run.config is not None or config is not None:
+        file = _file_of(run) if config is None else Path(config)
+        masked_from = _mask(file, chosen)
+    result = Withdrawn(
+        run=str(run.path),
+        trained_steps=trained,
+        total_steps=sampler.total_steps,
+        documents=asked,
+        config=None if file is None else str(file),
+        masked_from=masked_from,
+        replay_from=step,
+        replay_steps=0 if step is None else trained - step,
+        replay_s=seconds,
+        receipt=str(path),
+    )
+    the_run = TheRun.of(run)
+    members = asdict(result) | {
+        "run": {"name": the_run.name, "id": the_run.id},
+        "corpora": {name: run.fingerprints()[name] for name in chosen},
+    }
+    del members["receipt"]
+    replace_file(path, _KIND.pack(members))
+    return result
+
+
+def _asked(
+    run: Run, sampler: Sampler, chosen: Mapping[str, Sequence[int]]
+) -> Iterator[Asked]:
+    corpora, trained = run.corpora(), run.trained_steps
+    for source, numbers in chosen.items():
+        corpus: Any = corpora[source]
+        names = names_of(corpus, numbers) or [None] * len(numbers)
+        for number, name in zip(numbers, names, strict=True):
+            start, stop, _ = corpus.document_range(number)
+            masked = sampler.masked_steps(source, number)
+            places = sampler.where(source, start, stop)
+            read = sorted({each.step for each in places})
+            learned = [
+                step
+                for step in read
+                if step < trained and not any(step in each for each in masked)
+            ]
+            later = sum(step >= trained for step in read)
+            yield Asked(source, number, name, (start, stop), tuple(learned), later)
+
+
+def _price(
+    run: Run, sampler: Sampler, chosen: Mapping[str, Sequence[int]]
+) -> tuple[int | None, float | None]:
+    """Return where a replay would begin, and the seconds that it would take."""
+    listed = {name: [*numbers] for name, numbers in chosen.items()}
+    first = first_learned(sampler, run.corpora(), listed)
+    if first is None or first >= run.trained_steps:
+        return None, None
+    kept = [each.step for each in run.checkpoints if each.step <= first]
+    step = find_start(run, first, None, None).step if kept else 0
+    train = run.files.columns.train
+    if "step_s" not in train.fields():
+        return step, None
+    _, seconds = train.values("step_s")
+    known = seconds[~np.isnan(seconds)]
+    if not known.size:
+        return step, None
+    return step, float(np.median(known)) * (run.trained_steps - step)
+
+
+def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> int:
+    """Add documents to `[without]` of a config; return the step that masks them first.
+
+    Raises:
+        ConfigError: The run cannot leave them out.
+    """
+    before = load_config(file)
+    text = withdrawn_text(before, chosen)
+    config = parse_config(text, file)
+    state = begun_state(config)
+    try:
+        # As the trainer will: without the field `loss_mask` it refuses.
+        curriculum = open_curriculum(config)
+        curriculum.sampler(config.seed, state, config.trainer.fields)
+    except ValueError as error:
+        raise refused(config, error) from error
+    if config.schedule.without != before.schedule.without:
+        replace_file(file, text.encode())
+    return 0 if state is None else int(state["step"])
+
+
+def _file_of(run: Run) -> Path:
+    """Return the config file with which a run goes on."""
+    config = run.config
+    assert config is not None  # noqa: S101 - the caller looks
+    found = [
+        file
+        for file in sorted(config.folder.glob("*.toml"))
+        if _save_path(file) == absolute(run.path)
+    ]
+    if len(found) == 1:
+        return found[0]
+    what = ", ".join(map(str, found)) or f"no file in {config.folder}"
+    raise ConfigError(
+        f"{run.path}: {what} has this run as its save_path; give --config FILE, the "
+        "file with which the run goes on"
+    )
+
+
+def _save_path(file: Path) -> str | None:
+    try:
+        config: RunConfig = load_config(file)
+    except (ConfigError, OSError):
+        return None
+    return None if config.run_folder is None else absolute(config.run_folder)
+
+
+def _name(run: Run, chosen: Mapping[str, Sequence[int]]) -> str:
+    digest = hashlib.blake2b(json.dumps(chosen).encode(), digest_size=4).hexdigest()
+    return f"{TheRun.of(run).name}-withdrawn-{digest}.json"
