@@ -1,15 +1,13 @@
 """`roxxel drill`: compares a run killed at random steps with an unbroken run.
 
-A kill follows the line of a step on the run's standard error. The pipe wakes the drill
-at once and ends with the run's last process; files of the run would have to be polled,
-and would not tell from which step a start has resumed.
+A kill follows the row of a step in the run's log. The pipe of the run's standard error
+wakes the drill and ends with the run's last process, so that no file is polled.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
-import re
 import shutil
 import statistics
 import subprocess
@@ -53,8 +51,6 @@ unchanged. Exit code 3 means that something differs.
 
 EPILOG = CONFIG_EXAMPLE
 
-_STEP = re.compile(r"step +([0-9,]+)/")
-_RESUMED = re.compile(r"resumed from step ([0-9,]+)")
 _NUM_LAST_LINES = 30
 """The error about a failed start contains this many of the last lines."""
 
@@ -180,12 +176,13 @@ class _Drill:
     def _started(self, name: str) -> Generator[_Start]:
         """Start or continue one of the two runs; kill the run at the end."""
         file = self.scratch / f"{name}.toml"
-        config = replace(self.config, save_path=str(self.scratch / name))
+        run = self.scratch / name
+        config = replace(self.config, save_path=str(run))
         file.write_text(config_text(config), encoding="utf-8")
         command = [sys.executable, "-m", "roxxel", "train", str(file)]
         command += ["--processes", str(self.processes)]
         with Progress(f"{name} run") as progress:
-            start = _Start(command, lambda step: progress(step, self.total_steps))
+            start = _Start(run, command, lambda step: progress(step, self.total_steps))
             try:
                 yield start
             finally:
@@ -193,9 +190,13 @@ class _Drill:
 
 
 class _Start:
-    """One start of a run, which reports steps on its standard error."""
+    """One start of a run, which reports steps in its log."""
 
-    def __init__(self, command: list[str], reach: Callable[[int], None]) -> None:
+    def __init__(
+        self, run: Path, command: list[str], reach: Callable[[int], None]
+    ) -> None:
+        self._run = run
+        self._starts_before = len(RunFolder(run).starts())
         self._reach = reach
         self._began_s = time.monotonic()
         self._process = subprocess.Popen(  # noqa: S603 - the user's own config
@@ -223,11 +224,11 @@ class _Start:
     def kill_after(self, step: int, delay_s: float) -> int | None:
         """Kill the run after a step and a delay; None if the run was complete before.
 
-        The result is the last step that the run reported before the kill.
+        The result is the last step that the log had at the kill.
         """
         for reached in self._steps():
-            # The first line of the run's output yields 0. The line shows that the run
-            # has begun, so with `step` 0 the kill may follow this line.
+            # The first line of the run's output shows that the run has begun, so with
+            # `step` 0 the kill may follow this line.
             if reached >= step:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(delay_s)
@@ -246,29 +247,31 @@ class _Start:
         self._process.wait()
 
     def _steps(self) -> Iterator[int]:
-        """Yield the newest step after each line that the run writes."""
-        reached = 0
+        """Yield the newest step in the log after each line that the run writes."""
         assert self._process.stderr is not None  # noqa: S101 - a pipe
         for line in self._process.stderr:
             self._lines.append(line)
-            if found := _RESUMED.search(line):
-                self._from = reached = _integer(found[1])
-            elif found := _STEP.match(line):
-                reached = _integer(found[1])
-                if self._first_step_s is None:
-                    self._first_step_s = time.monotonic() - self._began_s
-            self._reach(reached)
-            yield reached
+            yield self._newest_step()
+        yield self._newest_step()
+
+    def _newest_step(self) -> int:
+        run = RunFolder(self._run)
+        starts = run.starts()[self._starts_before :]
+        if not starts:
+            return 0
+        self._from = starts[-1].step
+        newest = run.newest_rows.get("train")
+        reached = self._from if newest is None else max(self._from, newest["step"])
+        if reached > self._from and self._first_step_s is None:
+            self._first_step_s = time.monotonic() - self._began_s
+        self._reach(reached)
+        return reached
 
     def _check_complete(self) -> None:
         code = self._process.wait()
         if code:
             last = "".join(self._lines[-_NUM_LAST_LINES:])
             raise RunFolderError(f"a start of the run ended with code {code}: {last}")
-
-
-def _integer(text: str) -> int:
-    return int(text.replace(",", ""))
 
 
 def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
