@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
 from roxxel.config import load_config
-from roxxel_train import RunFolderError
+from roxxel_train import RunFolderError, RunMismatchError
 
 from .runs import CONFIG, keep, write_project
 
@@ -168,6 +169,25 @@ def test_a_run_without_its_log_says_how_to_get_it_back(
 
     with pytest.raises(RunFolderError, match=r"no row of a start.*start the run again"):
         open_run(path).sampler()
+
+
+@pytest.mark.parametrize("broken", ['"seed": 4', '"sources": 3', '"sources": [3]'])
+def test_a_row_of_a_start_with_other_data_is_one_clear_error(
+    broken: str, configured: Path
+) -> None:
+    path = configured.with_name("broken")
+    shutil.copytree(configured, path, dirs_exist_ok=True)
+    log = path / "metrics.jsonl"
+    name = broken.split(":")[0]
+    value = r"\d+" if name == '"seed"' else r"\[\{.*?\}\]"
+    text, count = re.subn(f"{name}: {value}(?=, )", broken, log.read_text())
+    assert count
+    log.write_text(text)
+
+    run = open_run(path)
+    for use in (run.fingerprints, run.sampler, run.corpora):
+        with pytest.raises(RunMismatchError, match=f"{log}: the row of the newest st"):
+            use()
 
 
 def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 from roxxel_ckpt.values import STATE_DIGEST
+from roxxel_curriculum import StateMismatch
 from roxxel_curriculum.run_log import METRICS
+from roxxel_curriculum.state import checked_state
 from roxxel_store.locks import try_lock
 from roxxel_store.records import find_object
 
@@ -332,16 +334,17 @@ class RunFolder:
             )
         found: Any = self._recorded_data
         sources, state = found.get("sources"), found.get("state")
-        if not (isinstance(sources, dict) and isinstance(state, dict)):
+        why = "" if isinstance(sources, dict) else ": it has no paths of its sources"
+        try:
+            state = checked_state(state)
+        except StateMismatch as error:
+            why = f": of its state, {error.differences[0]}"
+        if why:
             raise RunMismatchError(
                 f"{self.path / METRICS}: the row of the newest start does not say "
-                "which data it reads; restore the file, or start the run again"
+                f"which data it reads{why}; restore the file, or start the run again"
             )
-        return RunData(
-            cast("dict[str, Any]", sources),
-            cast("dict[str, Any]", state),
-            trained or cast("dict[str, Any]", state),
-        )
+        return RunData(cast("dict[str, Any]", sources), state, trained or state)
 
     @property
     def _recorded_data(self) -> Mapping[str, Any]:

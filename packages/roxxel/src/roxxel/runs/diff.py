@@ -433,7 +433,7 @@ def _same_contents(a: Run, b: Run) -> set[str]:
     """Return the keys of sources that hold the same tokens in both runs."""
     try:
         one, other = a.fingerprints(), b.fingerprints()
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+    except (OSError, ValueError, CheckpointError):
         return set()  # `compare_fed` says what is wrong with the row of the start
     return {f"sources.{x}" for x, content in one.items() if other.get(x) == content}
 
