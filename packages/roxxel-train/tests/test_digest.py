@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import read_description
-from roxxel_ckpt.values import contradiction
+from roxxel_ckpt.values import fault_of
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.digest import (
     add_step,
@@ -178,8 +178,8 @@ def test_every_save_has_the_digest_of_its_state_in_log_and_checkpoint(
     assert run.saves() == extras
     assert [*extras] == [4, 8, 10]
     for step in extras:
-        assert contradiction(f"{tmp_path}/run@{step}", run.saves()[step]) is None
-    assert "at step 4" in str(contradiction(f"{tmp_path}/run@4", extras[8]))
+        assert fault_of(f"{tmp_path}/run@{step}", run.saves()[step]) is None
+    assert "at step 4" in str(fault_of(f"{tmp_path}/run@4", extras[8]))
 
 
 def test_saves_that_a_start_gave_up_are_not_in_the_result(tmp_path: Path) -> None:

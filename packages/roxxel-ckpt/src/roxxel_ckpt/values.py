@@ -23,7 +23,7 @@ from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._integrity import FileDigest
@@ -78,69 +78,92 @@ def different_leaves(a: Step | str, b: Step | str) -> tuple[list[LeafDifference]
     return [*found, *values], len(report.restored) - len(values)
 
 
-def contradiction(step: Step | str, logged: str | None = None) -> str | None:
-    """Say in which the arrays of a step contradict its digest; None if they do not.
+def fault_of(step: Step | str, logged: str | None = None) -> str | None:
+    """Describe the first damage of a step, or how its arrays contradict their digest.
+
+    Each array is read once.
 
     Args:
-        step: A step whose files are sound.
+        step: The step.
         logged: The digest in the log of the run that has saved the step, if it is
             known.
 
     Returns:
-        A part of a sentence; None also if neither the step nor the log has a digest.
+        A part of a sentence; None for a sound step. Without a digest in the step and in
+        the log, only damage is found.
     """
     if isinstance(step, str):
         step = named_step(step)
-    description, leaves = described_whole(step)
-    recorded = (description.extra or {}).get(STATE_DIGEST)
-    if logged is not None and recorded not in {None, logged}:
-        return (
-            f"its description has the state digest {recorded}, and the log of the run "
-            f"has {logged} at step {description.step}: this run did not save it"
+    try:
+        description, leaves = described_whole(step)
+        digests = digests_of(step, description)
+        recorded = (description.extra or {}).get(STATE_DIGEST)
+        if logged is None and recorded is None:
+            return damage_of(step)
+        if None not in {logged, recorded} and logged != recorded:
+            return damage_of(step) or (
+                f"its description has the state digest {recorded}, and the log of the "
+                f"run has {logged} at step {description.step}: this run did not save it"
+            )
+        with step.opened() as some:
+            misfit = _misfit(some, leaves, digests)
+        if misfit is not None:
+            return misfit
+        found = _state_digest(step, leaves, digests)
+    except CheckpointDamagedError as error:
+        return problem_of(error, step.location)
+    wrong = f"its arrays have the state digest {found}"
+    if logged is not None:
+        wrong += (
+            f", and the log of the run has {logged} at step {description.step}: this "
+            "run did not save them"
         )
-    expected = logged or recorded
-    if expected is None:
-        return None
-    found = _state_digest(step, leaves, digests_of(step, description))
-    if found == expected:
-        return None
-    if logged is None:
-        return f"its arrays have the state digest {found} and not {expected}"
-    return (
-        f"its arrays have the state digest {found}, and the log of the run has "
-        f"{logged} at step {description.step}: this run did not save them"
-    )
+    else:
+        wrong += f" and not {recorded}"
+    return None if found == (logged or recorded) else wrong
 
 
 def _state_digest(
     step: Step, leaves: Mapping[str, LeafSpec], digests: Mapping[str, FileDigest]
 ) -> str:
+    """Return the digest of the arrays of a step, and check all files on the way.
+
+    Raises:
+        CheckpointDamagedError: A file is damaged; the message has no remedy.
+    """
     from roxxel_ckpt._arrays.export import read_as_numpy
     from roxxel_ckpt._arrays.state_digest import state_digest
+
+    left = dict(digests)
+    described = [name for name in digests if name == METADATA_FILE]
+
+    def check(files: LocalFiles, names: Iterable[str]) -> None:
+        for damage in files.damages({name: digests[name] for name in names}).values():
+            raise CheckpointDamagedError(f"{step.location}: {damage}")
 
     def stored() -> Iterator[tuple[str, LeafSpec, Any]]:
         sizes = {name: spec.num_bytes or 0 for name, spec in leaves.items()}
         num_bytes = sum(sizes.values())
         num_read = 0
-        with Progress(f"hashing {step.location}, {short_size(num_bytes)}") as progress:
+        with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
             for group in _groups(sizes):
                 folders = tuple(f"{STATE}/{leaf_path(name)}/" for name in group)
-                files = {
-                    name: digest
-                    for name, digest in digests.items()
-                    if name == METADATA_FILE or name.startswith(folders)
-                }
+                names = [name for name in left if name.startswith(folders)]
+                for name in names:
+                    del left[name]
                 with step.opened() as some:
-                    for damage in some.damages(files).values():
-                        raise CheckpointDamagedError(
-                            f"{step.location}: {damage}; name another step"
-                        )
+                    # Array by array: they are hashed while the system holds them.
+                    check(some, [*names, *described])
                     for name, array in read_as_numpy(some.directory, group, leaves):
                         yield name, leaves[name], array
                         num_read += sizes[name]
                         progress(num_read, num_bytes)
 
-    return state_digest(stored())
+    found = state_digest(stored())
+    for group in _groups({name: digest.num_bytes for name, digest in left.items()}):
+        with step.opened() as some:
+            check(some, group)
+    return found
 
 
 def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:

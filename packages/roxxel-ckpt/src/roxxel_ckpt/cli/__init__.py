@@ -52,7 +52,7 @@ from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointNotFoundError,
 )
-from roxxel_ckpt.values import contradiction, damage_of, different_leaves, sound
+from roxxel_ckpt.values import different_leaves, fault_of, sound
 
 if TYPE_CHECKING:
     import argparse
@@ -285,7 +285,7 @@ def _verify(options: argparse.Namespace) -> int:
     for text in options.paths:
         for step in named_steps(text):
             try:
-                damage = damage_of(step) or _contradiction(step, options.logged)
+                damage = _fault(step, options.logged)
             except OSError as error:
                 say(f"{step.location}: UNKNOWN, {error}")
                 code = code or REFUSED
@@ -296,10 +296,9 @@ def _verify(options: argparse.Namespace) -> int:
     return code
 
 
-def _contradiction(step: Step, logged: Logged | None) -> str | None:
-    """Describe in which a sound step contradicts its digest, or the log of its run."""
+def _fault(step: Step, logged: Logged | None) -> str | None:
     folder = step.location.rpartition("/")[0]
-    return contradiction(step, logged and logged(folder, step.number))
+    return fault_of(step, logged and logged(folder, step.number))
 
 
 def _export(options: argparse.Namespace) -> int:
