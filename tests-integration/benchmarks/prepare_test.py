@@ -7,6 +7,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+from . import prepare_scan
+
+
+def test_a_scan(tmp_path: Path) -> None:
+    found = prepare_scan.measured(tmp_path, mib=1)
+
+    assert [*found] == ["bytes", "bpe"]
+    for each in found.values():
+        assert set(each.recall.values()) == {10}
+        assert each.masked < each.in_documents
+
 
 def test_preparation() -> None:
     script = Path(__file__).with_name("prepare.py")

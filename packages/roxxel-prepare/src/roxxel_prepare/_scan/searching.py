@@ -36,6 +36,7 @@ _CHUNK = 1 << 19
 """Tokens that are searched at a time, unless one document has more."""
 
 _OVERLAP = 1 << 16
+_JOINED = 1 << 13
 _NO_TOKEN = np.iinfo(np.int64).max
 
 _UNIT = RecordKind(
@@ -156,7 +157,7 @@ class Searcher:
         each = pieces.of(ids, starts, stops)
         for start in starts.tolist():
             each[start] = b"\n" + each[start]  # No word goes on in the next document.
-        words = words_of(b"".join(each))
+        words = words_of(_joined(each))
         ends = np.fromiter(map(len, each), np.int64, len(each)).cumsum()
         begins = np.append(0, ends)[starts]
         documents = begins.searchsorted(words.starts, "right")
@@ -227,6 +228,12 @@ def _groups(corpus: TokenReader, unit: ScanUnit) -> Iterator[_Rows]:
         for first in range(start, end - _OVERLAP, _CHUNK - _OVERLAP):
             yield np.array([[document, first, min(first + _CHUNK, end)]])
         at += 1
+
+
+def _joined(pieces: Sequence[bytes]) -> bytes:
+    """Return all bytes; few at a time, because `join` looks at each object twice."""
+    parts = range(0, len(pieces), _JOINED)
+    return b"".join([b"".join(pieces[at : at + _JOINED]) for at in parts])
 
 
 def _without_others(ids: _Rows, starts: _Rows, stops: _Rows) -> _Rows:
