@@ -285,6 +285,24 @@ def test_the_command_ends_with_3_at_a_forgery(
     assert "step 8: loss 0.125 and" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("batch_size = 4", "batch_size = 8", "batch_size of phase 0 is 8 instead of 4"),
+        ("tiny:make", "tiny:makes", "has no function 'makes'"),
+    ],
+)
+def test_a_config_that_contradicts_the_run_is_named_as_the_log_s(
+    old: str, new: str, words: str, copy: Path
+) -> None:
+    rewritten(copy, old, new)
+
+    log = rf"^{copy}/metrics\.jsonl: by its config for step 6, .*{words}"
+    with pytest.raises(RunFolderError, match=log) as info:
+        verify(copy, range(5, 6), trust=True)
+    assert "again" not in str(info.value).replace("trained again", "")
+
+
 def test_steps_that_are_not_there_are_refused(trained: Path) -> None:
     with pytest.raises(RunFolderError, match=r"choose steps in 0:10"):
         verify(trained / "run", range(3, 11), trust=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.values import different_leaves
+from roxxel_curriculum.run_log import METRICS
 from roxxel_train import TIMING_FIELDS, RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
@@ -24,6 +25,7 @@ from roxxel_train.starts import environment_differences
 
 from roxxel.config import (
     NOT_REPEATED,
+    ConfigError,
     config_differences,
     config_values,
     make_trainer,
@@ -151,7 +153,8 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
         folder: A folder for the new run, which is `again` in it.
 
     Raises:
-        RunFolderError: The run has no config to train by.
+        RunFolderError: The run has no config to train by, or its config contradicts
+            what the run has trained.
     """
     config = config_of(run, start + 1)
     for mark in _marks(run, start, stop, config):
@@ -160,7 +163,16 @@ def trained_again(run: Run, start: int, stop: int, folder: Path) -> Run:
             # Saves that nobody can repeat: save at the mark alone.
             trainer = replace(used.trainer, checkpoint_every=mark, keep_every=None)
             used = replace(used, trainer=trainer)
-        make_trainer(_again(run, used, start, folder)).run(until=mark)
+        changed = _again(run, used, start, folder)
+        try:
+            trainer = make_trainer(changed)
+        except ConfigError as error:
+            reason = str(error).removeprefix(f"{changed.file}: ")
+            raise RunFolderError(
+                f"{run.files.path / METRICS}: by its config for step {mark}, the run "
+                f"cannot be trained again: {reason}"
+            ) from error
+        trainer.run(until=mark)
     return open_run(folder / "again", run.moved, trust=True)
 
 
