@@ -94,7 +94,10 @@ def _throughput(record: Record) -> str:
 
 
 def _resume(record: Record) -> str:
-    return f"from step {record['resumed_from']}, identical: {record['identical']}"
+    return (
+        f"from step {record['resumed_from']}, identical: {record['identical']}; a "
+        f"repeated update costs {record['repeat_cost_steps']:.2f} steps"
+    )
 
 
 def _save(record: Record) -> str:
@@ -104,8 +107,7 @@ def _save(record: Record) -> str:
         f"{1e3 * record['usual_step_s']:.1f} ms, a later one "
         f"{record['later_save_cost_steps']:.2f}; a digest takes "
         f"{1e3 * min(record['digests_s']):.0f} ms; a restore's peak is "
-        f"{'unknown' if over is None else f'{over:.2f}'} of training's; a repeated "
-        f"update costs {record['repeat_cost_steps']:.2f} steps"
+        f"{'unknown' if over is None else f'{over:.2f}'} of training's"
     )
 
 

@@ -586,7 +586,7 @@ def _digests(job: Job, trainer: Trainer) -> list[float]:
 
 def repeat(job: Job, save: Callable[[Record], None]) -> None:
     """Train with an update repeated now and then; find what a repetition costs."""
-    of = setup(job)
+    of = setup(job, batch_size=BATCHES[-1], attention="xla")
     every, steps = 4, 24
     run = job.folder / "repeated"
     trainer = new_trainer(

@@ -11,9 +11,9 @@ that takes longer, is a record with the reason, and the next stage begins:
   hand, in turn: tokens/s, MFU, waiting for data, falling loss, the slowest kernels;
   then other losses and attention with segment masks;
 - resume: losses after kill -9 against those of an unbroken run, bit by bit, with
-  XLA's deterministic flags;
+  XLA's deterministic flags, and what a repeated update costs under them;
 - save: what the first save and a later one cost a running training, how long a digest
-  of the state takes, the peak memory of a restore, and what a repeated update costs;
+  of the state takes, and the peak memory of a restore;
 - phase-change: the longest step of a change to sequences twice as long;
 - larger: 360 million parameters by hand;
 - long: two rows of 32 768 tokens by hand, with the loss in chunks.
@@ -76,8 +76,8 @@ STAGES = (
     Stage("device", 0.09, ("device",)),
     Stage("attention", 0.10, ("attention",)),
     Stage("throughput", 0.30, ("throughput",)),
-    Stage("resume", 0.14, ("run_and_kill", "resume"), DETERMINISTIC),
-    Stage("save", 0.14, ("run_and_save", "restore", "repeat")),
+    Stage("resume", 0.14, ("run_and_kill", "resume", "repeat"), DETERMINISTIC),
+    Stage("save", 0.14, ("run_and_save", "restore")),
     Stage("phase-change", 0.08, ("phase_change",)),
     Stage("larger", 0.10, ("larger",), least_s=40.0),
     Stage("long", 0.05, ("long",)),

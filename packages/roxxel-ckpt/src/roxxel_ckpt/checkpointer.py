@@ -300,8 +300,8 @@ class Checkpointer:
     def state_digest(self) -> str:
         """Return a digest of the live model and optimizer, as 16 hexadecimal digits.
 
-        The digest is a sum over the name, the place and the bits of every value, so it
-        is equal for every sharding and every number of processes. Save it in `extra`
+        The digest is of the name, the place and the bits of every value, and it is
+        equal for every sharding and every number of processes. Save it in `extra`
         as `state_digest`: then `roxxel-ckpt verify` finds a checkpoint whose arrays are
         others. Every process makes this call.
 

@@ -1,9 +1,10 @@
-"""The digest of a state: one sum over the name, the place and the bits of every value.
+"""The digest of a state: of the names of its leaves, and the bits at each place.
 
-The sum does not depend on its order, so sharding and the number of processes change
-nothing. The devices add where the values lie. Each shape is a program of its own, which
-all leaves of this shape share: one program for 150 leaves took 13 s to compile on two
-busy cores, the programs of their five shapes 3 s.
+The devices add where the values lie, and a sum does not depend on its order, so
+sharding and the number of processes change nothing. Each shape is a program of its own,
+which all leaves of this shape share: one program for 150 leaves took 13 s to compile on
+two busy cores, the programs of their five shapes 3 s. All sums come to the host at
+once: one by one, those of 150 leaves took 150 ms from a GPU.
 
 The digest finds damage and exchanged files. It stops no attacker: the hash has no key.
 """
@@ -11,6 +12,7 @@ The digest finds damage and exchanged files. It stops no attacker: the hash has 
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -33,21 +35,35 @@ def state_digest(leaves: Iterable[tuple[str, LeafSpec, Any]]) -> str:
         leaves: The name of each leaf, its shape and dtype, and its values as a
             checkpoint stores them: an array of NumPy, or of JAX in any sharding.
     """
-    sums = [
-        _sums(_words(values), *_seeds(name, spec))
+    named = [
+        (f"{name} {spec}", _sums(_words(values)))
         for name, spec, values in leaves
         if spec.is_stored
     ]
-    low = high = 0
-    for a, b in jax.device_get(sums):
-        low, high = (low + int(a)) & _HALF, (high + int(b)) & _HALF
-    return f"{low | high << 32:016x}"
+    found = _fetched([sums for _, sums in named])
+    lines = sorted(
+        f"{leaf} {low} {high}\n"
+        for (leaf, _), (low, high) in zip(named, found, strict=True)
+    )
+    text = "".join(lines).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=8).hexdigest()
 
 
-def _seeds(name: str, spec: LeafSpec) -> tuple[np.uint32, np.uint32]:
-    text = f"{name} {spec}".encode("utf-8", "surrogatepass")
-    low, high = np.frombuffer(hashlib.blake2b(text, digest_size=8).digest(), "<u4")
-    return np.uint32(low), np.uint32(high)
+def _fetched(arrays: list[jax.Array]) -> list[list[int]]:
+    """Return small arrays of one shape as lists; one copy for each set of devices."""
+    groups: defaultdict[Any, list[int]] = defaultdict(list)
+    for index, array in enumerate(arrays):
+        groups[frozenset(array.sharding.device_set)].append(index)
+    found: dict[int, list[int]] = {}
+    for indices in groups.values():
+        rows = np.asarray(_stacked([arrays[index] for index in indices])).tolist()
+        found.update(zip(indices, rows, strict=True))
+    return [found[index] for index in range(len(arrays))]
+
+
+@jax.jit
+def _stacked(arrays: list[jax.Array]) -> jax.Array:
+    return jnp.stack(arrays)
 
 
 def _words(values: Any) -> Any:
@@ -61,8 +77,8 @@ def _words(values: Any) -> Any:
 
 
 @jax.jit
-def _sums(values: Any, low: Any, high: Any) -> tuple[jax.Array, jax.Array]:
-    """Return two sums of 32 bits; scalars, which every process has."""
+def _sums(values: Any) -> jax.Array:
+    """Return two sums of 32 bits, which every process has; shape (2,)."""
     bits = values
     if bits.dtype == jnp.bool_:
         bits = bits.astype(jnp.uint8)
@@ -79,9 +95,10 @@ def _sums(values: Any, low: Any, high: Any) -> tuple[jax.Array, jax.Array]:
         places += along * jnp.uint32(stride & _HALF)
         stride *= bits.shape[axis]
     # A bijection of the bits at each place, so no change of a single value is missed.
-    x = _mixed((places * jnp.uint32(_STEP) + low) ^ bits.astype(jnp.uint32))
-    y = (x ^ high) * (x >> 7 | 1)
-    return x.sum(dtype=jnp.uint32), (y ^ (y >> 15)).sum(dtype=jnp.uint32)
+    x = _mixed((places * jnp.uint32(_STEP)) ^ bits.astype(jnp.uint32))
+    y = x * (x >> 7 | 1)
+    sums = x.sum(dtype=jnp.uint32), (y ^ (y >> 15)).sum(dtype=jnp.uint32)
+    return jnp.stack(sums)
 
 
 def _mixed(x: Any) -> Any:
