@@ -2,8 +2,9 @@
 
 A mesh may have the axis `context`. If the rows of a batch do not divide over all
 devices, each device of the axis holds an equal part of the columns, in order. A layer
-then gathers keys and values, and each device computes its own queries: all have the
-same work. The backward pass gathers again, so what a device keeps falls with the axis.
+then gathers keys and values, a head at a time, and each device computes its own
+queries: all have the same work. The backward pass gathers again, so what a device keeps
+falls with the axis.
 
 The scores of a long row are computed for some queries at a time, on one device too.
 Where nothing is split and rows are short, or the kernel keeps no scores, `jax.nn`
@@ -75,9 +76,8 @@ class Scope:
             implementation: That of `jax.nn.dot_product_attention`.
         """
         if self.columns.is_cut:
-            # The backward pass keeps the columns of each device, not what is gathered.
             own = map(self.columns.split, (query, key, value))
-            return jax.checkpoint(self._in_blocks)(*own)
+            return _in_blocks(self.columns, self.segments, *own)
         return jax.nn.dot_product_attention(
             query,
             key,
@@ -86,56 +86,6 @@ class Scope:
             is_causal=True,
             implementation=implementation,
         )
-
-    def _in_blocks(
-        self, query: jax.Array, key: jax.Array, value: jax.Array
-    ) -> jax.Array:
-        num_rows, length, _, channels = query.shape
-        parts, size = self.columns.parts, self.columns.block
-        # Axes: row, device of the columns, block, query of the block, device of the
-        # heads, key head, query of the head, channel.
-        own = length // parts
-        blocks = (num_rows, parts, -(-own // size), size)
-        heads = (self.columns.head_parts, key.shape[2] // self.columns.head_parts)
-        split = query.reshape(num_rows, parts, own, *heads, -1, channels)
-        missing = blocks[2] * size - own
-        split = jnp.pad(split, [(0, missing if axis == 2 else 0) for axis in range(7)])
-        split = split.reshape(*blocks, *split.shape[3:])
-        at = self.columns.split(jnp.arange(length)[None]).reshape(parts, own)
-        at = jnp.pad(at, [(0, 0), (0, missing)]).reshape(blocks[1:])
-
-        def of_head(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
-            queries, keys, values = head
-
-            @jax.checkpoint
-            def of_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
-                query, at = block
-                scores = jnp.einsum(
-                    "bpqhrc,bkhc->bphrqk",
-                    query,
-                    keys,
-                    preferred_element_type=jnp.float32,
-                )
-                sees = (at[..., None] >= jnp.arange(length))[None]
-                if self.segments is not None:
-                    own = self.segments[:, at]
-                    sees &= own[..., None] == self.segments[:, None, None]
-                scores = scores / math.sqrt(channels)
-                scores = jnp.where(sees[:, :, None, None], scores, -jnp.inf)
-                shares = jax.nn.softmax(scores).astype(values.dtype)
-                return jnp.einsum("bphrqk,bkhc->bpqhrc", shares, values)
-
-            return jax.lax.map(of_block, (queries, jnp.moveaxis(at, 1, 0)))
-
-        # A loop over heads outside: a block then adds to the gradient of one head.
-        whole: list[Any] = [_gathered(self.columns, x) for x in (key, value)]
-        by_head = (x.reshape(num_rows, length, *heads, channels) for x in whole)
-        keys, values = (jnp.moveaxis(x, 3, 0) for x in by_head)
-        queries = jnp.moveaxis(split, (5, 2), (0, 1))
-        mixed = jax.lax.map(of_head, (queries, keys, values))
-        mixed = jnp.moveaxis(mixed, (0, 1), (5, 2))
-        mixed = mixed.reshape(num_rows, parts, -1, *mixed.shape[4:])[:, :, :own]
-        return mixed.reshape(query.shape)
 
 
 @dataclass(frozen=True)
@@ -204,20 +154,84 @@ class Columns:
         return jax.lax.with_sharding_constraint(x, spec)
 
 
+def _in_blocks(
+    columns: Columns,
+    segments: jax.Array | None,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+) -> jax.Array:
+    num_rows, length, _, channels = query.shape
+    parts, size = columns.parts, columns.block
+    # Axes: row, device of the columns, block, query of the block, device of the
+    # heads, key head, query of the head, channel.
+    own = length // parts
+    blocks = (num_rows, parts, -(-own // size), size)
+    heads = (columns.head_parts, key.shape[2] // columns.head_parts)
+    split = query.reshape(num_rows, parts, own, *heads, -1, channels)
+    missing = blocks[2] * size - own
+    split = jnp.pad(split, [(0, missing if axis == 2 else 0) for axis in range(7)])
+    split = split.reshape(*blocks, *split.shape[3:])
+    at = columns.split(jnp.arange(length)[None]).reshape(parts, own)
+    at = jnp.pad(at, [(0, 0), (0, missing)]).reshape(blocks[1:])
+
+    # The backward pass gathers again, so each device keeps its own columns alone.
+    @jax.checkpoint
+    def of_head(head: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        queries, *own = head
+        gathered: list[Any] = [_gathered(columns, x) for x in own]
+        keys, values = gathered
+
+        @jax.checkpoint
+        def of_block(block: tuple[jax.Array, jax.Array]) -> jax.Array:
+            query, at = block
+            scores = jnp.einsum(
+                "bpqhrc,bpkhc->bphrqk",
+                query,
+                keys,
+                preferred_element_type=jnp.float32,
+            )
+            sees = (at[..., None] >= jnp.arange(length))[None]
+            if segments is not None:
+                own = segments[:, at]
+                sees &= own[..., None] == segments[:, None, None]
+            scores = scores / math.sqrt(channels)
+            scores = jnp.where(sees[:, :, None, None], scores, -jnp.inf)
+            shares = jax.nn.softmax(scores).astype(values.dtype)
+            return jnp.einsum("bphrqk,bpkhc->bpqhrc", shares, values)
+
+        return jax.lax.map(of_block, (queries, jnp.moveaxis(at, 1, 0)))
+
+    # A loop over heads outside: a block then adds to the gradient of one head, and only
+    # its keys and values are gathered at a time.
+    by_head = (x.reshape(num_rows, length, *heads, channels) for x in (key, value))
+    keys, values = (jnp.moveaxis(x, 3, 0) for x in by_head)
+    queries = jnp.moveaxis(split, (5, 2), (0, 1))
+    mixed = jax.lax.map(of_head, (queries, keys, values))
+    mixed = jnp.moveaxis(mixed, (0, 1), (5, 2))
+    mixed = mixed.reshape(num_rows, parts, -1, *mixed.shape[4:])[:, :, :own]
+    return mixed.reshape(query.shape)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _gathered(columns: Columns, x: jax.Array) -> jax.Array:
-    """Let each device hold all columns; of the gradient, only the sum of its own."""
-    return columns.held(x, None)
+    """Let each device hold all columns; of the gradient, only the sum of its own.
+
+    The result has an axis of devices after that of rows. So what the blocks of a device
+    add to its gradient stays there, and crosses devices once, when all are done.
+    """
+    whole = columns.held(x, None)[:, None]
+    return columns.split(jnp.broadcast_to(whole, (len(x), columns.parts, *x.shape[1:])))
 
 
 def _gathered_forward(columns: Columns, x: jax.Array) -> tuple[jax.Array, None]:
-    return columns.held(x, None), None
+    return _gathered(columns, x), None
 
 
 def _gathered_backward(
     columns: Columns, _: None, change: jax.Array
 ) -> tuple[jax.Array]:
-    return (columns.split(change),)
+    return (columns.split(change.sum(axis=1)),)
 
 
 _gathered.defvjp(_gathered_forward, _gathered_backward)
