@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import jax
 from roxxel_curriculum import Phase, Schedule
 from roxxel_format import Roxxel
+from roxxel_loader.sharding.presets import CONTEXT_AXIS
 from roxxel_train import RunFolder, RunFolderError
 
 from roxxel.config import (
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
+    from roxxel.config import MeshConfig
     from roxxel.replaying._choice import Listed
     from roxxel.runs.run import Run
 
@@ -119,7 +123,8 @@ class WithdrawnText:
 
     Attributes:
         path: Its file.
-        num_tokens: Its tokens; with less than two there is no loss.
+        num_tokens: Its tokens; with less than two, or than the devices that split a
+            window, there is no loss.
         tokenizer: Tokenizer of the run's sources; None if none is known.
         phase: The longest phase of the run: the bounds of a batch.
     """
@@ -161,22 +166,25 @@ class WithdrawnText:
         Its windows share their ends, so the tokens between them are predicted too, and
         are about as long as the run's own: a short window would hide the context that
         a text is learned from. At most one token for each window is left out, at the
-        end. A large set is evaluated on its first windows.
+        end, or as many as the devices that split its columns. A large set is evaluated
+        on its first windows.
 
         Args:
             config: The run's own config.
             is_whole: Whether a batch has as many rows as one of the run.
         """
-        if self.num_tokens < 2:
+        # A mesh may split the columns of a window, which it then has to divide.
+        ways = _column_ways(config.mesh)
+        gaps, rows = (self.num_tokens - 1) // ways, self.phase.batch_size
+        if not gaps:
             return {}
-        gaps, rows = self.num_tokens - 1, self.phase.batch_size
-        windows = -(-gaps // max(1, self.phase.seq_len - 1))
+        windows = -(-gaps // max(1, (self.phase.seq_len - 1) // ways))
         steps = -(-windows // rows)
         if not is_whole:  # As few rows as hold the text.
             rows = -(-windows // steps)
         # Whole batches of windows that are a little shorter; at least one token each.
         rows = min(rows, gaps // steps)
-        length = gaps // (steps * rows) + 1
+        length = gaps // (steps * rows) * ways + 1
         phase = Phase(min(steps, _MOST_BATCHES), rows, length)
         schedule = Schedule(
             (phase,),
@@ -193,6 +201,13 @@ class WithdrawnText:
         while name in config.held_out:
             name += "_"
         return name
+
+
+def _column_ways(mesh: MeshConfig | None) -> int:
+    """Return over how many devices the columns of a batch may be split."""
+    axes = {} if mesh is None else mesh.axes
+    ways = axes.get(CONTEXT_AXIS, 1)
+    return ways if ways > 0 else jax.device_count() // -math.prod(axes.values())
 
 
 def branch_config(
