@@ -1,29 +1,28 @@
-"""Prints, as JSON, what a model and a run compute on meshes with an axis `context`.
-
-    python tests-integration/programs/context_axis.py memory
-
-prints the bytes that a device needs for the preset `small` and a row of 131 072 tokens,
-beside model and optimizer, with 1, 2, 4 and 8 devices, as the compiler plans them.
-"""
+"""Prints, as JSON, what a model and a run compute on meshes with an axis `context`."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import re
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel import Curriculum, Phase, Roxxel, Trainer
-from roxxel.models import Llama, LlamaConfig, llama, next_token_loss
+from roxxel import Checkpointer, Roxxel, Trainer, open_run
+from roxxel.cli import main
+from roxxel.config import load_config, make_trainer
+from roxxel.models import Llama, LlamaConfig, next_token_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # On a CPU, the compiler merges what the backward pass computes again with what the
 # forward pass has computed, unless this pass is left out; on accelerators it does not.
@@ -44,10 +43,12 @@ CONFIG = LlamaConfig(
     # Large initial weights, so that every path changes the loss visibly.
     init_std=0.3,
 )
-LONG = 1 << 17
 MESHES: dict[str, dict[str, int]] = {
     "alone": {"data": 1},
+    "rows": {"data": 2},
     "two": {"data": 1, "context": 2},
+    "tensor": {"data": 2, "tensor": 2},
+    "fsdp": {"fsdp": 2, "context": 2},
     "rows too": {"data": 2, "context": 4},
     "eight": {"data": 1, "context": 8},
     "tensor too": {"data": 2, "context": 2, "tensor": 2},
@@ -81,12 +82,12 @@ def laws() -> dict[str, Any]:
     alone: list[Any] = []
     for name, axes in MESHES.items():
         mesh, losses, worst = mesh_of(axes), [], [0.0, 0.0]
-        is_split = name == "tensor too"
         for seed, dtype in enumerate(("float32", "bfloat16")):
             config = replace(
                 CONFIG,
                 dtype=dtype,
-                tensor_axis="tensor" if is_split else None,
+                tensor_axis="tensor" if "tensor" in axes else None,
+                fsdp_axis="fsdp" if "fsdp" in axes else None,
                 remat="full" if seed else "none",
             )
             with jax.set_mesh(mesh):
@@ -97,7 +98,7 @@ def laws() -> dict[str, Any]:
                     merged = nnx.merge(graph, state)
                     return next_token_loss(merged, batch, z_loss=1e-2, loss_chunk=12)[0]
 
-                rows = NamedSharding(mesh, PartitionSpec("data"))
+                rows = NamedSharding(mesh, PartitionSpec(next(iter(axes))))
                 batch = jax.device_put(batch_of(seed), rows)
                 value, grads = jax.jit(jax.value_and_grad(loss))(state, batch)
             losses.append(float(value))
@@ -125,79 +126,126 @@ def refusals() -> list[str]:
     return found
 
 
-def memory() -> dict[str, list[float]]:
-    """Return what a gradient keeps and gathers on a device with 1, 2, 4 and 8 of them.
+PROJECT = """
+model = "roxxel.models:llama"
+primary = "web"
 
-    The one is in bytes, the other in numbers.
-    """
-    meshes = (mesh_of({"data": 1, "context": ways}) for ways in (1, 2, 4, 8))
-    kept, gathered = zip(*map(planned, meshes), strict=True)
-    return {"kept": [*kept], "gathered": [*gathered]}
+[sources]
+web = "web_*.rox"
+code = { path = "code.rox", policy = "repeat" }
+
+[[phases]]
+steps = 2
+batch_size = 16
+seq_len = 33
+weights = { web = 0.5, code = 0.5 }
+
+[[phases]]
+steps = 3
+batch_size = 2
+seq_len = 129
+weights = { web = 0.5, code = 0.5 }
+
+[model_args]
+preset = "tiny"
+vocab_size = 258
+width = 16
+hidden = 32
+num_layers = 1
+num_heads = 2
+num_kv_heads = 2
+warmup = 0
+ema = 0.9
+loss_chunk = 24
+
+[trainer]
+fields = ["tokens", "segment_ids", "positions"]
+grad_accum_steps = 2
+log_every = 1
+checkpoint_every = 1
+max_to_keep = 9
+eval_every = 1
+skip_spikes = { window = 8 }
+
+[eval.long]
+sources = { self = "code.rox" }
+phases = [{ steps = 1, batch_size = 1, seq_len = 129 }]
+"""
+"""A run with all that a trainer computes, whose last phase has one row at a time."""
+
+BY_COLUMNS = {"data": 1, "context": 8}
 
 
-def planned(mesh: Mesh) -> tuple[float, float]:
-    """Return what the compiler plans for a row of 131 072 tokens."""
-    config = LlamaConfig.small(context=LONG)
-    whole = NamedSharding(mesh, PartitionSpec())
-    with jax.set_mesh(mesh):
-        graph, state = nnx.split(
-            nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
-        )
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), state
-        )
-        batch = jax.ShapeDtypeStruct((1, LONG + 1), jnp.int32, sharding=whole)
-
-        def loss(state: Any, batch: Any) -> Any:
-            return next_token_loss(nnx.merge(graph, state), batch, loss_chunk=4096)[0]
-
-        program = jax.jit(jax.grad(loss)).lower(shapes, batch).compile()
-    shapes = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather\(", program.as_text())
-    gathered = sum(math.prod(map(int, shape.split(","))) for shape in shapes)
-    return program.memory_analysis().temp_size_in_bytes, gathered
-
-
-def runs(folder: Path) -> dict[str, Any]:
-    """Return the rows of an unbroken run, and of one that stops after every step."""
+def write(folder: Path) -> None:
+    """Write the corpora of `PROJECT`."""
     random = np.random.default_rng(0)
-    sizes = random.integers(5, 200, 60)
-    corpus = Roxxel(folder / "c_*.rox")
-    corpus.write((random.integers(1, 64, size) for size in sizes), separator=0)
-    phases = [Phase(3, batch_size=16, seq_len=33), Phase(3, batch_size=4, seq_len=129)]
-    keys = {"preset": "tiny", "vocab_size": 64, "width": 16, "hidden": 32}
-    keys |= {"num_layers": 1, "num_heads": 2, "num_kv_heads": 2, "warmup": 0}
+    for name in ("web_*.rox", "code.rox"):
+        sizes = random.integers(5, 200, 60)
+        codes = (random.integers(32, 127, size, np.uint8) for size in sizes)
+        texts = (each.tobytes().decode() for each in codes)
+        Roxxel(folder / name).write(texts, tokenizer="bytes")
 
-    def trainer(name: str, axes: dict[str, int]) -> Trainer:
-        return Trainer(
-            lambda: llama(total_steps=6, **keys)[:2],
-            curriculum=Curriculum(corpus, phases),
-            loss_fn=next_token_loss,
-            save_path=folder / name,
-            mesh=mesh_of(axes),
-            fields=["tokens", "segment_ids", "positions"],
-            grad_accum_steps=2,
-            log_every=1,
-            model_sharding="fsdp",
-        )
 
-    axes = {"data": 2, "context": 4}
-    trainer("alone", {"data": 1}).run()
-    trainer("whole", axes).run()
-    for step in range(1, 7):
-        trainer("broken", axes).run(until=step)
-    found: dict[str, Any] = {}
-    for name in ("alone", "whole", "broken"):
-        lines = (folder / name / "metrics.jsonl").read_text().splitlines()
-        rows = [row for row in map(json.loads, lines) if row["kind"] == "train"]
-        found[name] = [[row["step"], row["loss"], row["digest"]] for row in rows]
-    return found
+def trainer(
+    folder: Path, name: str, axes: dict[str, int], preset: str = "data-parallel"
+) -> Trainer:
+    """Return the trainer of a run on as many devices as its mesh has."""
+    sizes = ", ".join(f"{axis} = {size}" for axis, size in axes.items())
+    mesh = f'[mesh]\npreset = "{preset}"\naxes = {{ {sizes} }}\n'
+    file = folder / f"{name}.toml"
+    tensor = 'tensor_axis = "tensor"\n' if "tensor" in axes else ""
+    text = PROJECT.replace("[trainer]", f"{tensor}\n[trainer]")
+    file.write_text(f'save_path = "{name}"\n{text}\n{mesh}')
+    devices = jax.devices
+    # A config takes all devices.
+    jax.devices = lambda: devices()[: math.prod(axes.values())]
+    try:
+        return make_trainer(load_config(file))
+    finally:
+        jax.devices = devices
+
+
+def killed(folder: Path, step: str) -> None:
+    """Train, and end by SIGKILL where the state after `step` would be saved."""
+    save = Checkpointer.save
+
+    def save_or_die(self: Checkpointer, at: int, *given: Any, **named: Any) -> Any:
+        if at == int(step):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(self, at, *given, **named)
+
+    Checkpointer.save = save_or_die
+    trainer(folder, "broken", BY_COLUMNS).run()
+
+
+def runs(folder: Path) -> None:
+    """Train on one device, on the mesh, and on another mesh in every start."""
+    write(folder)
+    trainer(folder, "alone", {"data": 1}).run()
+    trainer(folder, "whole", BY_COLUMNS).run()
+    trainer(folder, "moved", {"data": 2, "context": 2}, "fsdp").run(until=3)
+    trainer(folder, "moved", {"data": 1, "context": 2, "tensor": 2}).run()
+
+
+def commands(folder: Path) -> list[int]:
+    """Return how the commands end that train a run again or read its model."""
+    whole = str(folder / "whole")
+    read = open_run(whole).sampler().locate(3, 0)
+    document = f"{read.source}:{read.documents[0]}"
+    return [
+        main(["verify", whole, "--steps", "1:5", "--trust"]),
+        main(["replay", whole, "--without", document, "--from", "0", "--trust"]),
+        main(["sample", whole, "--prompt", "The", "--tokens", "8"]),
+    ]
 
 
 if __name__ == "__main__":
-    parts = {
+    parts: dict[str, Callable[..., Any]] = {
         "laws": laws,
         "refusals": refusals,
-        "memory": memory,
-        "runs": lambda: runs(Path(sys.argv[2])),
+        "killed": killed,
+        "runs": runs,
+        "commands": commands,
     }
-    print(json.dumps(parts[sys.argv[1]]()))
+    name, *given = sys.argv[1:]
+    print(json.dumps(parts[name](*map(Path, given[:1]), *given[1:])))
