@@ -88,7 +88,7 @@ class Withdrawn:
     Attributes:
         run: Folder or URL of the run.
         trained_steps: Its saved steps.
-        total_steps: Its planned steps.
+        total_steps: Its planned steps, as the config has them now.
         documents: The documents, with the steps that learned them.
         config: The config file that leaves them out now; None if a program without a
             config started the run.
@@ -130,7 +130,7 @@ class Withdrawn:
                 f"give its Curriculum without={json.dumps(found)} and start it again"
             )
         line = f"{self.config}: leaves them out from step {self.masked_from} on"
-        if self.masked_from == self.total_steps:
+        if self.masked_from is not None and self.masked_from >= self.total_steps:
             return f"{line}, if the run is trained further: all its steps are done"
         return f"{line}, once `roxxel train` has started the run again with this file"
 
@@ -187,14 +187,14 @@ def withdraw(
     path = expanded(_name(run, chosen) if receipt is None else receipt)
     check_output(path)
     step, seconds = _price(run, sampler, chosen)
-    file = masked_from = None
+    file, masked_from, total = None, None, sampler.total_steps
     if run.config is not None or config is not None:
         file = _file_of(run) if config is None else Path(config)
-        masked_from = _mask(file, chosen)
+        masked_from, total = _mask(file, chosen)
     result = Withdrawn(
         run=str(run.path),
         trained_steps=trained,
-        total_steps=sampler.total_steps,
+        total_steps=total,
         documents=asked,
         config=None if file is None else str(file),
         masked_from=masked_from,
@@ -254,8 +254,11 @@ def _price(
     return step, float(np.median(known)) * (run.trained_steps - step)
 
 
-def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> int:
-    """Add documents to `[without]` of a config; return the step that masks them first.
+def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> tuple[int, int]:
+    """Add documents to `[without]` of a config.
+
+    Returns:
+        The first step that masks them, and the steps that the config plans.
 
     Raises:
         ConfigError: The run cannot leave them out.
@@ -272,7 +275,7 @@ def _mask(file: Path, chosen: Mapping[str, Sequence[int]]) -> int:
         raise refused(config, error) from error
     if config.schedule.without != before.schedule.without:
         replace_file(file, text.encode())
-    return 0 if state is None else int(state["step"])
+    return 0 if state is None else int(state["step"]), curriculum.total_steps
 
 
 def _file_of(run: Run) -> Path:
