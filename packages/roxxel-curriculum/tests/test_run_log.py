@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def test_resumed_log_goes_on_from_a_state_and_its_digest(tmp_path: Path) -> None
             log.record(step, sampler.batch(step))
         state = json.loads(json.dumps(log.state()))
         log.record(2, sampler.batch(2))  # after the checkpoint, so made again
+    assert state == sampler.state(2)
 
     with RunLog(tmp_path, curriculum, sampler, state=state) as resumed:
         assert resumed.step == 2
@@ -92,7 +94,9 @@ def test_resumed_log_goes_on_from_a_state_and_its_digest(tmp_path: Path) -> None
 
     rows = rows_of(tmp_path)
     [_, restart] = [row for row in rows if row["kind"] == "start"]
-    assert (restart["step"], restart["at"]) == (2, state["at"])
+    lines = (tmp_path / METRICS).read_bytes().splitlines(keepends=True)
+    assert (restart["step"], restart["at"]) == (2, sum(map(len, lines[:3])))
+    assert restart["after"] == zlib.crc32(lines[2])
     digest = 0
     for step in range(sampler.total_steps):
         digest = add_step(digest, step, batch_digest(sampler.batch(step)))
@@ -116,9 +120,31 @@ def test_log_is_refused_where_it_would_say_something_wrong(tmp_path: Path) -> No
 
     with pytest.raises(FileExistsError, match="state="):
         RunLog(tmp_path, curriculum, sampler)
+    with pytest.raises(ValueError, match="no row of step 2"):
+        RunLog(tmp_path, curriculum, sampler, state=sampler.state(2))
     for other in (declared("other").sampler(3), curriculum.sampler(4)):
         with pytest.raises(StateMismatch):
             RunLog(tmp_path, curriculum, other, state=state)
+
+
+def test_log_of_another_past_is_not_gone_on_with(tmp_path: Path) -> None:
+    curriculum = declared()
+    sampler = curriculum.sampler(seed=3)
+    with RunLog(tmp_path, curriculum, sampler) as log:
+        for step in range(3):
+            log.record(step, sampler.batch(step))
+    longer = Curriculum(
+        PositionReader(4000),
+        [*PHASES, Phase(1, 2, 17)],
+        {"code": PositionReader(2000, "code")},
+    )
+
+    for other, seed in ((declared("other"), 3), (curriculum, 4)):
+        changed = other.sampler(seed)
+        with pytest.raises(StateMismatch):
+            RunLog(tmp_path, other, changed, state=changed.state(3))
+    with RunLog(tmp_path, longer, longer.sampler(3), state=sampler.state(3)) as log:
+        log.record(3, sampler.batch(3))
 
 
 def test_recording_imports_no_framework() -> None:

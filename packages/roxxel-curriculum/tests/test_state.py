@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
+from roxxel_curriculum.state import state_before
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import Declared, curricula, declarations, digest, phases
@@ -437,3 +438,12 @@ def test_a_skip_does_not_shorten_a_phase_of_epochs_that_is_edited() -> None:
 
     assert of(1, skips).total_steps == of(1, []).total_steps
     assert skipped.total_steps == plain.total_steps
+
+
+@pytest.mark.parametrize("step", range(31))
+def test_a_state_tells_what_the_state_was_before(step: int) -> None:
+    edited = make(FIRST, SECOND, skips=[(15, 3)])
+    withdrawn = make(FIRST, SECOND, without={"code": [1]})
+    for curriculum in (edited, withdrawn):
+        sampler = curriculum.sampler(7, fields=("tokens", "loss_mask"))
+        assert state_before(sampler.state(30), step) == sampler.state(step)

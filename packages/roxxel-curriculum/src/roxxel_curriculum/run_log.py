@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import sys
 import time
+import zlib
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,8 +22,10 @@ import numpy as np
 from roxxel_format import Roxxel
 from roxxel_store.files import make_folder
 from roxxel_store.lines import LineFile, LinePosition, json_line
+from roxxel_store.records import find_object
 
 from roxxel_curriculum.digest import add_step, batch_digest, digest_text
+from roxxel_curriculum.state import state_before
 
 if TYPE_CHECKING:
     import os
@@ -78,15 +82,16 @@ class RunLog:
         folder: Folder of the run. It holds no run yet, or one that a `RunLog` began.
         curriculum: What the run reads.
         sampler: The sampler of this curriculum that feeds your loop.
-        state: What `state` returned at the checkpoint from which your loop resumes;
-            None for a new run.
+        state: `Sampler.state` of the checkpoint from which your loop resumes; None for
+            a new run. The log goes on after its row of that step.
 
     Attributes:
         step: Steps recorded; the next is the one of this number.
 
     Raises:
-        StateMismatch: The state is of another curriculum, corpus or seed.
+        StateMismatch: The state or the log is of another curriculum, corpus or seed.
         FileExistsError: The folder holds a log, and no state says where to go on.
+        ValueError: The log has no row of the state's step.
         BlockingIOError: Another program writes the log.
 
     Example:
@@ -119,9 +124,12 @@ class RunLog:
         past: LinePosition | None = None
         self.step, self._digest = 0, 0
         if state is not None:
-            sampler.check(state["data"])
-            self.step, self._digest = state["data"]["step"], int(state["digest"], 16)
-            past = LinePosition(state["after"], state["at"])
+            sampler.check(state)
+            self.step = state["step"]
+            if self.step > 0:
+                past, self._digest, start = _row_of(path, self.step)
+                # A checkpoint of another trainer may hold the step alone.
+                sampler.check(state_before(start["data"]["state"], self.step))
         self._sampler = sampler
         make_folder(path.parent)
         self._file = LineFile(path)
@@ -187,19 +195,13 @@ class RunLog:
         self._write(row)
 
     def state(self) -> dict[str, Any]:
-        """Return what your checkpoint keeps, as a dict for JSON.
+        """Return `Sampler.state` of the next step, for your checkpoint.
 
-        It is small, and holds `Sampler.state` under `"data"`. The rows so far are on
-        the disk when it returns.
+        The rows so far are on the disk when it returns, so the log can go on from any
+        checkpoint that holds this state.
         """
         self._file.sync()
-        position = self._file.position()
-        return {
-            "data": self._sampler.state(self.step),
-            "digest": digest_text(self._digest),
-            "after": position.after,
-            "at": position.at,
-        }
+        return self._sampler.state(self.step)
 
     def close(self, error: BaseException | None = None) -> None:
         """Append how the run ended, and close the file."""
@@ -236,6 +238,36 @@ class RunLog:
         self._file.write(json_line, row)
         if self._file.failure is not None:
             raise self._file.failure
+
+
+def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]]:
+    """Return where the newest training row of a step ends, its digest, and its start.
+
+    Rows of the step that a start gave up have the same digest, because they count the
+    same batches.
+    """
+    found: tuple[LinePosition, int, Mapping[str, Any]] | None = None
+    signs = (
+        f'{{"kind": "{START}"'.encode(),
+        f'{{"kind": "train", "step": {step},'.encode(),
+    )
+    at, start = 0, dict[str, Any]()
+    with path.open("rb") if path.exists() else BytesIO() as lines:
+        for line in lines:
+            at += len(line)
+            # A killed start may have torn its last line.
+            row = find_object(line) if line.startswith(signs) else None
+            if row and row["kind"] == START:
+                start = row
+            elif row:
+                position = LinePosition(zlib.crc32(line), at)
+                found = position, int(row["digest"], 16), start
+    if found is None:
+        raise ValueError(
+            f"{path}: has no row of step {step}, from which the loop resumes; give the "
+            "folder in which this run was recorded from its first step on"
+        )
+    return found
 
 
 def head(kind: str, step: int) -> dict[str, Any]:

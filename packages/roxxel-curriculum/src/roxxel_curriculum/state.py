@@ -88,6 +88,24 @@ def checked_state(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return state
 
 
+def state_before(state: Mapping[str, Any], step: int) -> dict[str, Any]:
+    """Return the state that the run of a state had at an earlier step.
+
+    Raises:
+        StateMismatch: `Sampler.state` did not write the state.
+    """
+    _check_unchanged(state)
+    earlier = {**state, "step": step}
+    earlier["phases"] = [each for each in state["phases"] if each["start"] < step]
+    earlier["skips"] = [skip for skip in state["skips"] if skip[0] < step]
+    without = [each for each in state.get("without", []) if each["step"] < step]
+    if without:
+        earlier["without"] = without
+    else:
+        earlier.pop("without", None)
+    return earlier | {"digest": _digest(earlier)}
+
+
 def order_name(source: Mapping[str, Any]) -> str:
     """Return the name that a source of a state has in the order."""
     return source.get("order_name", source["name"])
