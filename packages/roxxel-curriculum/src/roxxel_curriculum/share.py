@@ -1,11 +1,13 @@
-"""The rows of each batch that one process of several trains on, without any framework.
+"""What the loops of other frameworks take from a sampler, without any framework.
 
 In data parallelism every process takes the same step, and its own part of that step's
-rows. The bridges to other libraries hand out `Share.batch`.
+rows: `Share.batch`. `next_token` makes of rows of T + 1 tokens the T columns that most
+loops train on. `step_of_row` is for frameworks that ask for single rows.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
 from roxxel_store.arguments import as_integer
@@ -13,7 +15,14 @@ from roxxel_store.arguments import as_integer
 from roxxel_curriculum._errors import CurriculumError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from roxxel_curriculum.sampler import Sampler
+
+__all__ = ["NEXT_TOKEN_FIELDS", "Share", "next_token", "step_of_row"]
+
+NEXT_TOKEN_FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
+"""The fields of a sampler from which `next_token` makes all that it can."""
 
 
 class Share:
@@ -22,6 +31,10 @@ class Share:
     Args:
         sampler: The sampler of the run, the same on all processes.
         index: Which process this is, from 0.
+        count: Number of processes.
+
+    Attributes:
+        index: Which process this is.
         count: Number of processes.
 
     Raises:
@@ -40,15 +53,15 @@ class Share:
 
     def __init__(self, sampler: Sampler, index: int = 0, count: int = 1) -> None:
         self._sampler = sampler
-        self._count = as_integer("the number of processes", count, 1)
-        self._index = as_integer("the index of this process", index, 0)
-        if self._index >= self._count:
+        self.count = as_integer("the number of processes", count, 1)
+        self.index = as_integer("the index of this process", index, 0)
+        if self.index >= self.count:
             raise ValueError(
                 f"the index of this process is {index} of {count} processes; the last "
                 f"one is {count - 1}"
             )
         for phase in sampler.phases:
-            if phase.batch_size % self._count:
+            if phase.batch_size % self.count:
                 raise CurriculumError(
                     f"phase {phase.index} has batch_size={phase.batch_size}, which "
                     f"{count} processes cannot share evenly; use a multiple of {count}"
@@ -59,12 +72,81 @@ class Share:
         """Number of steps of the run, the same on all processes."""
         return self._sampler.total_steps
 
+    def rows(self, step: int) -> range:
+        """Return which rows of a step's batch this process has.
+
+        Raises:
+            IndexError: The step is outside the run.
+        """
+        rows = self._sampler.shape(step)[0] // self.count
+        return range(self.index * rows, (self.index + 1) * rows)
+
     def batch(self, step: int) -> Any:
         """Return this process's rows of a step, in the form of `Sampler.batch`.
 
         Raises:
             IndexError: The step is outside the run.
         """
-        rows = self._sampler.shape(step)[0] // self._count
-        first = self._index * rows
-        return self._sampler.rows(step, slice(first, first + rows))
+        rows = self.rows(step)
+        return self._sampler.rows(step, slice(rows.start, rows.stop))
+
+
+def next_token(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return rows of T + 1 tokens as T columns: what to read and what to predict.
+
+    Args:
+        batch: Arrays or tensors by field, as a sampler with fields returns them; they
+            must have `"tokens"` and `"loss_mask"`.
+
+    Returns:
+        `inputs`, `targets` and `weights`: the loss counts where `weights` is not 0, so
+        not on withdrawn documents, prompts and padding. `positions` and `segment_ids`
+        of the inputs, if the batch has them. All are views of the batch.
+
+    Raises:
+        KeyError: The batch lacks its tokens or its loss mask, without which a loop
+            would learn what the curriculum leaves out.
+
+    Example:
+        >>> import numpy as np
+        >>> tokens, mask = np.array([[5, 6, 7]]), np.array([[1, 1, 0]])
+        >>> columns = next_token({"tokens": tokens, "loss_mask": mask})
+        >>> columns["targets"], columns["weights"]
+        (array([[6, 7]]), array([[1, 0]]))
+    """
+    columns = {
+        "inputs": batch["tokens"][:, :-1],
+        "targets": batch["tokens"][:, 1:],
+        "weights": batch["loss_mask"][:, 1:],
+    }
+    for field in ("positions", "segment_ids"):
+        if field in batch:
+            columns[field] = batch[field][:, :-1]
+    return columns
+
+
+def step_of_row(sampler: Sampler, index: int) -> tuple[int, int]:
+    """Return the step and the row in its batch of a row counted from the run's first.
+
+    Raises:
+        IndexError: The run has fewer rows.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> phases = [Phase(3, 4, 9), Phase(2, 2, 17)]
+        >>> sampler = Curriculum(PositionReader(999), phases).sampler(seed=0)
+        >>> step_of_row(sampler, 4), step_of_row(sampler, 15)
+        ((1, 0), (4, 1))
+    """
+    firsts = [0]
+    for phase in sampler.phases:
+        firsts.append(firsts[-1] + phase.batch_size * phase.steps)
+    if not 0 <= index < firsts[-1]:
+        raise IndexError(
+            f"there is no row {index} in this run of {firsts[-1]}; give one below that"
+        )
+    at = bisect_right(firsts, index) - 1
+    phase = sampler.phases[at]
+    step, row = divmod(index - firsts[at], phase.batch_size)
+    return phase.start + step, row

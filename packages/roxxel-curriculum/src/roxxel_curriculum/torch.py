@@ -16,14 +16,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
-from roxxel_curriculum.share import Share
+from roxxel_curriculum.digest import batch_digest, sum_digests
+from roxxel_curriculum.share import Share, next_token
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["Steps", "step_loader"]
+__all__ = ["Steps", "gather_digest", "next_token_labels", "step_loader"]
+
+_NOT_LEARNED = -100
+"""The label that the losses of PyTorch leave out."""
 
 try:
     _torch: Any = importlib.import_module("torch")
@@ -149,3 +153,50 @@ def step_loader(
     steps = Steps(sampler, index, count, transform)
     loader: Any = _torch.utils.data.DataLoader
     return loader(steps, batch_size=None, sampler=range(start, stop), **options)
+
+
+def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `next_token` of a batch of tensors, with `labels` of PyTorch's losses.
+
+    A target that is not learned has the label -100. Pass this function as `transform`.
+
+    Raises:
+        KeyError: The batch lacks its tokens or its loss mask.
+
+    Example:
+        >>> tokens, mask = _torch.tensor([[5, 6, 7]]), _torch.tensor([[1, 1, 0]])
+        >>> next_token_labels({"tokens": tokens, "loss_mask": mask})["labels"]
+        tensor([[   6, -100]])
+    """
+    columns = next_token(batch)
+    is_left_out = columns["weights"] == 0
+    return {
+        **columns,
+        "labels": columns["targets"].masked_fill(is_left_out, _NOT_LEARNED),
+    }
+
+
+def gather_digest(tokens: Any, first_row: int, group: Any = None) -> int:
+    """Return the digest of a whole batch, of which each rank holds some rows.
+
+    All ranks of the group call this function for the same step. Ranks that hold the
+    same rows, as in tensor parallelism, count once.
+
+    Args:
+        tokens: The rows of this rank, on the CPU.
+        first_row: Index of the first of them in the whole batch.
+        group: A process group with the backend `gloo`; None if this rank has all rows.
+    """
+    part = batch_digest(tokens.numpy(), first_row)
+    if group is None:
+        return part
+    distributed: Any = _torch.distributed
+    own = _torch.tensor([first_row, part & 0xFFFFFFFF, part >> 32])
+    found = [_torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, own, group=group)
+    halves = {row: low | high << 32 for row, low, high in map(_ints, found)}
+    return sum_digests(halves.values())
+
+
+def _ints(tensor: Any) -> list[int]:
+    return tensor.tolist()
