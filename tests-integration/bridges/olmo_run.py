@@ -33,7 +33,7 @@ from olmo_core.train.train_module import (
     TransformerDataParallelConfig,
     TransformerTrainModuleConfig,
 )
-from roxxel_curriculum.olmo import StepLoader
+from roxxel_curriculum.olmo import StepLoader, StepRecorder
 
 
 @dataclass
@@ -81,12 +81,13 @@ def main() -> None:
             save_folder=run,
             save_overwrite=True,
             max_duration=Duration.steps(loader.total_batches),
-            metrics_collect_interval=1,
+            metrics_collect_interval=3,
             device="cpu",
         )
         .with_callback(
             "checkpointer", CheckpointerCallback(save_interval=2, save_async=False)
         )
+        .with_callback("roxxel", StepRecorder(folder=f"{run}/log"))
         .with_callback("spy", Spy(seen=seen, kill=int(kill)))
         .build(module, loader)
     )

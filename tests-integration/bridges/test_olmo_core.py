@@ -74,12 +74,15 @@ def test_olmo_gets_the_batches_of_the_sampler_and_resumes_bit_for_bit(
     assert code == 0
     assert [*whole] == [*range(10)]
     assert num_masked(folder, "whole", range(10)) > 0
+    logged = blended.losses_of_log(folder / "whole" / "log", folder)
+    assert {step: repr(loss) for step, loss in logged.items()} == whole
 
     assert train(folder, "killed", kill=7)[0] == -signal.SIGKILL
     code, resumed = train(folder, "killed")
     assert code == 0
     assert min(resumed) > 0
     assert resumed == {step: whole[step] for step in range(min(resumed), 10)}
+    blended.losses_of_log(folder / "killed" / "log", folder)
 
 
 def test_two_ranks_go_on_where_one_stopped(folder: Path) -> None:
@@ -92,6 +95,7 @@ def test_two_ranks_go_on_where_one_stopped(folder: Path) -> None:
 
     assert code == 0
     num_masked(folder, "one", range(saved, 10), ranks=2)
+    blended.losses_of_log(folder / "one" / "log", folder)
 
 
 def test_a_run_is_read_once_and_only_by_its_own_loader(folder: Path) -> None:

@@ -9,27 +9,32 @@ The loader takes the place of OLMo-core's own::
     trainer = trainer_config.build(train_module, loader)
 
 OLMo-core's checkpoints hold the state of the sampler, and any number of ranks goes on
-from it. Tried with OLMo-core 3.0.0.
+from it. The callback `StepRecorder` writes the log of the run. Tried with OLMo-core
+3.0.0.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum.torch import step_loader
+from roxxel_curriculum.run_log import RunLog
+from roxxel_curriculum.steps import StepIterator
+from roxxel_curriculum.torch import gather_digest, next_token_labels, step_loader
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping
 
     from roxxel_curriculum.curriculum import Curriculum
-    from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["StepLoader"]
+__all__ = ["StepLoader", "StepRecorder"]
 
 try:
     _loading: Any = importlib.import_module("olmo_core.data.data_loader")
+    _torch: Any = importlib.import_module("torch")
+    _callbacks: Any = importlib.import_module("olmo_core.train.callbacks")
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "roxxel_curriculum.olmo needs OLMo-core; install ai2-olmo-core",
@@ -37,19 +42,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 _FIELDS = ("tokens", "loss_mask")
-_NOT_LEARNED = -100
 
 
-def _next_token(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of rows of T + 1 tokens by OLMo-core's names, as T columns.
-
-    OLMo-core does not learn the label -100, which a token outside the loss mask gets.
-    """
-    tokens, mask = batch["tokens"], batch["loss_mask"]
-    labels = tokens.masked_fill(mask == 0, _NOT_LEARNED)
+def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a batch by OLMo-core's names, and the last column apart."""
+    columns = next_token_labels(batch)
     return {
-        "input_ids": tokens[:, :-1].contiguous(),
-        "labels": labels[:, 1:].contiguous(),
+        "input_ids": columns["inputs"].contiguous(),
+        "labels": columns["labels"].contiguous(),
+        "last": batch["tokens"][:, -1:],
     }
 
 
@@ -82,9 +83,12 @@ class StepLoader(_loading.DataLoaderBase):
         dp_rank: int = 0,
         num_workers: int = 0,
     ) -> None:
-        self._curriculum, self._num_workers = curriculum, num_workers
-        self.sampler: Sampler = curriculum.sampler(seed, fields=_FIELDS)
-        rows, length = self.sampler.shape(0)
+        self.steps = StepIterator(
+            curriculum, seed, dp_rank, dp_world_size, fields=_FIELDS
+        )
+        self.last: Any = None  # the last column of the newest batch
+        self._num_workers = num_workers
+        rows, length = self.steps.sampler.shape(0)
         _loading.DataLoaderBase.__init__(
             self,
             work_dir=work_dir,
@@ -96,7 +100,7 @@ class StepLoader(_loading.DataLoaderBase):
     @property
     def total_batches(self) -> int:
         """Number of steps of the run."""
-        return self.sampler.total_steps
+        return self.steps.sampler.total_steps
 
     @property
     def global_batch_size(self) -> int:
@@ -112,15 +116,20 @@ class StepLoader(_loading.DataLoaderBase):
         )
 
     def _iter_batches(self) -> Iterator[dict[str, Any]]:
-        return iter(
-            step_loader(
-                self.sampler,
-                self.batches_processed,
-                rank=self.dp_rank,
-                world_size=self.dp_world_size,
-                transform=_next_token,
-                num_workers=self._num_workers,
-            )
+        batches = self._loader(self.batches_processed, None, self._num_workers)
+        for batch in batches:
+            self.last = batch.pop("last")
+            yield batch
+
+    def _loader(self, start: int, stop: int | None, num_workers: int = 0) -> Any:
+        return step_loader(
+            self.steps.sampler,
+            start,
+            stop,
+            rank=self.dp_rank,
+            world_size=self.dp_world_size,
+            transform=_named,
+            num_workers=num_workers,
         )
 
     def reshuffle(self, epoch: int | None = None, **_: Any) -> None:
@@ -143,7 +152,8 @@ class StepLoader(_loading.DataLoaderBase):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the sampler, after the batches that were processed."""
-        return {"data": self.sampler.state(self.batches_processed)}
+        self.steps.step = self.batches_processed
+        return {"data": self.steps.state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on where a state was taken.
@@ -151,17 +161,104 @@ class StepLoader(_loading.DataLoaderBase):
         Raises:
             StateMismatch: The state belongs to other data, another seed or past.
         """
-        state = state_dict["data"]
-        seed = self.sampler.seed
-        self.sampler = self._curriculum.sampler(seed, state=state, fields=_FIELDS)
-        self.batches_processed = state["step"]
+        self.steps.restore(state_dict["data"])
+        self.batches_processed = self.steps.step
 
     def get_mock_batch(self) -> dict[str, Any]:
         """Return the rows of the first step, for a dry run that trains nothing."""
-        options = {"rank": self.dp_rank, "world_size": self.dp_world_size}
-        loader = step_loader(self.sampler, 0, 1, transform=_next_token, **options)
-        return next(iter(loader))
+        [batch] = self._loader(0, 1)
+        del batch["last"]
+        return batch
 
     def global_num_tokens_in_batch(self, batch: Mapping[str, Any]) -> int:
         """Return the number of tokens of a batch over all ranks."""
         return batch["input_ids"].numel() * self.dp_world_size
+
+
+@dataclass
+class StepRecorder(_callbacks.Callback):
+    """Writes the log of a run, for `roxxel ls`, `report`, `show`, `where` and `audit`.
+
+    Each row has the digest of what the trainer got on all ranks, and the loss.
+
+    Args:
+        folder: Folder of the log, the same at each start.
+
+    Example:
+        >>> recorder = StepRecorder(folder="runs/olmo")  # doctest: +SKIP
+        >>> config = trainer_config.with_callback(  # doctest: +SKIP
+        ...     "roxxel", recorder
+        ... )
+    """
+
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Have no log before the training begins."""
+        self._log: RunLog | None = None
+        self._digests: dict[int, int] = {}
+        self._group: Any = None
+
+    def pre_train(self) -> None:
+        """Open the log where the restored checkpoint was saved.
+
+        Raises:
+            ValueError: The trainer skips steps, or the log lacks a row before.
+        """
+        trainer = self.trainer
+        if trainer.steps_to_skip:
+            raise ValueError(
+                f"steps_to_skip={trainer.steps_to_skip}: the log would call these "
+                "steps trained; leave them out, or train without StepRecorder"
+            )
+        loader = cast("StepLoader", trainer.data_loader)
+        loader.steps.step = loader.batches_processed
+        distributed, rank = _torch.distributed, 0
+        if distributed.is_initialized():
+            self._group = distributed.new_group(backend="gloo")
+            rank = distributed.get_rank()
+        if rank == 0:
+            steps = loader.steps
+            self._log = RunLog(
+                self.folder, steps.curriculum, steps.sampler, state=steps.state()
+            )
+
+    def pre_step(self, batch: Mapping[str, Any]) -> None:
+        """Note what the trainer got."""
+        loader, step = cast("StepLoader", self.trainer.data_loader), self.step - 1
+        tokens = _torch.cat([batch["input_ids"].cpu(), loader.last], 1)
+        first = loader.steps.share.rows(step).start
+        self._digests[step] = gather_digest(tokens, first, self._group)
+
+    def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Write the rows up to a step: OLMo-core gathers metrics of several at once."""
+        if "train/CE loss" in metrics:
+            self._write(step, loss=metrics["train/CE loss"])
+
+    def _write(self, step: int, **values: float) -> None:
+        for each in [each for each in self._digests if each < step]:
+            digest = self._digests.pop(each)
+            if self._log is not None:
+                of_it = values if each == step - 1 else {}
+                self._log.record(each, digest=digest, **of_it)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Bring the rows onto the disk; the loader's state says where to go on."""
+        self._write(self.step)
+        if self._log is not None:
+            self._log.state()
+        return {}
+
+    def on_error(self, exc: BaseException) -> None:
+        """Close the log with the error; the step that failed has no row."""
+        self._close(self.step - 1, exc)
+
+    def close(self) -> None:
+        """Close the log."""
+        self._close(self.step)
+
+    def _close(self, step: int, error: BaseException | None = None) -> None:
+        self._write(step)
+        if self._log is not None:
+            self._log.close(error)
+            self._log = None
