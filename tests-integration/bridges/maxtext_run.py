@@ -1,7 +1,8 @@
 """Trains a few steps with MaxText: `maxtext_run.py CORPUS SEEN KILL [KEY=VALUE...]`.
 
-Each batch that MaxText gets is saved as `SEEN/STEP.npz`. The program kills itself when
-it asks for the batch of step `KILL`; a negative number never comes.
+Each batch that MaxText gets is saved as `SEEN/STEP.npz`, and the log is in `SEEN/log`.
+The program kills itself when it asks for the batch of step `KILL`; a negative number
+never comes.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -35,7 +36,8 @@ SMALL = [
 
 def main() -> None:
     corpus, seen, kill, *settings = sys.argv[1:]
-    bridge.feed(blended.curriculum_of(corpus), seed=blended.SEED)
+    curriculum = blended.curriculum_of(corpus)
+    bridge.feed(curriculum, seed=blended.SEED, record=Path(seen) / "log")
     make: Any = interface.create_data_iterator
 
     def spied(config: Any, mesh: Any) -> tuple[Any, Any]:
@@ -43,7 +45,7 @@ def main() -> None:
 
         class Spied(type(trained)):
             def __next__(self) -> dict[str, Any]:
-                step = self.local_iterator.get_state()["step"]
+                step = self.local_iterator.steps.step
                 if step == int(kill):
                     os.kill(os.getpid(), signal.SIGKILL)
                 batch = super().__next__()

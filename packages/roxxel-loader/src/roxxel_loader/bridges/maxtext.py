@@ -6,7 +6,7 @@ Start such a program in place of `maxtext.trainers.pre_train.train`::
     from maxtext.trainers.pre_train import train
     from roxxel_loader.bridges import maxtext
 
-    maxtext.feed(curriculum, seed=0)
+    maxtext.feed(curriculum, seed=0, record="runs/first")
     app.run(train.main)
 
 MaxText writes the state of the sampler into its checkpoints, and any number of
@@ -15,12 +15,17 @@ processes goes on from it. Tried with MaxText 0.2.5.
 
 from __future__ import annotations
 
+import atexit
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
-from roxxel_curriculum.share import Share
+from jax.sharding import NamedSharding, PartitionSpec
+from roxxel_curriculum.digest import device_digest
+from roxxel_curriculum.run_log import RunLog
+from roxxel_curriculum.share import NEXT_TOKEN_FIELDS, Share, next_token
+from roxxel_curriculum.steps import StepIterator
 from roxxel_store import missing_extra
 
 try:
@@ -31,18 +36,20 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping
 
     from roxxel_curriculum import Curriculum, Sampler
 
 __all__ = ["feed"]
 
-_FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
-_ENDINGS = {"": "tokens", "_position": "positions", "_segmentation": "segment_ids"}
-
 
 def feed(
-    curriculum: Curriculum, seed: int = 0, held_out: Curriculum | None = None
+    curriculum: Curriculum,
+    seed: int = 0,
+    held_out: Curriculum | None = None,
+    *,
+    record: str | os.PathLike[str] | None = None,
 ) -> None:
     """Replace the function that makes MaxText's iterators of batches.
 
@@ -55,6 +62,9 @@ def feed(
             starts; a state of another past is refused.
         seed: Seed of the order.
         held_out: What MaxText reads at each of its evaluations, from the beginning.
+        record: Folder in which process 0 writes the log of the run, with the digest of
+            what the devices hold, and the loss but for the step before a checkpoint;
+            None for no log.
 
     Raises:
         ModuleNotFoundError: MaxText is not installed.
@@ -68,10 +78,25 @@ def feed(
     loading: Any = importlib.import_module(
         "maxtext.input_pipeline.multihost_dataloading"
     )
+    training: Any = importlib.import_module("maxtext.trainers.pre_train.train")
+
+    class Fed(loading.MultiHostDataLoadIterator):
+        recorder: _Recorder | None = None
+
+        def __next__(self) -> dict[str, Any]:
+            if self.recorder is None:
+                return super().__next__()
+            self.recorder.open()
+            batch = super().__next__()
+            self.recorder.note(batch)
+            return batch
 
     def create_data_iterator(config: Any, mesh: Any) -> tuple[Any, Any]:
-        steps = _Steps(config, curriculum, seed)
-        trained = loading.MultiHostDataLoadIterator(steps, mesh)
+        steps = _Steps(config, StepIterator(curriculum, seed, *_place()))
+        trained = Fed(steps, mesh)
+        if record is not None:
+            trained.recorder = steps.recorder = _Recorder(steps, record, mesh)
+            steps.recorder.read_losses(training)
         if config.eval_interval <= 0:
             return trained, None
         if held_out is None:
@@ -85,71 +110,143 @@ def feed(
     interface.create_data_iterator = create_data_iterator
 
 
+def _place() -> tuple[int, int]:
+    return jax.process_index(), jax.process_count()
+
+
 def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a batch of rows of T + 1 tokens by MaxText's names, as T columns of int32.
 
     MaxText learns the targets whose segmentation is not 0, so a token outside the loss
     mask has the segmentation 0 as a target.
     """
-    columns = {"inputs": slice(-1), "targets": slice(1, None)}
+    columns = next_token(batch)
+    positions, segments = columns["positions"], columns["segment_ids"]
     found = {
-        part + ending: np.ascontiguousarray(batch[field][:, chosen], np.int32)
-        for part, chosen in columns.items()
-        for ending, field in _ENDINGS.items()
+        "inputs": columns["inputs"],
+        "inputs_position": positions,
+        "inputs_segmentation": segments,
+        "targets": columns["targets"],
+        "targets_position": positions,
+        "targets_segmentation": np.where(columns["weights"] == 0, 0, segments),
     }
-    found["targets_segmentation"] *= batch["loss_mask"][:, 1:] != 0
-    return found
+    return {n: np.ascontiguousarray(each, np.int32) for n, each in found.items()}
 
 
 class _Steps(ElasticIterator):
     """The batches of a run; MaxText writes the state of this class once for all."""
 
-    def __init__(self, config: Any, curriculum: Curriculum, seed: int) -> None:
-        self._config, self._curriculum = config, curriculum
-        self._use(curriculum.sampler(seed, fields=_FIELDS), 0)
-
-    def _use(self, sampler: Sampler, step: int) -> None:
-        _check(self._config, sampler)
-        self._sampler, self._step = sampler, step
-        self._share = _share_of(sampler)
+    def __init__(self, config: Any, steps: StepIterator) -> None:
+        self._config, self.steps = config, steps
+        self.recorder: _Recorder | None = None
+        _check(config, steps.sampler)
 
     def __iter__(self) -> Any:
         return self
 
     def __next__(self) -> dict[str, Any]:
-        if self._step == self._sampler.total_steps:
-            raise StopIteration
-        batch = self._share.batch(self._step)
-        self._step += 1
-        return _named(batch)
+        return _named(next(self.steps))
 
     def get_state(self) -> dict[str, Any]:
-        return self._sampler.state(self._step)
+        if self.recorder is not None:
+            self.recorder.sync()
+        return self.steps.state()
 
     def set_state(self, state: dict[str, Any]) -> None:
-        sampler = self._curriculum.sampler(
-            self._sampler.seed, state=state, fields=_FIELDS
-        )
-        self._use(sampler, state["step"])
+        self.steps.restore(state)
+        _check(self._config, self.steps.sampler)
 
     def close(self) -> None:
         pass
+
+
+class _Noted(NamedTuple):
+    """A step that MaxText has got: its digest on the devices, and then its loss."""
+
+    step: int
+    digest: Any
+    loss: Any = None
+
+
+class _Recorder:
+    """Writes a row for each step that MaxText has got, one step late.
+
+    By then MaxText itself has waited for the loss, so that reading it costs nothing.
+    """
+
+    def __init__(
+        self, steps: _Steps, folder: str | os.PathLike[str], mesh: Any
+    ) -> None:
+        self._steps, self._folder = steps, folder
+        self._log: RunLog | None = None
+        self._noted: list[_Noted] = []
+        whole = NamedSharding(mesh, PartitionSpec())
+        self._digest = jax.jit(_digest_of, out_shardings=whole)
+
+    def read_losses(self, training: Any) -> None:
+        """Note the loss after each iteration of MaxText's loop."""
+        iterate: Any = training.training_loop_iteration
+
+        def training_loop_iteration(*arguments: Any) -> Any:
+            metrics = iterate(*arguments)
+            if self._noted:
+                loss = metrics["scalar"]["learning/loss"]
+                self._noted[-1] = self._noted[-1]._replace(loss=loss)
+            return metrics
+
+        training.training_loop_iteration = training_loop_iteration
+
+    def open(self) -> None:
+        """Open the log, before the first batch of this start."""
+        if jax.process_index() == 0 and self._log is None:
+            steps = self._steps.steps
+            self._log = RunLog(
+                self._folder, steps.curriculum, steps.sampler, state=steps.state()
+            )
+            atexit.register(self._close)
+
+    def note(self, batch: Mapping[str, Any]) -> None:
+        """Note a batch on the devices; all processes call this method together."""
+        self._write(self._noted[:-1])
+        digest = self._digest(batch["inputs"], batch["targets"])
+        step = self._steps.steps.step - 1
+        self._noted = [*self._noted[-1:], _Noted(step, digest)]
+
+    def sync(self) -> None:
+        """Bring the rows of all steps so far onto the disk."""
+        self._write(self._noted)
+        self._noted = []
+        if self._log is not None:
+            self._log.state()
+
+    def _write(self, noted: list[_Noted]) -> None:
+        if self._log is None:
+            return
+        for step, digest, loss in noted:
+            low, high = np.asarray(digest).tolist()
+            values = {} if loss is None else {"loss": float(loss)}
+            self._log.record(step, digest=low | high << 32, **values)
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self.sync()
+            self._log.close()
+
+
+def _digest_of(inputs: Any, targets: Any) -> Any:
+    return device_digest(jax.numpy.concatenate([inputs, targets[:, -1:]], 1))
 
 
 class _HeldOut:
     """The batches of an evaluation, which begin anew at each `iter`."""
 
     def __init__(self, config: Any, curriculum: Curriculum) -> None:
-        self._sampler = curriculum.sampler(0, fields=_FIELDS)
-        _check_rows(self._sampler, config.global_batch_size_to_eval_on, "eval_")
-        self._share = _share_of(self._sampler)
+        sampler = curriculum.sampler(0, fields=NEXT_TOKEN_FIELDS)
+        _check_rows(sampler, config.global_batch_size_to_eval_on, "eval_")
+        self._share = Share(sampler, *_place())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(_named, map(self._share.batch, range(self._sampler.total_steps)))
-
-
-def _share_of(sampler: Sampler) -> Share:
-    return Share(sampler, jax.process_index(), jax.process_count())
+        return map(_named, map(self._share.batch, range(self._share.total_steps)))
 
 
 def _check(config: Any, sampler: Sampler) -> None:
