@@ -137,6 +137,12 @@ BRIDGES = {
     ),
     "keras": (None, "roxxel-curriculum", ("keras>=3.15", "jax>=0.10")),
     "olmo_core": (None, "roxxel-curriculum", ("ai2-olmo-core==3.0.0",)),
+    "torchtitan": (None, "roxxel-curriculum", ("torchtitan==0.3.0",)),
+    "levanter": (
+        NEWEST_PYTHON,
+        "roxxel-loader",
+        ("marin-levanter==0.2.227.dev40316220070", "--prerelease=allow"),
+    ),
     "maxtext": (NEWEST_PYTHON, "roxxel-loader", ("maxtext==0.2.5",)),
 }
 OF_TPU = """
@@ -320,7 +326,12 @@ def bridges(session: nox.Session, framework: str) -> None:
         lines = session.run("python", "-c", OF_TPU, silent=True)
         session.install(*wanted, *str(lines).split())
     tests = INTEGRATION / "bridges" / f"test_{framework}.py"
-    session.run("pytest", tests, *session.posargs, env={"KERAS_BACKEND": "jax"})
+    session.run(
+        "pytest",
+        tests,
+        *session.posargs,
+        env={"KERAS_BACKEND": "jax", "HF_HUB_OFFLINE": "1"},
+    )
 
 
 @nox.session(name="integration-tpu", requires=["boundaries"])

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
 # Loops of other frameworks have a session of their own, `bridges`.
 collect_ignore = [
     f"bridges/test_{framework}.py"
-    for framework in ("torch", "keras", "maxtext", "olmo_core")
+    for framework in (
+        "torch",
+        "keras",
+        "maxtext",
+        "olmo_core",
+        "torchtitan",
+        "levanter",
+    )
     if not find_spec(framework)
 ]
 

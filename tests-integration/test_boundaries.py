@@ -64,8 +64,8 @@ UNDECLARED = {
     # Loads a tokenizer by its name, if it is installed.
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
     # Its users have it: no index has a small one for every machine.
-    "roxxel-curriculum": {"torch", "olmo-core"},
-    "roxxel-loader": {"maxtext"},
+    "roxxel-curriculum": {"torch", "olmo-core", "torchtitan"},
+    "roxxel-loader": {"maxtext", "levanter"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},
 }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from roxxel_curriculum import Curriculum, Phase, StateMismatch
 from roxxel_curriculum.digest import add_step, batch_digest, digest_text, sum_digests
-from roxxel_curriculum.run_log import METRICS, RunLog
+from roxxel_curriculum.run_log import METRICS, RunLog, recorded_state
 from roxxel_curriculum.testing import PositionReader
 
 if TYPE_CHECKING:
@@ -133,6 +133,9 @@ def test_log_of_another_past_is_not_gone_on_with(tmp_path: Path) -> None:
     with RunLog(tmp_path, curriculum, sampler) as log:
         for step in range(3):
             log.record(step, sampler.batch(step))
+    assert [recorded_state(tmp_path, step) for step in (1, 3)] == [
+        sampler.state(step) for step in (1, 3)
+    ]
     longer = Curriculum(
         PositionReader(4000),
         [*PHASES, Phase(1, 2, 17)],

@@ -128,7 +128,6 @@ class RunLog:
             self.step = state["step"]
             if self.step > 0:
                 past, self._digest, start = _row_of(path, self.step)
-                # A checkpoint of another trainer may hold the step alone.
                 sampler.check(state_before(start["data"]["state"], self.step))
         self._sampler = sampler
         make_folder(path.parent)
@@ -238,6 +237,34 @@ class RunLog:
         self._file.write(json_line, row)
         if self._file.failure is not None:
             raise self._file.failure
+
+
+def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
+    """Return the state of the sampler at a step of a recorded run.
+
+    Give it to `Curriculum.sampler` if the checkpoints of your trainer hold the step
+    alone.
+
+    Args:
+        folder: Folder of the log.
+        step: Steps done, at least 1.
+
+    Raises:
+        ValueError: The log has no row of this step.
+        StateMismatch: The row of the start was changed.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(999), [Phase(2, 2, 8)])
+        >>> sampler = curriculum.sampler(seed=0)
+        >>> with RunLog("runs/levanter", curriculum, sampler) as log:
+        ...     log.record(0, sampler.batch(0))
+        >>> recorded_state("runs/levanter", 1) == sampler.state(1)
+        True
+    """
+    _, _, start = _row_of(Path(folder) / METRICS, step)
+    return state_before(start["data"]["state"], step)
 
 
 def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]]:
