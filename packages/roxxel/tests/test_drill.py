@@ -68,8 +68,8 @@ def test_model_that_is_not_reproducible_is_found(
     assert main([*command, "--scratch", str(scratch)]) == 3
 
     shown, told = capsys.readouterr()
-    assert "log: step 1: loss " in shown
-    assert "checkpoint: step 4: model/embedding " in shown
+    assert "step 0: loss: " in shown
+    assert "step 3: model/embedding of checkpoint 4: " in shown
     assert f"{scratch}: the killed run differs from the unbroken run" in told
     assert scratch.is_dir()
 

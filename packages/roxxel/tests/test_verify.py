@@ -172,35 +172,53 @@ LEAVES = {
 }
 
 FORGED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "metric of a checkpoint": (in_step(metrics={"loss": 0.125}), "step 6: loss 0.125"),
-    "what a checkpoint has read": (in_step(extra={"ledger": {}}), "step 6: ledger {}"),
+    "metric of a checkpoint": (
+        in_step(metrics={"loss": 0.125}),
+        "step 5: loss of checkpoint 6: 0.125",
+    ),
+    "what a checkpoint has read": (
+        in_step(extra={"ledger": {}}),
+        "step 5: ledger of checkpoint 6: {}",
+    ),
     "checkpoint of another run": (
         take_the_step_of_another_run,
-        "step 6: model/embed/embedding",
+        "step 5: model/embed/embedding of checkpoint 6",
     ),
-    "checkpoint of another step": (take_an_earlier_step, "step 6: checkpoint"),
-    "cut checkpoint": (cut_a_checkpoint, "step 6: checkpoint"),
-    "no description": (spoil_a_description, "step 6: checkpoint"),
-    "log of another run": (take_the_log_of_another_run, "step 5: row 'save'"),
-    "loss": (in_log(_ROW_6 + r'"loss": )[0-9.]+', r"\g<1>0.125"), "step 6: loss 0.125"),
-    "tokens": (in_log(_ROW_6 + r'"tokens": )\d+', r"\g<1>9"), "step 6: tokens 9 and"),
+    "checkpoint of another step": (
+        take_an_earlier_step,
+        "step 5: description of checkpoint 6",
+    ),
+    "cut checkpoint": (cut_a_checkpoint, "step 5: files of checkpoint 6"),
+    "no description": (spoil_a_description, "step 5: description of checkpoint 6"),
+    "log of another run": (
+        take_the_log_of_another_run,
+        "step 4: rows of the kind 'save'",
+    ),
+    "loss": (
+        in_log(_ROW_6 + r'"loss": )[0-9.]+', r"\g<1>0.125"),
+        "step 5: loss: 0.125",
+    ),
+    "tokens": (in_log(_ROW_6 + r'"tokens": )\d+', r"\g<1>9"), "step 5: tokens: 9 and"),
     "data digest": (
         in_log(_ROW_6 + r'"digest": ")\w', r"\g<1>z"),
-        "step 6: digest z",
+        "step 5: digest: z",
     ),
     "state digest": (
         in_log(r'("save", "step": 6,.*"state_digest": ")\w', r"\g<1>z"),
-        "step 6: state_digest z",
+        "step 5: state_digest: z",
     ),
-    "row left out": (in_log(_ROW_6 + r"\n)", ""), "step 6: row 'train' stands"),
-    "row twice": (in_log(_ROW_6 + r"\n)", r"\g<1>\g<1>"), "step 6: row 'train' stands"),
-    "save left out": (in_log(_ROW_OF_SAVE, ""), "step 6: row 'save' stands 0 times"),
-    "config": (in_log(r"rate = 0\.01", "rate = 0.02"), "step 6: state_digest"),
+    "row left out": (in_log(_ROW_6 + r"\n)", ""), "kind 'train': 0 in the log and 1"),
+    "row twice": (
+        in_log(_ROW_6 + r"\n)", r"\g<1>\g<1>"),
+        "kind 'train': 2 in the log and 1",
+    ),
+    "save left out": (in_log(_ROW_OF_SAVE, ""), "kind 'save': 0 in the log"),
+    "config": (in_log(r"rate = 0\.01", "rate = 0.02"), "step 5: state_digest"),
     "edit left out": (
         in_log(r'\{"kind": "start", "step": 5,.*\n', ""),
-        "step 6: state_digest",
+        "step 5: state_digest",
     ),
-    "tokens of the corpus": (change_the_corpus, "step 6: digest"),
+    "tokens of the corpus": (change_the_corpus, "step 5: digest"),
 }
 
 
@@ -248,11 +266,12 @@ def test_each_flipped_bit_is_found_with_its_step_and_leaf(
 
     [found] = verify(copy, range(3, step), trust=True)
 
-    leaves = {x.quantity: x.what for x in found.differences if "/" in x.quantity}
-    assert {x.step for x in found.differences} == {step}
-    assert leaves.keys() == LEAVES.keys()
+    leaves = {x.what: x.values[0] for x in found.differences if "/" in x.what}
+    assert {x.step for x in found.differences} == {step - 1}
+    assert leaves.keys() == {f"{name} of checkpoint {step}" for name in LEAVES}
     for name, size in LEAVES.items():
-        assert leaves[name].startswith(f"1 of {size} values differ")
+        words = leaves[f"{name} of checkpoint {step}"]
+        assert words.startswith(f"1 of {size} values differ")
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -263,7 +282,7 @@ def test_a_forgery_is_found_with_its_step_and_quantity(name: str, copy: Path) ->
     [found] = verify(copy, range(5, 6), trust=True)
 
     assert words in str(found)
-    assert str(found.differences[0].step) in words
+    assert found.differences[0].step == (4 if "step 4" in words else 5)
 
 
 def test_a_forged_start_contradicts_the_log(copy: Path) -> None:
@@ -271,8 +290,8 @@ def test_a_forged_start_contradicts_the_log(copy: Path) -> None:
 
     [found] = verify(copy, range(7, 9), trust=True)
 
-    assert found.differences[0].step == 6
-    assert found.differences[0].quantity == "state_digest"
+    assert found.differences[0].step == 5
+    assert found.differences[0].what == "state_digest"
 
 
 def test_the_command_ends_with_3_at_a_forgery(
@@ -282,7 +301,7 @@ def test_the_command_ends_with_3_at_a_forgery(
 
     assert main(["verify", str(copy), "--steps", "6:9", "--trust"]) == 3
 
-    assert "step 8: loss 0.125 and" in capsys.readouterr().out
+    assert "step 7: loss: 0.125 and" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,11 @@ def _new_folder(path: Path | None) -> Path:
 
 def _differences(unbroken: RunFolder, killed: RunFolder) -> Iterator[str]:
     """Yield what differs between two runs; print what is equal."""
-    from roxxel.runs.again import common_steps, compare_checkpoints, compare_rows
+    from roxxel.runs.compared import (
+        common_steps,
+        compare_checkpoints,
+        compare_rows,
+    )
 
     rows = unbroken.rows()[0], killed.rows()[0]
     different, num_rows = compare_rows(*rows)

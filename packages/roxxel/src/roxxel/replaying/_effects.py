@@ -14,12 +14,8 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 
 from roxxel.config import make_pair
-from roxxel.runs.again import (
-    common_steps,
-    compare_checkpoints,
-    compare_rows,
-    explanations,
-)
+from roxxel.runs.again import explanations
+from roxxel.runs.compared import common_steps, compare_checkpoints, compare_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -118,14 +114,14 @@ def compare(run: Run, control: Run, start: int) -> Comparison:
     steps = common_steps(run.files, control.files, start)
     common = max(steps, default=None)
     is_equal = common is not None and not any(
-        each.quantity.startswith(_ROOTS)
+        each.what.startswith(_ROOTS)
         for each in compare_checkpoints(run.files, control.files, common)[0]
     )
     rows = [_train_rows(each, start) for each in (run, control)]
     both = rows[0].keys() & rows[1].keys()
     # The control also logs held-out losses, and at other steps.
     differing, num_rows = compare_rows(*([x[step] for step in both] for x in rows))
-    first = differing[0].step if differing else None
+    first = differing[0].step + 1 if differing else None
     reasons: list[str] = []
     if first is not None or not is_equal:
         reasons = [*_other_fields(run, control), *explanations(run, control)]

@@ -1,24 +1,22 @@
-"""Some steps of a run trained again, and two trainings compared bit for bit.
+"""Some steps of a run, trained again.
 
 `trained_again` begins at a checkpoint of the run, in a folder of its own, with the
-config that the run had at each step. `replay`, `drill` and `verify` compare by
-`compare_rows`, `compare_saves` and `compare_checkpoints`.
+config that the run had at each step.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 from roxxel_ckpt.coordination import Channel, process_index
-from roxxel_ckpt.values import different_leaves
 from roxxel_curriculum.run_log import METRICS
-from roxxel_train import TIMING_FIELDS, RunFolderError
+from roxxel_train import RunFolderError
 from roxxel_train.config import CONTINUOUS, adds_in_one_order
 from roxxel_train.distributed import barrier
 from roxxel_train.starts import environment_differences
@@ -34,97 +32,13 @@ from roxxel.config import (
 from roxxel.runs.run import open_run
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator, Mapping
-
-    from roxxel_train import RunFolder
+    from collections.abc import Generator, Iterator
 
     from roxxel.config import RunConfig
     from roxxel.runs.run import Run
 
-_OWN = ("run", "log")  # of `extra`: each run has an id and a log of its own
 _KEPT = 1_000_000  # more checkpoints than an interval has
-_FIRST = ("digest", "loss", "grad_norm")
-"""What is named first of the values that differ at a step."""
-
 _scratches = Channel("again/scratch")
-
-
-@dataclass(frozen=True)
-class StepDifference:
-    """What differs between two trainings at a step.
-
-    Attributes:
-        step: The step.
-        quantity: A field of a row, `state_digest`, or the name of a leaf.
-        what: Both values, or how far they are apart.
-
-    >>> str(StepDifference(20, "loss", "2.5 and 2.75"))
-    'step 20: loss 2.5 and 2.75'
-    """
-
-    step: int
-    quantity: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"step {self.step}: {self.quantity} {self.what}"
-
-
-def compare_rows(
-    a: Iterable[Mapping[str, Any]], b: Iterable[Mapping[str, Any]]
-) -> tuple[list[StepDifference], int]:
-    """Compare the rows of two logs; return the first differences, and the rows.
-
-    Times are left out. The differences are those of the first step with any.
-    """
-    rows = [_by_place(each) for each in (a, b)]
-    keys = sorted(rows[0].keys() | rows[1].keys(), key=lambda key: (key[1], key[0]))
-    found: list[StepDifference] = []
-    for kind, step in keys:
-        if found and found[0].step < step:
-            break
-        ones, others = (each.get((kind, step), []) for each in rows)
-        if len(ones) != len(others):
-            found.append(_uneven(step, kind, len(ones), len(others)))
-        found += [
-            StepDifference(step, name, f"{x} and {y}")
-            for pair in zip(ones, others, strict=False)
-            for name, x, y in _different_values(*map(_untimed, pair))
-        ]
-    first = [each for name in _FIRST for each in found if each.quantity == name]
-    return [*first, *(x for x in found if x.quantity not in _FIRST)], len(keys)
-
-
-def compare_saves(a: Mapping[int, str], b: Mapping[int, str]) -> list[StepDifference]:
-    """Compare the saves in two logs, and their state digests."""
-    return [
-        StepDifference(step, "state_digest", f"{a[step]} and {b[step]}")
-        if step in a and step in b
-        else _uneven(step, "save", step in a, step in b)
-        for step in sorted(a.keys() | b.keys())
-        if a.get(step) != b.get(step)
-    ]
-
-
-def compare_checkpoints(
-    a: RunFolder, b: RunFolder, step: int
-) -> tuple[list[StepDifference], int]:
-    """Compare a checkpoint of two runs; return also how many leaves are equal.
-
-    Leaves are compared bit by bit, and what was saved beside them but for the id of
-    the run and the place in its log.
-    """
-    leaves, equal = different_leaves(*(f"{x}/checkpoints@{step}" for x in (a, b)))
-    beside = [_beside(each, step) for each in (a, b)]
-    found = [(each.name, each.what) for each in leaves]
-    found += [(n, f"{x} and {y}") for n, x, y in _different_values(*beside)]
-    return [StepDifference(step, *each) for each in found], equal
-
-
-def common_steps(a: RunFolder, b: RunFolder, after: int = 0) -> list[int]:
-    """Return the steps after `after` of which both runs have a sound checkpoint."""
-    kept = [{each.step for each in run.checkpoints()[0]} for run in (a, b)]
-    return sorted(step for step in kept[0] & kept[1] if step > after)
 
 
 @contextmanager
@@ -243,33 +157,3 @@ def _again(run: Run, config: RunConfig, start: int, folder: Path) -> RunConfig:
         trainer=replace(config.trainer, **changes),
         changes=(),
     )
-
-
-def _by_place(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, int], list[Any]]:
-    found: dict[tuple[str, int], list[Any]] = {}
-    for row in rows:
-        found.setdefault((row["kind"], row["step"]), []).append(row)
-    return found
-
-
-def _uneven(step: int, kind: str, first: int, second: int) -> StepDifference:
-    what = f"stands {first:d} times in the first log and {second:d} in the second"
-    return StepDifference(step, f"row {kind!r}", what)
-
-
-def _untimed(row: Any) -> dict[str, Any]:
-    return {name: row[name] for name in row.keys() - TIMING_FIELDS}
-
-
-def _beside(run: RunFolder, step: int) -> dict[str, Any]:
-    """Return what a checkpoint holds beside its arrays, by name."""
-    [found] = (each for each in run.checkpoints()[0] if each.step == step)
-    extra = {n: x for n, x in found.extra.items() if n not in _OWN}
-    return {**found.metrics, **extra}
-
-
-def _different_values(
-    a: Mapping[str, Any], b: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    names = sorted(a.keys() | b.keys())
-    return [(n, a.get(n), b.get(n)) for n in names if a.get(n) != b.get(n)]

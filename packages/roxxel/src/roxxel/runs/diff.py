@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt import CheckpointError
-from roxxel_ckpt.values import STATE_DIGEST
 from roxxel_curriculum.run_log import TIMING_FIELDS
 from roxxel_store.records import find_object
 from roxxel_train import RunFolderError
@@ -23,7 +22,8 @@ from roxxel.config import (
     config_values,
     parse_config,
 )
-from roxxel.runs.fed import Digests, Parting, compare_fed
+from roxxel.runs.compared import OF_DATA, OF_UPDATE, Parting, compare_saves
+from roxxel.runs.fed import Digests, compare_fed
 from roxxel.runs.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -49,12 +49,7 @@ _ASIDE = {
 }
 """Keys that change nothing that is learned, and so do the keys below them."""
 
-_OF_DATA = {
-    *("phase", "tokens", "tokens_by_source", "planned_tokens_by_source"),
-    *("rows_by_source", "digest"),
-}
-_OF_UPDATE = ("learning_rate", "skipped")
-_NO_NUMBERS = {*TIMING_FIELDS, *_OF_DATA, *_OF_UPDATE, "kind", "step"}
+_NO_NUMBERS = {*TIMING_FIELDS, *OF_DATA, *OF_UPDATE, "kind", "step"}
 _SINCE_LAST_ROW = {"loss_mean", "loss_since_save", "perplexity"}
 _FIRST = ("loss", "grad_norm")
 
@@ -168,14 +163,17 @@ def diff(a: str | os.PathLike[str] | Run, b: str | os.PathLike[str] | Run) -> Ru
     common = _common_past(one, other)
     rows = _compare_rows(one.files, other.files)
     fed = compare_fed(one, other, num_steps, rows.digests)
-    saves, num_saves, last_save = _compare_saves(one, other, num_steps)
+    logged = [each.files.saves() for each in (one, other)]
+    both = {x for x in logged[0].keys() & logged[1].keys() if 0 < x <= num_steps}
+    saves, equal = compare_saves(*({x: each[x] for x in both} for each in logged))
+    equal = [step for step in equal if not saves or step <= saves[0].step]
     shared = [
         *([] if common is None else [common[1]]),
         *_shared_data(fed.num_steps, rows.digests),
         *_shared_rows("losses", rows.num_losses, rows.last_loss),
-        *_shared_rows("state digests", num_saves, last_save),
+        *_shared_rows("state digests", len(equal), max(equal, default=0)),
     ]
-    found = [*fed.partings, *rows.partings, *saves]
+    found = [*fed.partings, *rows.partings, *saves[:1]]
     missing = [f"data from step {fed.num_steps} on: {fed.unknown}"] * bool(fed.unknown)
     if not rows.has_losses:
         missing.append("losses: no row of both logs has one")
@@ -248,7 +246,7 @@ def _compare_rows(a: RunFolder, b: RunFolder) -> _Rows:
                 num_rows, equal = num_rows + 1, step
             else:
                 other = step, one, two
-        for name in _OF_UPDATE:
+        for name in OF_UPDATE:
             one, two = x.get(name), y.get(name)
             if name == "skipped":
                 one, two = one or 0, two or 0  # a run without the rule skips none
@@ -303,20 +301,6 @@ def _rows(run: RunFolder) -> Iterator[tuple[int, dict[str, Any]]]:
         if row is not None and row["kind"] == "train" and row["step"] > before:
             yield before, row
             before = row["step"]
-
-
-def _compare_saves(a: Run, b: Run, num_steps: int) -> tuple[list[Parting], int, int]:
-    """Return the first other state digest, and how many are equal up to which step."""
-    one, other = a.files.saves(), b.files.saves()
-    last = count = 0
-    for step in sorted(one.keys() & other.keys()):
-        if not 0 < step <= num_steps:
-            continue
-        if one[step] != other[step]:
-            values = one[step], other[step]
-            return [Parting("numbers", step - 1, STATE_DIGEST, values)], count, last
-        count, last = count + 1, step
-    return [], count, last
 
 
 class _Configs(NamedTuple):

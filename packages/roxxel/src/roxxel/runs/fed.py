@@ -8,15 +8,16 @@ documents. Without its corpora a run is compared by its places.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from roxxel_ckpt import CheckpointError
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format.naming import named_documents
 from roxxel_train import RunFolderError
+
+from roxxel.runs.compared import Parting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,40 +28,7 @@ if TYPE_CHECKING:
 
     from roxxel.runs.run import Run
 
-Kind: TypeAlias = Literal["config", "data", "update", "numbers"]
-
 _MOST_REASONS = 4
-
-
-@dataclass(frozen=True)
-class Parting:
-    """One thing that differs between two runs, and where it first does.
-
-    Attributes:
-        kind: `config`, `data`, `update` or `numbers`.
-        step: The first step with the difference, from 0: step k is the batch of update
-            k + 1, which the log has as step k + 1.
-        what: A key of the config, a row of the batch, or a field of the log.
-        values: What the first run has, and the second.
-        reasons: What the plans of the runs say of it; only for data.
-
-    Example:
-        >>> print(Parting("numbers", 4, "loss", ("2.5", "2.25")))
-        numbers  step 4: loss: 2.5 and 2.25
-    """
-
-    kind: Kind
-    step: int
-    what: str
-    values: tuple[str, str]
-    reasons: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return the difference, and on further lines its reasons."""
-        one, other = self.values
-        both = f"{one} in both" if one == other else f"{one} and {other}"
-        lines = [f"{self.kind:8} step {self.step}: {self.what}: {both}"]
-        return "\n".join([*lines, *(f"         {each}" for each in self.reasons)])
 
 
 class Digests(NamedTuple):

@@ -25,15 +25,18 @@ from roxxel.runs._receipts import (
     unconfirmed,
 )
 from roxxel.runs.again import (
-    StepDifference,
-    common_steps,
-    compare_checkpoints,
-    compare_rows,
-    compare_saves,
     config_of,
     explanations,
     scratch_folder,
     trained_again,
+)
+from roxxel.runs.compared import (
+    Parting,
+    common_steps,
+    compare_checkpoints,
+    compare_rows,
+    compare_saves,
+    of_checkpoint,
 )
 from roxxel.runs.run import Run, open_run
 
@@ -79,7 +82,7 @@ class Verification:
     num_rows: int
     num_saves: int
     num_leaves: int
-    differences: tuple[StepDifference, ...]
+    differences: tuple[Parting, ...]
     explanations: tuple[str, ...]
     seconds: float
     losses: Mapping[int, float] = field(default_factory=dict[int, float], repr=False)
@@ -289,7 +292,7 @@ def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environmen
         saves = [_saves(each, start, stop) for each in (run, again)]
         if not _saves_at(run, stop):
             saves[1].pop(stop)
-        different += compare_saves(*saves)
+        different += compare_saves(*saves)[0]
         leaves, num_leaves = _compare_steps(run, again, start, stop)
         different += leaves
         first = min((each.step for each in different), default=None)
@@ -316,10 +319,10 @@ def _verified(run: Run, start: int, stop: int) -> tuple[Verification, Environmen
 
 def _compare_steps(
     run: Run, again: Run, start: int, stop: int
-) -> tuple[list[StepDifference], int]:
+) -> tuple[list[Parting], int]:
     """Compare the checkpoints of an interval; return also how many leaves are equal."""
     found = [
-        StepDifference(step, "checkpoint", "is damaged, and does not say what it holds")
+        of_checkpoint(step, "description", "is damaged")
         for step in run.files.checkpoints()[1]
         if start < step <= stop
     ]
@@ -328,7 +331,7 @@ def _compare_steps(
         try:
             leaves, equal = compare_checkpoints(run.files, again.files, step)
         except CheckpointDamagedError as error:
-            found.append(StepDifference(step, "checkpoint", f"is damaged ({error})"))
+            found.append(of_checkpoint(step, "files", f"are damaged ({error})"))
             continue
         found += leaves
         num_leaves += equal
