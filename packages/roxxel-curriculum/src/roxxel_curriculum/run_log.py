@@ -79,7 +79,8 @@ class RunLog:
     send it what they read.
 
     Args:
-        folder: Folder of the run. It holds no run yet, or one that a `RunLog` began.
+        folder: Folder of the log alone. It holds nothing yet, or the log of a run that
+            a `RunLog` began. A folder `checkpoints` in it would be read as ours.
         curriculum: What the run reads.
         sampler: The sampler of this curriculum that feeds your loop.
         state: `Sampler.state` of the checkpoint from which your loop resumes; None for
