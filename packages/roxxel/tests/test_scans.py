@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
+from roxxel.cli._scans import scans_of
 from roxxel.config import load_config, open_sampler
 from roxxel.runs.scans import reads_of
 from roxxel_curriculum import Curriculum, Phase
@@ -187,3 +189,18 @@ def test_the_steps_are_those_of_the_batches_whatever_is_left_out_from_when_on(
     assert reads.is_clean == (not expected)
     with pytest.raises(RunFolderError, match="none of the sources 'o'"):
         reads_of(sampler, {"o": other}, [scan])
+
+
+def test_a_run_that_was_copied_without_its_receipt_says_so(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "run.toml").write_text(CONFIG + '\n[without]\nweb = "web_scan.json"\n')
+    config = load_config("run.toml")
+    given_ = argparse.Namespace(scan=[])
+    assert len(scans_of(config, given_)) == 1
+    (project / "web_scan.json").rename(project / "moved.json")
+
+    assert scans_of(config, given_) == []
+
+    assert "web_scan.json: is gone" in capsys.readouterr().err
+    assert len(scans_of(config, argparse.Namespace(scan=["moved.json"]))) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from roxxel_format.scans import Scan
+from roxxel_store.screen import note
 
 if TYPE_CHECKING:
     import argparse
@@ -28,11 +29,19 @@ def add_scan_argument(parser: argparse.ArgumentParser) -> None:
 def scans_of(config: RunConfig | None, options: argparse.Namespace) -> list[Scan]:
     """Return the receipts that a config withdraws, and those of the arguments.
 
-    The curriculum of a `[proxy]` reads parts of its sources, of which no scan is.
+    The curriculum of a `[proxy]` reads parts of its sources, of which no scan is. A run
+    may have been copied without its receipts: then a line says so.
     """
     found = [Scan.read(path) for path in options.scan]
     if config is not None and config.proxy is None:
-        declared = config.schedule.relative_to(config.folder).scans
+        try:
+            declared = config.schedule.relative_to(config.folder).scans
+        except FileNotFoundError as error:
+            note(
+                f"{error.filename}: is gone, so nothing is said of this scan; pass its "
+                "receipt as --scan"
+            )
+            declared = {}
         found += [scan for scans in declared.values() for scan in scans]
     keys = [(scan.corpus, scan.evals.digest, scan.ngram) for scan in found]
     return [*dict(zip(keys, found, strict=True)).values()]
