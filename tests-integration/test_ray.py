@@ -24,7 +24,8 @@ import pytest
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel_format import ShardError
-from roxxel_prepare import write_files
+from roxxel_format.scans import Scan
+from roxxel_prepare import scan_corpus, write_files
 
 from .buckets import running_bucket
 from .ray_cluster import NODE, raylet_of, running_cluster
@@ -583,6 +584,29 @@ def test_a_connected_program_writes_files_by_its_own_cluster(
 
     assert ray.is_initialized()
     assert content(tmp_path / "by_ray") == expected
+
+
+def test_ray_finds_what_one_process_finds(ray: Any, tmp_path: Path) -> None:
+    del ray
+    exam = " ".join(f"word{number}" for number in range(15))
+    texts = [f"{text} {exam}" if n % 50 == 7 else text for n, text in enumerate(TEXTS)]
+    corpus = str(tmp_path / "c_*.rox")
+    Roxxel(corpus).write(texts, tokenizer="bytes")
+    (tmp_path / "exam.txt").write_text(exam.upper())
+
+    found = scan_corpus(corpus, tmp_path / "exam.txt", tmp_path / "one.json")
+    by_ray = scan_corpus(
+        corpus,
+        tmp_path / "exam.txt",
+        tmp_path / "ray.json",
+        ray="",
+        unit_bytes=4000,
+    )
+
+    assert isinstance(by_ray, Scan)
+    assert by_ray.found[:, 2].tolist() == [7, 57, 107, 157]
+    assert isinstance(found, Scan)
+    assert (tmp_path / "ray.json").read_bytes() == (tmp_path / "one.json").read_bytes()
 
 
 def test_ray_packs_the_bins_of_one_process(ray: Any, tmp_path: Path) -> None:
