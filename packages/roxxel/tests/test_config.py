@@ -849,6 +849,55 @@ def test_python_and_a_file_accept_the_same_settings(name: str, value: Any) -> No
     assert bool(from_python) == bool(from_file), (from_python, from_file)
 
 
+PHASE: dict[str, Any] = {
+    "steps": 1,
+    "batch_size": 2,
+    "seq_len": 8,
+    "weights": {"self": 1},
+}
+DECLARED: dict[str, Callable[[dict[str, Any]], object]] = {
+    "phases": lambda table: Schedule((Phase(**{**PHASE, **table}),)),
+    "schedule": lambda table: Schedule((Phase(**PHASE),), **table),
+    "mesh": lambda table: MeshConfig(**table),
+}
+"""What makes each table in Python; the primary is also judged by the sources."""
+KEYS = [
+    *(("phases", each.name) for each in fields(Phase)),
+    *(("schedule", each.name) for each in fields(Schedule)[1:]),
+    *(("mesh", each.name) for each in fields(MeshConfig)),
+]
+
+
+@given(st.sampled_from(KEYS), st.none() | values)
+def test_python_and_a_file_judge_what_is_declared_in_the_same_words(
+    key: tuple[str, str], value: Any
+) -> None:
+    where, name = key
+    assume(value is not False and name not in {"_", "primary"})
+    # A file has tables after other values, and so it is what Python gets.
+    in_file = tomlkit.parse(tomlkit.dumps({name: False if value is None else value}))
+    in_file = in_file.unwrap()
+    value = value if value is None else in_file[name]
+    tables = {
+        "phases": {"phases": [{**PHASE, **in_file}]},
+        "schedule": {"phases": [PHASE], **in_file},
+        "mesh": {"phases": [PHASE], "mesh": in_file},
+    }
+    text = tomlkit.dumps({"sources": {"self": "a.rox"}, **tables[where]})
+
+    from_python = refused(lambda: DECLARED[where]({name: value}))
+    told = refused(lambda: parse(text)).removeprefix("here/first.toml: ")
+    from_file = re.sub(r"^(phases\.0|mesh)(\.|: )", "", told)
+
+    assert in_toml(from_python) == in_toml(from_file)
+
+
+def in_toml(sentence: str) -> str:
+    """Return a sentence with the words of a file: none of its values is None."""
+    words = {"None": "false", "False": "false", "True": "true"}
+    return re.sub("None|False|True", lambda found: words[found[0]], sentence)
+
+
 def test_false_in_a_file_turns_a_setting_off() -> None:
     config = parse(
         f"{SMALLEST}[trainer]\nmax_to_keep = false\nhang_after_s = false\n"

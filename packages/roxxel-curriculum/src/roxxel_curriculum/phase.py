@@ -57,6 +57,11 @@ class Phase:
     tokens: Count | None = None
 
     def __post_init__(self) -> None:
+        if getattr(self.epochs, "dtype", None) == np.float32:
+            # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
+            epochs = float(str(np.asarray(self.epochs)[()]))
+            object.__setattr__(self, "epochs", epochs)
+        check(self, CurriculumError)
         lengths = [
             name
             for name in ("steps", "epochs", "tokens")
@@ -67,11 +72,6 @@ class Phase:
             raise CurriculumError(
                 f"a phase needs exactly one of steps, epochs and tokens, got {got}"
             )
-        if getattr(self.epochs, "dtype", None) == np.float32:
-            # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
-            epochs = float(str(np.asarray(self.epochs)[()]))
-            object.__setattr__(self, "epochs", epochs)
-        check(self, CurriculumError)
         if self.tokens is not None and not self.tokens // (
             self.batch_size * self.seq_len
         ):
