@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.scans import Scan
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LETTERS = "aeioulnrstdéüçøñ"
+LONG = "x y z x y z x y z"
+"""A text that is long enough, and in no document of letters a, b and c."""
+
 CHUNK = 2**19
 """Tokens that a scan reads at a time."""
 
@@ -301,6 +304,67 @@ def test_what_cannot_be_scanned_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ngram"):
         scan_corpus(corpus, exam, tmp_path / "s.json", ngram=1)
     assert not [*tmp_path.glob("s.json")]
+
+
+def marked(document: str, texts: list[str], ngram: int) -> set[int]:
+    """Return the bytes of a document to leave out, by comparing every n-gram.
+
+    Its words have one letter each.
+    """
+    spelled, found = document.split(), set[int]()
+    for text in texts:
+        size = min(ngram, len(text.split()))
+        if size < min(5, ngram):
+            continue
+        grams = {tuple(text.split()[n:][:size]) for n in range(len(text) + 1)}
+        for n in range(len(spelled) - size + 1):
+            if tuple(spelled[n : n + size]) in grams:
+                found.update(range(2 * n, 2 * (n + size) - 1))
+    return found
+
+
+Spelled = st.lists(st.sampled_from("abc"), max_size=14).map(" ".join)
+
+
+@settings(max_examples=40)
+@given(
+    documents=st.lists(Spelled.filter(bool), min_size=1, max_size=6),
+    texts=st.lists(Spelled, min_size=1, max_size=4),
+    ngram=st.integers(2, 8),
+    unit_bytes=st.integers(1, 99),
+)
+def test_what_is_found_is_every_ngram_and_no_more(
+    documents: list[str],
+    texts: list[str],
+    ngram: int,
+    unit_bytes: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("law")
+    corpus = Roxxel(folder / "c_*.rox")
+    corpus.write(documents, tokenizer="bytes")
+    exam = folder / "exam.jsonl"
+    exam.write_text("".join(json.dumps({"q": text}) + "\n" for text in [*texts, LONG]))
+
+    scan = scan_corpus(
+        str(folder / "c_*.rox"),
+        exam,
+        folder / "s.json",
+        ngram=ngram,
+        unit_bytes=unit_bytes,
+    )
+
+    assert isinstance(scan, Scan)
+    found: dict[int, set[int]] = {}
+    for start, stop, document, _ in scan.found.tolist():
+        first, _, _ = corpus.document_range(document)
+        found.setdefault(document, set()).update(range(start - first, stop - first))
+    for number, document in enumerate(documents):
+        # Hits that touch are one range, and so is the space between them.
+        wanted = marked(document, texts, ngram)
+        mine = found.get(number, set())
+        assert wanted <= mine
+        assert all(document[at] == " " for at in mine - wanted)
 
 
 def plain_words(text: str) -> list[str]:
