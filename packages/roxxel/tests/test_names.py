@@ -33,7 +33,7 @@ def test_the_names_are_those_of_the_members() -> None:
 
     own = {"Run", "checkpoint", "open_run", "sharding"}
     own |= {"check_replay", "check_verify", "diff", "replay", "sweep", "verify"}
-    own |= {"load_schedule", "parse_schedule", "schedule_from"}
+    own |= {"load_schedule", "parse_schedule", "schedule_from", "withdraw"}
     assert set(roxxel.__all__) == {
         name for name in names | own if not name.startswith("__")
     }
