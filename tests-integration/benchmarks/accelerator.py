@@ -16,7 +16,7 @@ that takes longer, is a record with the reason, and the next stage begins:
   of the state takes, and the peak memory of a restore;
 - phase-change: the longest step of a change to sequences twice as long;
 - larger: 360 million parameters by hand;
-- long: two rows of 32 768 tokens by hand, with the loss in chunks.
+- long: two rows of 32 768 tokens by hand.
 
 `--out FOLDER` gets `result.json`, which is replaced whole while the stages run,
 `stages.log`, and the compiled step of the stage throughput. The exit code is 1 if any

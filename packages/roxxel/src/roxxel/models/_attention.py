@@ -99,6 +99,7 @@ class Columns:
         is_cut: Whether a row is attended to in several blocks.
         rows: Axes of the mesh that split the rows; None leaves it to the compiler.
         head_parts: Number of devices that hold the heads of a row.
+        own_rows: Rows that a device holds.
     """
 
     parts: int
@@ -107,6 +108,7 @@ class Columns:
     is_cut: bool
     rows: tuple[str, ...] | None
     head_parts: int
+    own_rows: int
 
     @classmethod
     def of(cls, config: LlamaConfig, num_rows: int, length: int) -> Columns:
@@ -138,7 +140,8 @@ class Columns:
         most = min(own, max(1, _MOST_SCORES // of_query))
         block = -(-own // -(-own // most))  # Blocks of one size, the last one padded.
         is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
-        return cls(parts, axis, block, is_cut, axes if divide else None, head_parts)
+        by = axes if divide else None
+        return cls(parts, axis, block, is_cut, by, head_parts, rows)
 
     def split(self, x: jax.Array) -> jax.Array:
         """Let each device hold its columns of an array of shape (B, T, ...)."""
