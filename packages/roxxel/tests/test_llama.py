@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -365,6 +366,29 @@ def test_chunks_bound_the_memory_of_the_logits() -> None:
 
     assert temporary_bytes(None) > whole
     assert temporary_bytes(8) < whole / 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "chunk", "held"),
+    [(64, None, "64x256"), (8, None, "8x1024"), (64, 512, "64x512")],
+)
+def test_a_gpu_holds_the_logits_of_a_chunk(
+    rows: int, chunk: int | None, held: str
+) -> None:
+    config = replace(SMALL, vocab_size=50304, context=1024, num_layers=1)
+    graphdef, shapes = nnx.split(
+        nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    )
+
+    def loss(state: Any, tokens: jax.Array) -> jax.Array:
+        return next_token_loss(nnx.merge(graphdef, state), tokens, loss_chunk=chunk)[0]
+
+    tokens = jax.ShapeDtypeStruct((rows, 1025), jnp.int32)
+    exported = jax.export.export(jax.jit(jax.grad(loss)), platforms=["cuda"])
+    program = exported(shapes, tokens).mlir_module()
+
+    logits = set(re.findall(r"tensor<(\d+x\d+)x50304x(?:f32|bf16)>", program))
+    assert logits == {held}
 
 
 def by_hand(model: Llama, mask: np.ndarray[Any, Any]) -> tuple[float, float, float]:
