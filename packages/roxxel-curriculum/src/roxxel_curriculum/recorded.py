@@ -1,4 +1,4 @@
-"""Creates a sampler of the past steps of a run from its state, without a `Curriculum`.
+"""Makes sampler and plan of the past steps of a run from its state alone.
 
 A state has everything that determines the batches before its step. The batches of a run
 can therefore be computed from its folder and its corpora, even if the program or the
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from roxxel_curriculum._bind.past import recorded
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order.rounds import cut_spans
+from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 
@@ -21,6 +22,30 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._bind.fields import Field
+    from roxxel_curriculum._plan.plan import Plan
+
+
+def recorded_plan(state: Mapping[str, Any]) -> Plan:
+    """Return the plan of the steps before the step of a state; opens no corpus.
+
+    A state does not record padding, doubts about tokenizers, and why a run ends early,
+    so the plan has none of them.
+
+    Args:
+        state: What `Sampler.state` returned for the run; may be read from JSON.
+
+    Raises:
+        StateMismatch: The state was modified.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)]).sampler(42)
+        >>> plan = recorded_plan(sampler.state(5))
+        >>> plan.total_steps, plan.seed
+        (5, 42)
+    """
+    past = checked_state(state)
+    return make_plan(recorded(past), past["seed"])
 
 
 def recorded_sampler(

@@ -8,7 +8,8 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from roxxel_ckpt import BestRule
+from roxxel_ckpt import BestRule, CheckpointError
+from roxxel_curriculum.recorded import recorded_plan
 from roxxel_train import RunFolder
 from roxxel_train.columns import is_count
 
@@ -85,7 +86,7 @@ class RunFacts:
         last_text: The last text that `eval_fn` returned; empty without a text.
         num_damaged: Damaged lines of `metrics.jsonl`.
         damaged: Paths of damaged files and checkpoints, relative to the folder.
-        plan: The plan as text; empty if the report cannot compute the plan.
+        plan: The plan of the newest start as text; empty if its row is damaged.
 
     >>> from pathlib import Path
     >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
@@ -246,7 +247,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         last_text=rows.last_text,
         num_damaged=rows.num_damaged,
         damaged=tuple(damaged),
-        plan="" if config is None else _plan(config, run),
+        plan=_plan(run),
     )
 
 
@@ -354,11 +355,9 @@ def _devices(kinds: Any, processes: Any) -> str:
     return f"{text} in {processes} processes" if text and several else text
 
 
-def _plan(config: RunConfig, run: RunFolder) -> str:
-    """Return the plan of a run as text; empty if corpora or state are unreadable."""
-    from roxxel.config import open_curriculum
-
+def _plan(run: RunFolder) -> str:
+    """Return the plan of the newest start as text; empty if its row has none."""
     try:
-        return str(open_curriculum(config).plan(config.seed, run.state()))
-    except (OSError, ValueError):
+        return str(recorded_plan(run.data().state))
+    except (OSError, ValueError, CheckpointError):
         return ""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_ckpt import CheckpointError
 from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
+from roxxel_curriculum.recorded import recorded_plan
 from roxxel_format.naming import named_documents
 from roxxel_train import RunFolderError
 
@@ -155,14 +156,12 @@ class _Data:
         data = run.files.data()
         self.run = run
         self.unread = ""
-        readers: dict[str, TokenReader] | None = None
         try:
             self.places = recorded_sampler(data.state, None)
         except StateMismatch:
             raise
         except CurriculumError:
             # The log does not say which parts of its corpora a proxy reads.
-            readers = run.corpora()
             self.places = run.sampler()
         if num_steps > self.places.total_steps:
             raise RunFolderError(
@@ -170,7 +169,7 @@ class _Data:
                 f"plans {self.places.total_steps}"
             )
         state = self.places.state(num_steps)
-        self.plan = recorded_sampler(state, readers).plan()
+        self.plan = recorded_plan(state)
         self.withdrawn: list[Any] = state.get("without", [])
         self.columns = {
             each["name"]: each["loss_mask"]
