@@ -168,6 +168,24 @@ def test_room_is_room_on_every_device(free: list[int], *, is_sharded: bool) -> N
         assert snapshot.has_room({"w": array}) is (min(free) >= needed)
 
 
+def test_too_little_memory_of_the_host_is_said_before_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Gpu:
+        platform = "gpu"
+
+    monkeypatch.setattr(snapshot, "_bytes_by_device", lambda _: {Gpu: 70 << 30})
+    monkeypatch.setattr(np, "zeros", lambda *_: None)
+    monkeypatch.setattr(jax.sharding, "SingleDeviceSharding", lambda *_, **__: None)
+
+    def refuse(*_: object) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of host memory")
+
+    monkeypatch.setattr(jax, "device_put", refuse)
+    with pytest.raises(CheckpointWriteError, match=r"copies 70\.0 GiB .* above 70 "):
+        snapshot.reserve_on_host({})
+
+
 def test_a_device_that_does_not_tell_its_memory_has_no_room(tmp_path: Path) -> None:
     model, optimizer = make()
     with Checkpointer(tmp_path, model, optimizer) as saving:

@@ -343,6 +343,7 @@ class Checkpointer:
         first step is compiled. Every process makes it.
 
         Raises:
+            CheckpointWriteError: JAX may not take enough of the host's memory.
             TypeError: The checkpointer was made without a model.
         """
         if self.has_room:

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from roxxel_ckpt.errors import CheckpointWriteError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -65,17 +67,38 @@ def copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reserve_on_host(arrays: Mapping[str, Any]) -> None:
-    """Let JAX take the host's memory through which copies leave the devices.
+    """Let JAX take the host's memory through which copies leave GPUs.
 
     JAX keeps this memory. Taking it stops a GPU for a second a gigabyte (an H200 in a
     virtual machine), which would be part of the first save.
+
+    Raises:
+        CheckpointWriteError: JAX may not take so much, so no save could succeed.
     """
-    for device, num_bytes in _bytes_by_device(arrays).items():
-        if device.platform == "gpu":  # where Orbax copies through such memory
-            pinned = jax.sharding.SingleDeviceSharding(
-                device, memory_kind="pinned_host"
+    needed = {
+        device: num_bytes
+        for device, num_bytes in _bytes_by_device(arrays).items()
+        if device.platform == "gpu"  # where Orbax copies through such memory
+    }
+    try:
+        held = [
+            jax.device_put(
+                np.zeros(num_bytes, np.uint8),
+                jax.sharding.SingleDeviceSharding(device, memory_kind="pinned_host"),
             )
-            jax.device_put(np.zeros(num_bytes, np.uint8), pinned).block_until_ready()
+            for device, num_bytes in needed.items()
+        ]
+        jax.block_until_ready(held)
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        gigabytes = sum(needed.values()) / 2**30
+        raise CheckpointWriteError(
+            f"a save copies {gigabytes:.1f} GiB of this process's devices to the host, "
+            "and JAX may not pin so much of its memory; set "
+            f"XLA_PJRT_GPU_HOST_MEMORY_LIMIT_GB above {math.ceil(gigabytes)} (default: "
+            "64) before the program starts, or use more processes"
+        ) from error
 
 
 @functools.cache
