@@ -274,7 +274,7 @@ def test_one_pass_finds_the_sum_of_exponentials(
 def test_chunks_give_back_what_they_cut(
     rows: int, parts: int, own: int, size: int | None
 ) -> None:
-    columns = Columns(parts, None, 1, False, None, 1, own_rows=rows << 11)
+    columns = Columns(parts, None, 1, False, None, 1, 1, own_rows=rows << 11)
     length = parts * own
     chunks = Chunks.of(size, columns, length)
     x = np.arange(rows * length).reshape(rows, length, 1) + 1

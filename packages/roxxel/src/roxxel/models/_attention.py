@@ -77,7 +77,9 @@ class Scope:
         """
         if self.columns.is_cut:
             own = map(self.columns.split, (query, key, value))
-            return _in_blocks(self.columns, self.segments, *own)
+            # Each device keeps its columns, and not in the order of the heads too.
+            attend = jax.checkpoint(partial(_in_blocks, self.columns, self.segments))
+            return attend(*own)
         return jax.nn.dot_product_attention(
             query,
             key,
@@ -98,6 +100,7 @@ class Columns:
         block: Columns whose scores a device computes at a time.
         is_cut: Whether a row is attended to in several blocks.
         rows: Axes of the mesh that split the rows; None leaves it to the compiler.
+        row_parts: Number of devices along these axes.
         head_parts: Number of devices that hold the heads of a row.
         own_rows: Rows that a device holds.
     """
@@ -107,6 +110,7 @@ class Columns:
     block: int
     is_cut: bool
     rows: tuple[str, ...] | None
+    row_parts: int
     head_parts: int
     own_rows: int
 
@@ -134,14 +138,14 @@ class Columns:
                 f'attention="cudnn" cannot split a row over the axis {axis!r}; '
                 'use attention="xla"'
             )
-        divide = num_rows % ways == 0
-        own, rows = length // parts, num_rows // ways if divide else num_rows
+        split_over, row_parts = (None, 1) if num_rows % ways else (axes, ways)
+        own, rows = length // parts, num_rows // row_parts
         of_query = length * rows * config.num_heads // config.num_kv_heads
         most = min(own, max(1, _MOST_SCORES // of_query))
         block = -(-own // -(-own // most))  # Blocks of one size, the last one padded.
         is_cut = parts > 1 or (length > _LONG and config.attention == "xla")
-        by = axes if divide else None
-        return cls(parts, axis, block, is_cut, by, head_parts, rows)
+        devices = (split_over, row_parts, head_parts, rows)
+        return cls(parts, axis, block, is_cut, *devices)
 
     def split(self, x: jax.Array) -> jax.Array:
         """Let each device hold its columns of an array of shape (B, T, ...)."""
@@ -154,6 +158,26 @@ class Columns:
         free = PartitionSpec.UNCONSTRAINED
         rows = free if self.rows is None or len(x) == 1 else self.rows
         spec = PartitionSpec(rows, columns, *(free,) * (x.ndim - 2))
+        return jax.lax.with_sharding_constraint(x, spec)
+
+    def by_device(self, x: jax.Array) -> jax.Array:
+        """Give an array (B, T, ...) the axes: devices of the rows, and of the columns.
+
+        Four axes take the place of two: the devices first, then what each of them has.
+        """
+        size = (self.row_parts, len(x) // self.row_parts, self.parts, -1)
+        return jnp.moveaxis(x.reshape(*size, *x.shape[2:]), 2, 1)
+
+    def on_device(self, x: jax.Array) -> jax.Array:
+        """Let each device hold its part of an array whose first axes are the devices.
+
+        What is added to such an array crosses no device.
+        """
+        if self.parts == self.row_parts == 1:
+            return x
+        free = (PartitionSpec.UNCONSTRAINED,) * (x.ndim - 2)
+        columns = self.axis if self.parts > 1 else None
+        spec = PartitionSpec(self.rows if self.row_parts > 1 else None, columns, *free)
         return jax.lax.with_sharding_constraint(x, spec)
 
 

@@ -179,16 +179,21 @@ def _with_gradients(
         # A product of a float32 and a bfloat16 array would run in float32, at half the
         # rate of a GPU's bfloat16 products or less.
         change = change.astype(hidden.dtype)
+        # Each device adds up its own part: the devices sum them once, at the end.
         of_matrix += jnp.einsum(
-            "btv,btc->vc", change, hidden, preferred_element_type=jnp.float32
+            "rpbtv,rpbtc->rpvc",
+            *map(columns.by_device, (change, hidden)),
+            preferred_element_type=jnp.float32,
         )
-        return of_matrix, (losses, log_sums, change @ matrix)
+        return columns.on_device(of_matrix), (losses, log_sums, change @ matrix)
 
-    zeros = jnp.zeros(matrix.shape, jnp.float32)
+    columns = chunks.columns
+    shape = (columns.row_parts, columns.parts, *matrix.shape)
+    zeros = columns.on_device(jnp.zeros(shape, jnp.float32))
     of_matrix, parts = jax.lax.scan(
         of_part, zeros, chunks.cut((hidden, targets, shares))
     )
-    return *chunks.joined(parts, targets.shape[1]), of_matrix
+    return *chunks.joined(parts, targets.shape[1]), of_matrix.sum(axis=(0, 1))
 
 
 def _of_logits(
@@ -241,12 +246,12 @@ class Chunks(NamedTuple):
 
     Attributes:
         number: Chunks.
-        parts: Devices that hold a row. Every chunk has columns of each, so that all
-            have the same work.
+        columns: The devices that hold a row. Every chunk has columns of each, so that
+            all have the same work.
     """
 
     number: int
-    parts: int
+    columns: Columns
 
     @classmethod
     def of(cls, size: int | None, columns: Columns, length: int) -> Chunks:
@@ -259,7 +264,7 @@ class Chunks(NamedTuple):
             most = max(1, _CHUNK_TOKENS // columns.own_rows)
         else:
             most = -(-size // columns.parts)
-        return cls(max(1, -(-own // most)), columns.parts)
+        return cls(max(1, -(-own // most)), columns)
 
     def cut(self, arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         """Cut arrays (B, T, ...) into shape (chunks, B, columns of a chunk, ...).
@@ -268,7 +273,7 @@ class Chunks(NamedTuple):
         """
         if self.number == 1:
             return tuple(x[None] for x in arrays)
-        number, parts = self
+        number, parts = self.number, self.columns.parts
 
         def cut(x: jax.Array) -> jax.Array:
             own = x.shape[1] // parts
@@ -288,7 +293,7 @@ class Chunks(NamedTuple):
         """Join chunks again, without the columns that `cut` added."""
         if self.number == 1:
             return tuple(x[0] for x in arrays)
-        parts = self.parts
+        parts = self.columns.parts
 
         def joined(x: jax.Array) -> jax.Array:
             x = x.reshape(*x.shape[:2], parts, -1, *x.shape[3:])
