@@ -46,8 +46,6 @@ CONFIG = LlamaConfig(
 MESHES: dict[str, dict[str, int]] = {
     "alone": {"data": 1},
     "rows": {"data": 2},
-    "two": {"data": 1, "context": 2},
-    "tensor": {"data": 2, "tensor": 2},
     "fsdp": {"fsdp": 2, "context": 2},
     "rows too": {"data": 2, "context": 4},
     "eight": {"data": 1, "context": 8},

@@ -1,9 +1,13 @@
 """Prints what a device needs and receives for a gradient of one long row.
 
-    python tests-integration/programs/long_rows.py
+    python tests-integration/programs/long_rows.py 131072 [small [none]]
 
-prints the tables of the guide about long rows, as the compiler plans them for devices
-of the CPU, and `long_rows.py TOKENS` one JSON line for each number of devices.
+prints a line of JSON for each size of the axis `context`, as the compiler plans it for
+devices of the CPU: for a preset, and what its backward pass computes again.
+
+    python tests-integration/programs/long_rows.py meshes 131072 large full
+
+does so for other ways to split a row over eight devices.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel.models import Llama, LlamaConfig, next_token_loss
+from roxxel.recipe.llama_config import llama_config
 
 # On a CPU, the compiler merges what the backward pass computes again with what the
 # forward pass has computed, unless this pass is left out; on accelerators it does not.
@@ -126,10 +131,35 @@ def _own(line: str, sizes: dict[str, list[int]]) -> Counter[str]:
     return Counter()
 
 
-if __name__ == "__main__":
-    length = int(sys.argv[1])
+def by_axis(length: int, preset: str = "small", remat: Any = "none") -> None:
+    """Print a line of JSON for each size of the axis `context`."""
+    config = llama_config(preset, context=length, remat=remat)
     for ways in (1, 2, 4, 8):
-        found = planned(
-            LlamaConfig.small(context=length), {"data": 1, "context": ways}, length
-        )
+        found = planned(config, {"data": 1, "context": ways}, length)
         print(json.dumps({"context": ways, **found}), flush=True)
+
+
+def by_mesh(length: int, preset: str, remat: Any) -> None:
+    """Print a line of JSON for each way to split one row over eight devices."""
+    for axes in (
+        {"context": 8},
+        {"context": 4, "tensor": 2},
+        {"context": 2, "tensor": 4},
+        {"tensor": 8},
+    ):
+        config = llama_config(
+            preset,
+            context=length,
+            remat=remat,
+            tensor_axis="tensor" if "tensor" in axes else None,
+        )
+        found = planned(config, {"data": 1, **axes}, length)
+        print(json.dumps({**axes, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    first, *given = sys.argv[1:]
+    if first == "meshes":
+        by_mesh(int(given[0]), *given[1:])
+    else:
+        by_axis(int(first), *given)
