@@ -26,17 +26,33 @@ CONFIG = {
 }
 
 
+class StandIn:
+    """Stands for MaxText's iterator of global arrays: its batches are the process's."""
+
+    def __init__(self, steps: Any, _: Any) -> None:
+        self.steps, self.batches = steps, iter(steps)
+
+    def __iter__(self) -> Any:
+        self.batches = iter(self.steps)
+        return self
+
+    def __next__(self) -> Any:
+        return next(self.batches)
+
+
 @pytest.fixture
 def interface(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stand for the two modules of MaxText; its iterator of batches is what it got."""
-    names = ("input_pipeline_interface", "multihost_dataloading")
-    modules = {name: ModuleType(name) for name in names}
-    vars(modules[names[1]])["MultiHostDataLoadIterator"] = lambda steps, _: steps
-    for name in ("maxtext", "maxtext.input_pipeline"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, f"maxtext.input_pipeline.{name}", module)
-    return modules[names[0]]
+    """Stand for the modules of MaxText."""
+    names = (
+        *("", ".input_pipeline", ".trainers", ".trainers.pre_train"),
+        *(".trainers.pre_train.train", ".input_pipeline.multihost_dataloading"),
+        ".input_pipeline.input_pipeline_interface",
+    )
+    modules = {name: ModuleType(f"maxtext{name}") for name in names}
+    vars(modules[names[-2]])["MultiHostDataLoadIterator"] = StandIn
+    for module in modules.values():
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return modules[names[-1]]
 
 
 @pytest.fixture
@@ -71,12 +87,13 @@ def test_every_batch_has_maxtexts_names_and_learns_what_the_mask_says(
         wanted = sampler.batch(step)
         for part, columns in (("inputs", slice(-1)), ("targets", slice(1, None))):
             assert np.array_equal(batch[part], wanted["tokens"][:, columns])
+            # As MaxText's own batches: a target has the place of its input.
             places = batch[f"{part}_position"]
-            assert np.array_equal(places, wanted["positions"][:, columns])
-        segments = wanted["segment_ids"]
-        assert np.array_equal(batch["inputs_segmentation"], segments[:, :-1])
+            assert np.array_equal(places, wanted["positions"][:, :-1])
+        segments = wanted["segment_ids"][:, :-1]
+        assert np.array_equal(batch["inputs_segmentation"], segments)
         is_learned = wanted["loss_mask"][:, 1:] == 1
-        learned = np.where(is_learned, segments[:, 1:], 0)
+        learned = np.where(is_learned, segments, 0)
         assert np.array_equal(batch["targets_segmentation"], learned)
         assert {array.dtype for array in batch.values()} == {np.dtype(np.int32)}
         num_masked += (~is_learned).sum()
@@ -90,15 +107,15 @@ def test_a_state_goes_on_with_its_run_and_no_other(
     steps = iterators(interface)[0]
     whole = [*iterators(interface)[0]]
     next(steps)
-    state = steps.get_state()
+    state = steps.steps.get_state()
 
     resumed = iterators(interface)[0]
-    resumed.set_state(state)
+    resumed.steps.set_state(state)
     assert np.array_equal(next(resumed)["inputs"], whole[1]["inputs"])
 
     maxtext.feed(curriculum_of(corpus), seed=4)
     with pytest.raises(StateMismatch, match="seed"):
-        iterators(interface)[0].set_state(state)
+        iterators(interface)[0].steps.set_state(state)
 
 
 def test_the_future_of_a_run_may_be_edited_between_two_starts(
@@ -110,7 +127,7 @@ def test_the_future_of_a_run_may_be_edited_between_two_starts(
 
     maxtext.feed(curriculum_of(corpus, second=2), seed=3)
     resumed = iterators(interface)[0]
-    resumed.set_state(steps.get_state())
+    resumed.steps.set_state(steps.steps.get_state())
 
     assert [len(batch["inputs"]) for batch in resumed] == [4, 4, 2, 2]
 
