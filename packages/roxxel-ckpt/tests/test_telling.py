@@ -52,8 +52,10 @@ def test_a_save_that_cannot_begin_on_one_process_ends_on_all(
     monkeypatch.setattr(coordination, "coordination_service", lambda: service)
     monkeypatch.setattr(LocalFolder, "staged", full)
 
+    saving = checkpointer(tmp_path)
     with pytest.raises(CheckpointWriteError, match=r"step 3 cannot begin .*No space"):
-        checkpointer(tmp_path).save(3)
+        saving.save(3)
+    saving.wait()  # until the thread of the save has told the others
 
     assert service.said[-1]["call"] == "commit step 3"
     assert "No space left" in service.said[-1]["error"][1]

@@ -154,6 +154,7 @@ class Session:
                 with self.processes.paused("restore"):
                     self._restore()
                 self.compile_ahead(compiler)
+                self._warm_up()
                 if self.config.verify_every is not None:
                     self._repeated = Repeated(
                         self.config.verify_every, state.step, self.mesh
@@ -330,10 +331,7 @@ class Session:
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Compile the programs for the remaining steps in the background, in order.
-
-        Meanwhile this thread does what the first save would do once.
-        """
+        """Compile the programs for the remaining steps in the background, in order."""
         state = self.state
         phases = zip(state.sampler.phases, self.shapes, strict=True)
         needed = [batch for phase, batch in phases if phase.stop > state.step]
@@ -351,7 +349,11 @@ class Session:
         held_out = self.evaluator.held_out
         if held_out is not None and (needed or state.is_evaluation_due):
             held_out.programs.begin(compiler, held_out.shapes)
-        if needed and state.checkpointer is not None:
+
+    def _warm_up(self) -> None:
+        """Do what the first save would do once, while the first step is compiled."""
+        state = self.state
+        if state.checkpointer is not None and state.step < self._last_step:
             with self.processes.paused("warm up"):
                 state.checkpointer.warm_up()
 
