@@ -61,7 +61,8 @@ def unusable(module: str) -> list[str]:
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as error:
-        is_named = f"install {error.name}" in str(error)
+        # A distribution may have another name than its module: marin-levanter.
+        is_named = "; install " in str(error)
         if type(error).__name__ != "MissingExtraError" and not is_named:
             return [f"importing {module}: {error}; declare it, or name its extra"]
     return []
