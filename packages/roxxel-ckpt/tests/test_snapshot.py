@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -84,36 +83,29 @@ def test_arrays_may_be_deleted_once_a_save_has_returned(
 def test_no_two_copies_of_a_state_are_held_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began: list[str] = []
-    copied, start = snapshot.copied, orbax.start_writing
-    is_second_waiting = threading.Event()
+    opened, start = threading.Event(), orbax.start_writing
 
-    def copy(arrays: Any) -> Any:
-        began.append("copy")
-        return copied(arrays)
+    def start_behind_gate(directory: Path, arrays: Any) -> Any:
+        if directory.is_relative_to(tmp_path / "a"):
+            assert opened.wait(60)
+        return start(directory, arrays)
 
-    def write(*arguments: Any) -> Any:
-        assert is_second_waiting.wait(60)
-        began.append("write")
-        return start(*arguments)
-
-    monkeypatch.setattr("roxxel_ckpt._save.save.copied", copy)
-    monkeypatch.setattr(orbax, "start_writing", write)
+    monkeypatch.setattr(orbax, "start_writing", start_behind_gate)
     tree = {"w": jnp.ones(8)}
     first, second = (Checkpointer(tmp_path / name) for name in "ab")
-    first.save(1, state=tree, snapshot=True)
-    other = threading.Thread(
-        target=second.save, args=(1,), kwargs={"state": tree, "snapshot": True}
-    )
-    other.start()
-    while not second.is_saving and other.is_alive():
-        time.sleep(0.001)
-    is_second_waiting.set()
-    other.join()
-    first.close()
-    second.close()
-
-    assert began == ["copy", "write", "copy", "write"]
+    with first, second:
+        for saving in (first, second):
+            saving.save(1, state=tree, snapshot=True)
+        record = second.last_save
+        assert record is not None
+        assert not record.is_snapshot  # the first holds its copy
+        opened.set()
+        first.wait()
+        second.save(2, state=tree, snapshot=True)
+        found = [saving.last_save for saving in (first, second)]
+        assert [each and each.is_snapshot for each in found] == [True, True]
+        second.wait()
+        assert second.steps() == [1, 2]
 
 
 def test_a_save_waits_for_the_host_if_no_device_has_room_after_all(

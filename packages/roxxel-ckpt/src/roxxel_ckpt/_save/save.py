@@ -209,7 +209,7 @@ class Save:
         self._is_snapshot = False
         # Done once the caller may donate the arrays.
         self._free: Future[None] = Future()
-        self._on_host = threading.Event()
+        self.is_on_host = threading.Event()
         self._done: Future[None] = Future()
 
     def start(
@@ -322,7 +322,7 @@ class Save:
                 self._free.set_exception(error)
             raise
         finally:
-            self._on_host.set()
+            self.is_on_host.set()
         if not self._free.done():
             self._free.set_result(None)
         wait_for_files()
@@ -334,9 +334,10 @@ class Save:
         return crc_of(digests)
 
     def _copy_on_devices(self, box: list[dict[str, Any]]) -> None:
-        """Replace the arrays by copies, if the devices have room for them."""
-        for other in _in_flight - {self}:
-            other._on_host.wait()  # noqa: SLF001 - then its copies are freed
+        """Replace the arrays by copies, if the devices have room and no other copy."""
+        # Copies are freed once they are on the host. A hanging save must keep no other.
+        if not all(other.is_on_host.is_set() for other in _in_flight - {self}):
+            return
         with contextlib.suppress(NoRoomError):
             box[0] = copied(box[0])
             self._is_snapshot = True
