@@ -53,6 +53,19 @@ def test_every_sharding_has_the_same_digest(tmp_path: Path, dtype: str) -> None:
     assert len(found) == 1
 
 
+def test_a_sharded_state_of_many_leaves_has_a_digest(tmp_path: Path) -> None:
+    # JAX allows 32 programs in flight on a CPU. With more, their collectives can wait
+    # for each other, and XLA ends the process.
+    mesh = jax.make_mesh((4, 2), ("a", "b"))
+    place = NamedSharding(mesh, PartitionSpec("a", "b"))
+    array = random("float32")
+    split = {f"x{i}": jax.device_put(array, place) for i in range(100)}
+
+    found = {digest(tmp_path, **split) for _ in range(20)}
+
+    assert found == {digest(tmp_path, **dict.fromkeys(split, array))}
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64"])
 def test_every_flipped_bit_changes_the_digest(tmp_path: Path, dtype: str) -> None:
     array = np.array(random(dtype, (3, 5)))

@@ -36,7 +36,7 @@ def state_digest(leaves: Iterable[tuple[str, LeafSpec, Any]]) -> str:
             checkpoint stores them: an array of NumPy, or of JAX in any sharding.
     """
     named = [
-        (f"{name} {spec}", _sums(_words(values)))
+        (f"{name} {spec}", _summed(values))
         for name, spec, values in leaves
         if spec.is_stored
     ]
@@ -74,6 +74,18 @@ def _words(values: Any) -> Any:
     if bits.dtype.itemsize > 4:
         return bits[..., None].view(np.uint32)
     return bits.view(f"u{bits.dtype.itemsize}")
+
+
+def _summed(values: Any) -> jax.Array:
+    """Return the sums of one leaf, on a CPU once they are there.
+
+    JAX allows 32 programs in flight on a CPU. With more, the collectives of two
+    programs can wait for each other, and XLA ends the process.
+    """
+    sums = _sums(_words(values))
+    if jax.default_backend() == "cpu":
+        sums.block_until_ready()
+    return sums
 
 
 @jax.jit
