@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel import Curriculum, Phase, Roxxel, open_run
+from roxxel import Checkpointer, Curriculum, Phase, Roxxel, open_run
 from roxxel.cli import main
 from roxxel_curriculum.run_log import METRICS, RunLog
 from roxxel_train.audit import audit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TRAINED = 4
@@ -69,6 +70,35 @@ def test_commands_say_what_is_trained_by_the_rows(
     said(capsys, "report", str(run))
     [page] = [*run.glob("*.html"), *run.parent.glob("*.html")]
     assert "8 steps, 284 tokens, 2 phases, 2 sources, seed 3" in page.read_text()
+
+
+def orbax_steps(folder: Path) -> None:
+    """Leave steps as Orbax's manager does, such as MaxText's."""
+    for step in (2, 4):
+        (folder / str(step) / "state" / "d").mkdir(parents=True)
+        (folder / str(step) / "_CHECKPOINT_METADATA").write_text("{}")
+
+
+def own_steps(folder: Path) -> None:
+    """Leave steps as a loop does that saves with our `Checkpointer`."""
+    with Checkpointer(folder) as checkpointer:
+        for step in (2, 4):
+            checkpointer.save(step, {}, state={"weights": np.ones(3)})
+
+
+@pytest.mark.parametrize("save", [orbax_steps, own_steps])
+def test_checkpoints_of_the_loop_beside_the_log_change_no_answer(
+    run: Path, save: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [("audit", str(run)), ("show", str(run), "--step", "last")]
+    words += [("ls", str(run.parent)), ("where", str(run), "--document", "self:0")]
+    before = [said(capsys, *each) for each in words]
+
+    save(run / "checkpoints")
+
+    assert [said(capsys, *each) for each in words] == before
+    assert open_run(run).checkpoints == ()
+    assert open_run(run).trained_steps == TRAINED
 
 
 def test_result_of_a_resumed_loop_has_every_step_once(tmp_path: Path) -> None:

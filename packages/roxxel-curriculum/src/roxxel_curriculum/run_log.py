@@ -79,8 +79,8 @@ class RunLog:
     send it what they read.
 
     Args:
-        folder: Folder of the log alone. It holds nothing yet, or the log of a run that
-            a `RunLog` began. A folder `checkpoints` in it would be read as ours.
+        folder: Folder of the log. It holds no log yet, or that of a run that a `RunLog`
+            began. Your loop may keep its checkpoints there too.
         curriculum: What the run reads.
         sampler: The sampler of this curriculum that feeds your loop.
         state: `Sampler.state` of the checkpoint from which your loop resumes; None for

@@ -242,20 +242,33 @@ class RunFolder:
         except (KeyError, TypeError, IndexError):
             return PRIMARY
 
+    @property
+    def _is_of_trainer(self) -> bool:
+        # A trainer writes its record before it saves. Without one, `checkpoints/` is of
+        # a loop that writes its log by `RunLog` and keeps its checkpoints itself.
+        return (self.path / RECORD).exists()
+
+    @property
+    def _steps(self) -> list[int]:
+        return self._descriptions.steps() if self._is_of_trainer else []
+
     def checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
-        """Return the undamaged checkpoints and the steps of damaged ones, ascending."""
+        """Return the undamaged checkpoints and the steps of damaged ones, ascending.
+
+        Both are empty for a run that a `RunLog` records.
+        """
         return self._checkpoints
 
     @cached_property
     def _checkpoints(self) -> tuple[list[Checkpoint], list[int]]:
-        found = {step: self._checkpoint(step) for step in self._descriptions.steps()}
+        found = {step: self._checkpoint(step) for step in self._steps}
         whole = [checkpoint for checkpoint in found.values() if checkpoint is not None]
         return whole, [step for step in found if found[step] is None]
 
     @cached_property
     def saved_step(self) -> int | None:
         """Step of the newest undamaged checkpoint; None without one."""
-        newest = reversed(self._descriptions.steps())
+        newest = reversed(self._steps)
         return next((step for step in newest if self._checkpoint(step)), None)
 
     def _checkpoint(self, step: int) -> Checkpoint | None:
@@ -292,13 +305,15 @@ class RunFolder:
         return "ended with an error" if is_error else "stopped"
 
     def state(self) -> dict[str, Any] | None:
-        """Return `data_state` of the run; None if the folder holds no run.
+        """Return `data_state` of the run; None if no trainer began it.
 
         Raises:
             RunMismatchError: `run.json` is damaged or of another version, or a
                 checkpoint was not written by a trainer.
             CheckpointError: All checkpoints are damaged.
         """
+        if not self._is_of_trainer:
+            return None
         return self._descriptions.data_state() or begun_data(self.path)
 
     def data(self) -> RunData:
