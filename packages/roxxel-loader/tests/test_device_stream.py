@@ -50,7 +50,7 @@ def test_batches_are_the_steps_in_order(
 
 
 @pytest.mark.parametrize(
-    ("num_bytes", "ahead"), [(4, 8), (1 << 19, 8), (1 << 20, 4), (1 << 23, 2)]
+    ("num_bytes", "ahead"), [(4, 16), (1 << 19, 8), (1 << 20, 4), (1 << 23, 2)]
 )
 def test_small_batches_are_made_further_ahead(num_bytes: int, ahead: int) -> None:
     begun: list[int] = []

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 import traceback
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
@@ -130,6 +131,40 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     assert ended[0] == 0
     assert len(ended) <= 4
     assert list(results) == []
+
+
+def test_close_ends_a_job_of_several_batches_after_the_one_in_progress() -> None:
+    begun = threading.Event()
+    go_on = threading.Event()
+    made: list[int] = []
+
+    def slow_from_ten(n: int) -> int:
+        if n == 10:
+            begun.set()
+            go_on.wait(10)
+        made.append(n)
+        return n
+
+    results = Squares(100, slow_from_ten, ahead=20)
+    assert [next(results) for _ in range(6)] == list(range(6))
+    begun.wait(10)
+    threading.Timer(0, go_on.set).start()
+    results.close()
+
+    assert made == list(range(11))
+    assert threads() == []
+
+
+def test_a_batch_lives_no_longer_than_its_consumer_wants() -> None:
+    def batch_of(step: int) -> np.ndarray:
+        return np.full((8, 8), step)
+
+    with device_stream(batch_of, 0, 100, None, 20) as stream:
+        for _ in range(30):
+            batch = next(stream)
+            found = weakref.ref(batch)
+            del batch
+            assert found() is None
 
 
 @pytest.mark.parametrize("workers", [0, 1, 4])

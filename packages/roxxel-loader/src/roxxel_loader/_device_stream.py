@@ -7,10 +7,12 @@ function of the source and the step, so a stream may start at any step.
 from __future__ import annotations
 
 import inspect
+import operator
 from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
+import jax
 import numpy as np
 from roxxel_store.arguments import as_integer
 
@@ -18,6 +20,7 @@ from ._arguments import check_callable
 from ._guard import Guard
 from ._pipeline.iterate import BatchIterator, make_global
 from .sharding._global_arrays import (
+    HostBatch,
     HostLeaf,
     aligned_empty,
     device_dtype,
@@ -32,12 +35,14 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from .sharding._global_arrays import Box, HostBatch, Layout, Shape, ShardingLike
+    from .sharding._global_arrays import Box, Layout, Shape, ShardingLike
 
 HINTED_VALUES = 1 << 21
 """Number of array elements that one call of `will_need` covers. A call covers whole
 steps, and at least one, however large. The first call covers twice as many elements,
 32768 rows of 128 elements, which fit the cache of a curriculum."""
+
+_ONE_LEAF = jax.tree.structure(0)
 
 
 @runtime_checkable
@@ -106,7 +111,7 @@ def device_stream(
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Number of batches made ahead of the consumer. None makes up to 8
+        prefetch: Number of batches made ahead of the consumer. None makes up to 16
             batches ahead if they hold at most 4 MiB together, but always at least 2.
         workers: Threads that make batches. With 0, the consumer's thread makes each
             batch when it is requested.
@@ -187,6 +192,10 @@ class _RowReader:
                 rows(step, *_arguments(read, layout.shape), out=out)
                 for read, out in zip(reads, memory, strict=True)
             ]
+            if all(map(operator.is_, parts, memory)):
+                pieces = list(zip(reads, memory, strict=True))
+                leaf = HostLeaf(f"step {step}", layout.shape, pieces, is_aligned=True)
+                return HostBatch([leaf], _ONE_LEAF)
 
         def to_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
             _check_shapes(name, layout.shape, reads, values)

@@ -42,11 +42,16 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 }
 """Each JAX setting that changes results, and its context manager."""
 
-_FEWEST_AHEAD, _MOST_AHEAD = 2, 8
+_FEWEST_AHEAD, _MOST_AHEAD = 2, 16
 _BYTES_AHEAD = 4 << 20
 """Bytes of global batches to make ahead, if the caller gives no number of batches.
 Steps with small batches are short, so more batches are needed to bridge a pause of a
 slow source."""
+
+_TOGETHER_S = 1e-3
+"""Seconds that a lone thread takes, at most, to make the batches that it hands over at
+once. A hand-over wakes a thread, which costs as much as a small batch
+(`compare --to jax` in `tests-integration/benchmarks` prints the speed)."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +220,11 @@ class BatchIterator(Generic[B]):
         self._count_items = count_items
         self._process_id = os.getpid()
         self._threads: ThreadPoolExecutor | None = None
-        self._pending: deque[Future[Made]] = deque()
+        # The number of batches that a job makes; several only where one thread works.
+        self._together = 1
+        self._is_lone = workers == 1 and executor is None
+        self._pending: deque[Future[deque[Made | Exception]]] = deque()
+        self._ended = threading.Event()
         self._lock = threading.Lock()
         # A thread holds `_turn` while it waits for a batch. `close` needs only `_lock`,
         # so it can end this wait.
@@ -269,7 +278,7 @@ class BatchIterator(Generic[B]):
             return
         with self._lock:
             self._closed = True
-            _release(self._pending, None, self._process_id)
+            _release(self._pending, self._ended, None, self._process_id)
         if self._threads is not None:
             self._threads.shutdown(wait=True, cancel_futures=True)
         if self._finalizer is not None:
@@ -312,28 +321,38 @@ class BatchIterator(Generic[B]):
                 raise StopIteration
             first = self._pending[0]
         try:
-            result = first.result()
+            results = first.result()
         except CancelledError:
             raise RuntimeError(
                 "the executor cancelled an accepted batch; keep the executor open "
                 "until the iteration ends, and iterate again from this step"
             ) from None
+        result = results.popleft()
         with self._lock:
-            if self._pending:  # empty if another thread has closed this iterator
+            if self._pending and not results:  # no job if this iterator was closed
                 self._pending.popleft()
+            if isinstance(result, Exception):
+                raise result
             if self._fits_ahead:
                 self._ahead = _num_ahead(result.num_bytes)
+            if self._is_lone:
+                self._together = _num_together(self._ahead, result)
         return result
 
     def _submit_ahead(self) -> None:
-        while (
-            not self._closed
-            and len(self._pending) <= self._ahead
-            and self._next != self.stop
-        ):
+        """Fill the batches ahead, once there is room for a whole job."""
+        room = self._ahead + 1 - (self._next - self.step)
+        if room < self._together or self._closed:
+            return
+        stop = self._next + room
+        if self.stop is not None:
+            stop = min(stop, self.stop)
+        while self._next < stop:
+            steps = range(self._next, min(self._next + self._together, stop))
             executor = self._executor or self._own_threads()
-            self._pending.append(executor.submit(guarded, self._make, self._next))
-            self._next += 1
+            job = executor.submit(_make_together, self._make, steps, self._ended)
+            self._pending.append(job)
+            self._next = steps.stop
 
     def _own_threads(self) -> ThreadPoolExecutor:
         """Return the threads, which have the JAX settings of the first caller."""
@@ -344,7 +363,12 @@ class BatchIterator(Generic[B]):
                 initializer=_settings_here(),
             )
             self._finalizer = weakref.finalize(
-                self, _release, self._pending, self._threads, self._process_id
+                self,
+                _release,
+                self._pending,
+                self._ended,
+                self._threads,
+                self._process_id,
             )
         return self._threads
 
@@ -357,6 +381,30 @@ class BatchIterator(Generic[B]):
 def _num_ahead(num_bytes: int) -> int:
     """Return the number of batches to make ahead if each has this many bytes."""
     return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
+
+
+def _num_together(ahead: int, made: Made) -> int:
+    """Return the number of batches to hand over at once if each takes as long."""
+    seconds = made.read_s + made.assemble_s + made.transfer_s
+    return max(1, min((ahead + 1) // 2, int(_TOGETHER_S / max(seconds, 1e-6))))
+
+
+def _make_together(
+    make: Callable[[int], Made], steps: range, ended: threading.Event
+) -> deque[Made | Exception]:
+    """Make consecutive batches, until an error, which is the last result then."""
+    results = deque[Made | Exception]()
+    for step in steps:
+        if results and ended.is_set():
+            break
+        try:
+            results.append(guarded(make, step))
+        except Exception as error:
+            if not results:
+                raise
+            results.append(error)
+            break
+    return results
 
 
 def guarded(make: Callable[[int], T], step: int) -> T:
@@ -378,6 +426,7 @@ def guarded(make: Callable[[int], T], step: int) -> T:
 
 def _release(
     pending: deque[Future[Any]],
+    ended: threading.Event,
     threads: ThreadPoolExecutor | None,
     process_id: int,
 ) -> None:
@@ -388,6 +437,7 @@ def _release(
     """
     if process_id != os.getpid():
         return
+    ended.set()
     while pending:
         pending.pop().cancel()
     if threads is not None:
