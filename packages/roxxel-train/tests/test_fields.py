@@ -244,5 +244,5 @@ def test_an_error_that_is_no_mistake_with_arrays_stays(tmp_path: Path) -> None:
     def fails(_model: Any, _batch: Any) -> Any:
         raise RuntimeError("mine")
 
-    with pytest.raises(RuntimeError, match="^mine"):
+    with pytest.raises(RuntimeError, match=r"^mine"):
         trainer(tmp_path, loss_fn=fails)
