@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 from roxxel.cli import main
-from roxxel.report import page, read_facts, write_comparison, write_report
+from roxxel.report import read_facts, write_comparison, write_report
 from roxxel_train import RunFolder
 
 from .helpers import run_python
@@ -727,7 +727,8 @@ def test_only_values_in_reach_have_a_logarithmic_axis(
     rows = [train_row(step, **{field: value}) for step, value in enumerate(values, 1)]
     run = write_run(tmp_path_factory.mktemp("a") / "run", rows)
 
-    chart = drawn_of(page(read_facts(run)))["charts"][f"train-{field}"]
+    _, html = facts_and_page(run)
+    chart = drawn_of(html)["charts"][f"train-{field}"]
 
     far = max(values) > 2.5 * min(values) > 1e-99
     assert (chart["axis"] == "log") == (field == "my_loss" and far)
