@@ -7,6 +7,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from compilation import QUICK_COMPILATION, share_compilations
+from flushes import nothing_waits_for_the_disk
 
 # Before JAX looks.
 os.environ.setdefault(
@@ -15,6 +16,8 @@ os.environ.setdefault(
 
 import pytest
 from hypothesis import settings
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 # A busy machine is no failure.
 settings.register_profile("roxxel-ckpt", deadline=None)

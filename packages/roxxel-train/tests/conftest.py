@@ -5,6 +5,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 from compilation import QUICK_COMPILATION, share_compilations
+from flushes import nothing_waits_for_the_disk
 
 # Before JAX looks: some tests need several devices, the others take one of them.
 os.environ.setdefault(
@@ -17,6 +18,8 @@ from hypothesis import settings
 from roxxel_train import trainer
 from roxxel_train._step.step import choose_step as choose
 from roxxel_train._step.step import jit_update as jit
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 # JAX compiles at first use: how long an example takes says nothing here.
 settings.register_profile("compiling", deadline=None)

@@ -6,12 +6,15 @@ import os
 from typing import TYPE_CHECKING
 
 from compilation import QUICK_COMPILATION, share_compilations
+from flushes import nothing_waits_for_the_disk
 
 # Before JAX looks.
 os.environ.setdefault("XLA_FLAGS", QUICK_COMPILATION)
 
 import pytest
 from hypothesis import settings
+
+__all__ = ["nothing_waits_for_the_disk"]
 
 # A busy machine is no failure.
 settings.register_profile("roxxel", deadline=None, max_examples=50)
