@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import dropwhile
 from pathlib import Path
 
@@ -67,9 +68,10 @@ DIST = Path("dist")
 # Exit code of tools/devices.py if no device was found.
 NONE_FOUND = 3
 
-# The sessions `docs`, `benchmarks` and `drill` run these. Ray starts its workers again
-# if they import for too long, so a busy machine decides how often.
+# The sessions `boundaries`, `docs`, `benchmarks` and `drill` run these. Ray starts its
+# workers again if they import for too long, so a busy machine decides how often.
 OTHERS = (
+    "--ignore=tests-integration/test_boundaries.py",
     "--ignore=tests-integration/test_ray_train.py",
     "--ignore=tests-integration/test_docs.py",
     "--ignore=tests-integration/benchmarks",
@@ -91,7 +93,6 @@ FOUR = ("--numprocesses=4",)
 # or the other tests make the same calls of JAX.
 ONCE = (
     "bridges",
-    "test_boundaries.py",
     "test_command_train.py",
     "test_document_claims.py",
     "test_hostile_files.py",
@@ -425,10 +426,13 @@ def docs(session: nox.Session) -> None:
     sync(session, "--all-packages", "--all-extras", *groups)
     site = Path("docs") / "_build"
     # -E reads all pages again: Sphinx repeats no warning about an unchanged page.
-    session.run("sphinx-build", "-E", "-W", "-q", "docs", str(site))
+    build = ("sphinx-build", "-E", "-W", "-q", "docs", str(site))
     # A page is one test, and shares nothing with the others.
     pages = (*PARALLEL, "--dist=worksteal", *session.posargs)
-    session.run("pytest", INTEGRATION / "test_docs.py", *pages)
+    with ThreadPoolExecutor() as beside:  # Sphinx uses one core alone.
+        built = beside.submit(session.run, *build)
+        session.run("pytest", INTEGRATION / "test_docs.py", *pages)
+        built.result()
     session.log(f"the site is in {site / 'index.html'}")
 
 
