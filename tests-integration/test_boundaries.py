@@ -63,9 +63,10 @@ UNDECLARED = {
     "roxxel-ckpt": {"numpy", "etils", "tensorstore"},
     # Loads a tokenizer by its name, if it is installed.
     "roxxel-format": {"ml-dtypes", "roxxel-prepare"},
-    # Its users have it: no index has a small one for every machine.
-    "roxxel-curriculum": {"torch", "olmo-core", "torchtitan"},
-    "roxxel-loader": {"maxtext", "levanter"},
+    # Its users have it: no index has a small one for every machine. Only type checkers
+    # read `typing_extensions`, and they bring it.
+    "roxxel-curriculum": {"torch", "olmo-core", "torchtitan", "typing-extensions"},
+    "roxxel-loader": {"maxtext", "levanter", "typing-extensions"},
     # What a launcher brings, or JAX asks for the processes that it has started.
     "roxxel-train": {"kubernetes", "mpi4py", "ray"},
 }

@@ -9,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -129,7 +130,7 @@ def contents(run: Path) -> dict[str, bytes]:
 
 
 def loss_by_hand(data: Path, step: int, model: Model) -> float:
-    batch = curriculum_of(data, 2 * STEPS).sampler(0).batch(step)
+    batch = jnp.asarray(curriculum_of(data, 2 * STEPS).sampler(0).batch(step))
     return float(loss_fn(model, batch))
 
 

@@ -263,7 +263,7 @@ def test_check_of_what_has_no_checksums_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CurriculumError, match="a FlatTokens has no checksums"):
         curriculum.sampler(1, check="blocks")
     with pytest.raises(ValueError, match='"headers" or "blocks", got \'all\''):
-        curriculum.sampler(1, check="all")  # pyright: ignore[reportArgumentType] - the point
+        curriculum.sampler(1, check="all")  # pyright: ignore[reportCallIssue, reportArgumentType] - the point
 
 
 def test_tokens_that_int32_cannot_hold_are_refused_before_the_first_step(

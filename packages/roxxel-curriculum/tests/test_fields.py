@@ -67,11 +67,11 @@ def test_one_field_alone_beside_tokens_is_still_a_dict() -> None:
 def test_an_unknown_field_is_named() -> None:
     wrong: list[Any] = ["tokens", "segments"]
     with pytest.raises(TypeError, match=r"a list of names, got \{'tokens': 4\}"):
-        blended().sampler(1, fields={"tokens": 4})  # pyright: ignore[reportArgumentType] - a dict iterates over its keys
+        blended().sampler(1, fields={"tokens": 4})  # pyright: ignore[reportCallIssue, reportArgumentType] - a dict iterates over its keys
     with pytest.raises(ValueError, match="unknown field 'segments'; the fields are"):
         blended().sampler(1, fields=wrong)
     with pytest.raises(TypeError, match="a list of names"):
-        blended().sampler(1, fields="tokens")  # pyright: ignore[reportArgumentType] - the point
+        blended().sampler(1, fields="tokens")  # pyright: ignore[reportCallIssue, reportArgumentType] - the point
     with pytest.raises(ValueError, match="at least one field"):
         blended().sampler(1, fields=())
 

@@ -23,11 +23,12 @@ from roxxel_format import Roxxel, TokenReader
 from .helpers import NAMES, phases
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from roxxel_curriculum import Sampler
+    from roxxel_curriculum import Field, Sampler
 
-FIELDS = ("tokens", "segment_ids", "positions", "loss_mask")
+FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "loss_mask")
 QUICK = settings(max_examples=25, deadline=None)
 
 
@@ -182,7 +183,9 @@ def test_the_shares_of_processes_are_the_whole_batch(
         assert np.array_equal(part[field], whole[field][:, half])
 
 
-def sampler_of(unit: int = 5, fields: Any = FIELDS, **changes: Any) -> Sampler:
+def sampler_of(
+    unit: int = 5, fields: Iterable[Field] = FIELDS, **changes: Any
+) -> Sampler:
     curriculum = Curriculum(BinReader(400, unit), [Phase(20, 4, 2 * unit)], **changes)
     return curriculum.sampler(3, fields=fields)
 

@@ -22,6 +22,8 @@ from roxxel_format.foreign import FlatTokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from roxxel_curriculum import Field
+
 STEPS = 45
 
 
@@ -227,7 +229,7 @@ class Replaced(InMemory):
 
 @pytest.mark.parametrize("fields", [["tokens"], ["tokens", "source"]])
 def test_every_way_to_tokens_raises_the_error_of_the_reader(
-    corpora: tuple[Roxxel, Roxxel], fields: Any
+    corpora: tuple[Roxxel, Roxxel], fields: list[Field]
 ) -> None:
     web, code = Replaced(corpora[0]), Replaced(corpora[1])
     phase = Phase(9, 8, 65, {"self": 1, "code": 1})

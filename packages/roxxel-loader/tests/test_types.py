@@ -15,6 +15,7 @@ from roxxel_loader import (
     RangeDataset,
     SimpleDataset,
     StreamingDataset,
+    device_stream,
     host_to_global_device_array,
 )
 
@@ -104,3 +105,20 @@ def test_another_tree_becomes_global_with_its_type() -> None:
     assert_type(placed, dict[str, Named])
     assert isinstance(named.x, jax.Array)
     assert isinstance(placed["a"].y, jax.Array)
+
+
+def test_steps_on_devices_are_arrays_of_jax_like_the_batches_of_their_source() -> None:
+    def array(step: int) -> npt.NDArray[Any]:
+        return np.full((2, 3), step)
+
+    def fields(step: int) -> dict[str, npt.NDArray[Any]]:
+        return {"tokens": array(step)}
+
+    with device_stream(array, 0, 2) as batches:
+        for batch in batches:
+            assert_type(batch, jax.Array)
+            assert isinstance(batch, jax.Array)
+    with device_stream(fields, 0, 2) as named:
+        for each in named:
+            assert_type(each, dict[str, jax.Array])
+            assert isinstance(each["tokens"], jax.Array)

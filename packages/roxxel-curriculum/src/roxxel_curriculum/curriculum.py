@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from roxxel_curriculum._arguments import (
     check_all_named,
@@ -39,6 +39,7 @@ from roxxel_curriculum.state import checked_state
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    import numpy.typing as npt
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._bind.fields import Field
@@ -221,13 +222,38 @@ class Curriculum:
         )
         return make_plan(solution, seed)
 
+    @overload
+    def sampler(
+        self,
+        seed: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        fields: tuple[Literal["tokens"]] = ("tokens",),
+        check: Literal["headers", "blocks"] = "headers",
+    ) -> Sampler[npt.NDArray[Any]]: ...
+    @overload
+    def sampler(
+        self,
+        seed: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        *,
+        fields: tuple[Field, Field, *tuple[Field, ...]],
+        check: Literal["headers", "blocks"] = "headers",
+    ) -> Sampler[dict[str, npt.NDArray[Any]]]: ...
+    @overload
     def sampler(
         self,
         seed: int | None = None,
         state: Mapping[str, Any] | None = None,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
-    ) -> Sampler:
+    ) -> Sampler[Any]: ...
+    def sampler(
+        self,
+        seed: int | None = None,
+        state: Mapping[str, Any] | None = None,
+        fields: Iterable[Field] = ("tokens",),
+        check: Literal["headers", "blocks"] = "headers",
+    ) -> Sampler[Any]:
         """Return the sampler of a new run, or of the run that wrote `state`.
 
         To inspect the batches of a run that has begun, pass the state of the run. A
@@ -245,8 +271,9 @@ class Curriculum:
                 the phase.
             fields: Names of the fields of a batch, each of shape `(B, T)`. If
                 `"tokens"` is the only field, a batch is an array, otherwise a dict of
-                arrays. All fields but the tokens are int32: `"segment_ids"` counts the
-                documents of a row from 1 and is 0 on padding, `"positions"` counts
+                arrays; a type checker knows which if you give a tuple. All fields but
+                the tokens are int32: `"segment_ids"` counts the documents of a row from
+                1 and is 0 on padding, `"positions"` counts
                 tokens from the start of their document in the row, and `"source"` is an
                 index into `source_names`. `"loss_mask"` is 1 on tokens to learn. It is
                 0 on withdrawn tokens, on padding of a packed corpus, and where a column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import numpy as np
 from roxxel_store.arguments import as_integer
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
+    from typing_extensions import TypeVar
 
     from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
@@ -50,8 +51,15 @@ if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._plan.withdrawn import Withdrawal
 
+    # A type checker alone needs the default, which Python has from 3.13 on.
+    Batch_co = TypeVar("Batch_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
 
-class Sampler:
+    Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+class Sampler(Generic[Batch_co]):
     """The batches of a run as a pure function of the step.
 
     `Curriculum.sampler` creates samplers. Any thread may read any step at any time. A
@@ -151,7 +159,7 @@ class Sampler:
         """
         return self.phases[self._phase_index(step)].index
 
-    def batch(self, step: int) -> Any:
+    def batch(self, step: int) -> Batch_co:
         """Return the batch of a step.
 
         Args:
@@ -176,7 +184,7 @@ class Sampler:
         columns: slice | None = None,
         *,
         out: npt.NDArray[Any] | None = None,
-    ) -> Any:
+    ) -> Batch_co:
         """Return some rows and columns of a batch; reads no other tokens.
 
         Args:
@@ -212,17 +220,19 @@ class Sampler:
             )
         windows = source, start + first
         self._masking.read(step, *windows, tokens)
+        batch: Any = tokens
         if self.fields == ("tokens",):
-            return tokens
+            return batch
         mask = None
         if self._has_mask:
             finds_padding = not reads_documents(self.fields)
             mask = self._masking.mask(
                 step, *windows, length, finds_padding=finds_padding
             )
-        return fill_fields(
+        batch = fill_fields(
             self.fields, tokens, source, start, self._reader, mask, first_column=first
         )
+        return batch  # noqa: RET504 - `Any`, as only the caller's overload knows the type
 
     def windows(self, step: int) -> Windows:
         """Return the source and window of every row of a step; reads no tokens.

@@ -10,7 +10,7 @@ import inspect
 import operator
 from functools import partial
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, overload, runtime_checkable
 
 import jax
 import numpy as np
@@ -34,8 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+    from typing_extensions import TypeVar
 
     from .sharding._global_arrays import Box, Layout, Shape, ShardingLike
+
+    # A type checker alone needs the default, which Python has from 3.13 on.
+    Batch_co = TypeVar("Batch_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Batch_co = TypeVar("Batch_co", covariant=True)
 
 HINTED_VALUES = 1 << 21
 """Number of array elements that one call of `will_need` covers. A call covers whole
@@ -46,7 +54,7 @@ _ONE_LEAF = jax.tree.structure(0)
 
 
 @runtime_checkable
-class RowSource(Protocol):
+class RowSource(Protocol[Batch_co]):
     """Batches as a pure function of the step; any part of a batch can be read alone.
 
     A source may also have a method `will_need(step, n)`: a hint that the loader will
@@ -72,7 +80,7 @@ class RowSource(Protocol):
         """Return the global shape of a step's batch: rows, then columns if any."""
         ...
 
-    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Batch_co:
         """Return part of a batch.
 
         Args:
@@ -89,8 +97,39 @@ class RowSource(Protocol):
         ...
 
 
+@overload
 def device_stream(
-    source: RowSource | Callable[[int], Any],
+    source: RowSource[npt.NDArray[Any]] | Callable[[int], npt.NDArray[Any]],
+    start: int,
+    stop: int,
+    sharding: ShardingLike = None,
+    prefetch: int | None = None,
+    *,
+    workers: int = 1,
+) -> BatchIterator[jax.Array]: ...
+@overload
+def device_stream(
+    source: RowSource[dict[str, npt.NDArray[Any]]]
+    | Callable[[int], dict[str, npt.NDArray[Any]]],
+    start: int,
+    stop: int,
+    sharding: ShardingLike = None,
+    prefetch: int | None = None,
+    *,
+    workers: int = 1,
+) -> BatchIterator[dict[str, jax.Array]]: ...
+@overload
+def device_stream(
+    source: RowSource[Any] | Callable[[int], Any],
+    start: int,
+    stop: int,
+    sharding: ShardingLike = None,
+    prefetch: int | None = None,
+    *,
+    workers: int = 1,
+) -> BatchIterator[Any]: ...
+def device_stream(
+    source: RowSource[Any] | Callable[[int], Any],
     start: int,
     stop: int,
     sharding: ShardingLike = None,
@@ -117,7 +156,9 @@ def device_stream(
             batch when it is requested.
 
     Returns:
-        An iterator, which is also a context manager. 64-bit dtypes become 32-bit unless
+        An iterator, which is also a context manager. For a type checker, its items are
+        `jax.Array` where the source gives arrays, and dicts of them where it gives
+        dicts. 64-bit dtypes become 32-bit unless
         `jax_enable_x64` is set.
 
     Raises:
