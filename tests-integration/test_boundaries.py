@@ -46,7 +46,7 @@ MAY_DEPEND_ON = {
         "roxxel-store",
     },
     "roxxel": {
-        *("flax", "jax", "msgspec", "numpy", "optax", "plotly", "tomlkit"),
+        *("flax", "jax", "msgspec", "numpy", "optax", "tomlkit"),
         *("roxxel-ckpt", "roxxel-curriculum", "roxxel-format", "roxxel-loader"),
         *("roxxel-prepare", "roxxel-store", "roxxel-train"),
     },
@@ -187,14 +187,6 @@ def test_no_extra_brings_a_package_that_stands_above(package: str) -> None:
     members = extras(package) & set(MAY_DEPEND_ON)
 
     assert members <= MAY_DEPEND_ON[package]
-
-
-def test_only_the_report_imports_plotly() -> None:
-    assert imports("roxxel")["plotly"].startswith("roxxel/src/roxxel/report/")
-    sources = (PACKAGES / "roxxel" / "src").rglob("*.py")
-    assert "plotly" not in {
-        name for path in sources for name, _ in imported_at_once(path)
-    }
 
 
 def test_members_are_required_by_a_compatible_range() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import zlib
 from html.parser import HTMLParser
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from plotly.offline import get_plotlyjs
 from roxxel.report import RunFacts, page, read_facts
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Checked(HTMLParser):
         assert self.open.pop() == tag
 
 
-LIBRARY = get_plotlyjs()
+_PACKED = resources.files("roxxel.report") / "plotly-basic.min.js.gz"
+LIBRARY = gzip.decompress(_PACKED.read_bytes()).decode()
 
 
 def checked(html: str) -> Checked:

@@ -71,12 +71,38 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
         1.5 * s for s in range(1, 9)
     ]
     assert "128 (128)" in html
-    assert "10 %" in html
+    assert re.search(r"in steps kept; .*waiting for data [\d.]+ %", html)
     assert "jax 9.8.7" in html
     assert "8 x TPU &lt;v4&gt; in 2 processes" in html
     assert "roxxel train &#x27;a b.toml&#x27;" in html.replace("<wbr/>", "")
     assert "<title>fine: complete" in html
     assert "code &lt;x&gt;" in html
+
+
+def test_a_page_is_small_and_begins_with_model_and_devices(tmp_path: Path) -> None:
+    made = json.dumps({"function": "llama", "args": {"preset": "small"}})
+    run = write_run(tmp_path / "run", [train_row(1)])
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    start = {**json.loads(lines[0]), "made_by": made}
+    (run / "metrics.jsonl").write_text("\n".join([json.dumps(start), *lines[1:]]))
+
+    _, html = facts_and_page(run)
+
+    assert len(html) < 1_500_000
+    head = html.partition("</header>")[0]
+    assert "<dt>Model</dt><dd>llama, small</dd>" in head
+    assert "<dt>Devices</dt><dd>8 x TPU &lt;v4&gt; in 2 processes</dd>" in head
+    assert "<dt>Wait share</dt>" not in head  # the wall time has it
+
+
+def test_charts_that_find_causes_are_folded(tmp_path: Path) -> None:
+    rows = [train_row(step, read_s=step / 10) for step in range(1, 5)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    shown, folded = html.split("<details><summary>More charts", 1)
+    assert 'id="train-grad_norm"' in shown
+    assert 'id="train-read_s"' in folded.partition("</details>")[0]
 
 
 def test_the_report_divides_the_wall_time_as_the_run_does(finished: Path) -> None:
@@ -586,7 +612,7 @@ def test_the_command_needs_no_jax_and_writes_where_it_is_told(
         "import sys\n"
         "from roxxel.cli import main\n"
         f"assert main(['report', {str(finished)!r}, '--out', {str(out)!r}]) == 0\n"
-        "assert not {'jax', 'matplotlib', 'plotly.graph_objs'} & set(sys.modules)\n"
+        "assert not {'jax', 'matplotlib'} & set(sys.modules)\n"
     )
 
     done = run_python("-W", "error", "-c", program)

@@ -1,8 +1,9 @@
 """Writes the HTML page of `roxxel report` about one run, or about several together.
 
 The report reads the folders of runs, without JAX. Only the plan needs the corpora: if a
-corpus is unreadable, the page omits the plan. The page contains its numbers and Plotly,
-which draws them, and may load nothing: one file, without network.
+corpus is unreadable, the page omits the plan. The page contains its numbers and the
+part of Plotly that draws lines (1.2 MB, a file of this package), and may load nothing:
+one file, without network.
 """
 
 from __future__ import annotations

@@ -88,6 +88,7 @@ class Chart:
     may_be_log: bool = False
     is_share: bool = False  # show the values in percent
     is_wide: bool = False  # twice as wide as the others
+    is_folded: bool = False  # below the others, and shown when it is asked for
     spots: Sequence[Spot] = ()
 
     @property
@@ -207,13 +208,25 @@ class Drawn:
     @property
     def html(self) -> str:
         """The grid of the charts; those over the steps have a choice of their axis."""
-        figures = "\n".join(each.html for each in (*self.charts, *self.scatters))
-        if not figures:
+        open_, folded = (
+            [chart for chart in self.charts if chart.is_folded is kind]
+            for kind in (False, True)
+        )
+        figures = _grid([*open_, *self.scatters])
+        more = _grid(folded)
+        if not figures and not more:
             return ""
+        if more:
+            more = f"\n<details><summary>{_FOLDED}</summary>{more}</details>"
         return (
             f"{self._axes() if self.charts else ''}"
             "<noscript><p>The charts need JavaScript; the numbers and tables do not."
-            f'</p></noscript>\n<div class="charts">\n{figures}\n</div>'
+            f"</p></noscript>\n{figures}"
+            + (
+                f"\n<details><summary>{_FOLDED}</summary>{more}</details>"
+                if more
+                else ""
+            )
         )
 
     def _axes(self) -> str:
@@ -251,6 +264,15 @@ class Drawn:
             "charts": {chart.key: chart.data for chart in self.charts},
             "scatters": {each.key: each.data for each in self.scatters},
         }
+
+
+_FOLDED = "More charts: where waits come from, memory, operations a second"
+
+
+def _grid(charts: Sequence[Chart | Scatter]) -> str:
+    """Return the figures of some charts in a grid; empty without charts."""
+    figures = "\n".join(each.html for each in charts)
+    return f'<div class="charts">\n{figures}\n</div>' if figures else ""
 
 
 def _figure(key: str, title: str, scale: str = "", *, is_wide: bool = False) -> str:

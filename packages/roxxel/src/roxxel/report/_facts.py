@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_ckpt import BestRule, CheckpointError
 from roxxel_curriculum.recorded import recorded_plan
+from roxxel_store.records import find_object
 from roxxel_train import RunFolder
 from roxxel_train.columns import is_count
 
@@ -26,7 +28,6 @@ from roxxel.report._series import (
 from roxxel.report._spikes import Spike, find_spikes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from roxxel_train.columns import Table
@@ -66,6 +67,7 @@ class RunFacts:
         versions: Versions of the libraries at the newest start.
         command: Command line of the newest start; empty if not recorded.
         devices: Devices of the newest start; empty if not recorded.
+        model: The function that made the model, and its preset; empty if unknown.
         config: Text of the config that the run used last; empty without a config.
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
@@ -111,6 +113,7 @@ class RunFacts:
     versions: Mapping[str, str]
     command: str
     devices: str
+    model: str
     config: str
     train: Mapping[str, Series]
     evaluations: Mapping[str, Series]
@@ -226,6 +229,7 @@ def read_facts(run: RunFolder | Path | str) -> RunFacts:
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         command=_command(started.get("command")),
         devices=_devices(started.get("devices"), started.get("processes")),
+        model=_model(run.made_by, config),
         config=run.config_text() or "",
         train=series_of(train),
         evaluations=series_of(rows.evaluations),
@@ -353,6 +357,16 @@ def _devices(kinds: Any, processes: Any) -> str:
     text = ", ".join(f"{count} x {kind}" for kind, count in counts if is_count(count))
     several = is_count(processes) and processes > 1
     return f"{text} in {processes} processes" if text and several else text
+
+
+def _model(made_by: str | None, config: RunConfig | None) -> str:
+    """Return what made a model as text, such as `roxxel.models:llama, small`."""
+    made = find_object((made_by or "").encode()) or {}
+    if config is not None and config.model is not None:
+        made = {"function": config.model, "args": config.model_args}
+    args: Any = made.get("args")
+    preset = args.get("preset") if isinstance(args, Mapping) else None
+    return ", ".join(str(word) for word in (made.get("function"), preset) if word)
 
 
 def _plan(run: RunFolder) -> str:

@@ -61,8 +61,11 @@ def _head(facts: RunFacts) -> str:
         ("Loss", _losses(facts)),
         ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
-        ("Wait share", _wait_share(facts)),
+        # The wall time says how long the run waited.
+        ("Wait share", "" if facts.goodput.seconds else _wait_share(facts)),
         ("Wall time", str(facts.goodput) if facts.goodput.seconds else ""),
+        ("Model", facts.model),
+        ("Devices", facts.devices),
         ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
@@ -271,11 +274,10 @@ def _text(facts: RunFacts) -> str:
 
 
 def _beginning(facts: RunFacts) -> str:
-    """Return the table of the newest start: its command, devices and versions."""
+    """Return the table of the newest start: its command and versions."""
     shown = ", ".join(f"{name} {text}" for name, text in facts.versions.items())
     rows = [
         ("command", facts.command),
-        ("devices", facts.devices),
         ("versions", shown),
     ]
     known = [row for row in rows if row[1]]

@@ -31,6 +31,12 @@ _MEANINGS = {
 _FROM_ZERO = {"learning_rate", "loss_weight", "mfu"}
 """Fields whose axis begins at 0, like the axes of all rates and durations."""
 
+_FOLDED = {
+    *("read_s", "assemble_s", "transfer_s", "lag_s", "slowest_process"),
+    *("device_bytes", "device_peak_bytes", "model_flops_per_s"),
+}
+"""Fields that one looks at only to find out why a run is slow or large."""
+
 _ALWAYS = {"loss", "loss-by-source", "tokens"}
 """Keys of the charts that are drawn even if their values are constant."""
 
@@ -126,6 +132,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
                 from_zero=name in _FROM_ZERO or not _is_value(name),
                 may_be_log=_may_be_log(name),
                 is_share=name == "mfu",
+                is_folded=name in _FOLDED,
             )
 
 

@@ -277,7 +277,9 @@ form?.addEventListener("change", (event) => {
 });
 whole?.addEventListener("click", () => zoom(null));
 dark.addEventListener("change", () => update());
-addEventListener("beforeprint", () => [...stale].forEach(draw));
+// What is folded has no width, and is not printed.
+const isOpen = (id) => figures.get(id).offsetWidth > 0;
+addEventListener("beforeprint", () => [...stale].filter(isOpen).forEach(draw));
 
 // A chart is drawn when it comes near the screen, so a page of many charts opens fast.
 const observer = new IntersectionObserver((entries) => {
