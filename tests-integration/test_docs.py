@@ -96,15 +96,24 @@ def test_page_runs(page: Path, tmp_path: Path, compilation_cache: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "code"), [("two 2", 0), ("two ...", 0), ("two 3", 1), ("two", 1)]
+    ("mark", "shown", "code"),
+    [
+        *[("output", shown, 0) for shown in ("two 2", "two ...")],
+        *[("output", shown, 1) for shown in ("two 3", "two")],
+        *[("output, numbers vary", shown, 0) for shown in ("two 3", "two 1.5, 8,000")],
+        *[
+            ("output, numbers vary", shown, 1)
+            for shown in ("three 2", "two", "two 2 3")
+        ],
+    ],
 )
 def test_output_of_a_page_is_what_its_block_prints(
-    shown: str, code: int, tmp_path: Path, compilation_cache: Path
+    mark: str, shown: str, code: int, tmp_path: Path, compilation_cache: Path
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```python\nprint('two', 1 + 1)\n```\n\n"
-        f"<!-- output -->\n```text\n{shown}\n```\n"
+        f"<!-- {mark} -->\n```text\n{shown}\n```\n"
     )
 
     done = run_page(page, tmp_path, compilation_cache)

@@ -2,8 +2,10 @@
 
 Arguments: the page. Blocks of `python` share their names; `sh` is run by bash; a block
 whose first line is `# file: NAME` is written to that file. A `text` block under the
-line `<!-- output -->` is what the block before it prints, `...` standing for anything;
-the other languages (`text`, `console`) are what is seen, not what is run.
+line `<!-- output -->` is what the block before it prints, `...` standing for anything.
+Under `<!-- output, numbers vary -->`, numbers stand for any others: what the page shows
+is whole, and of one machine. The other languages (`text`, `console`) are what is
+seen, not what is run.
 """
 
 import contextlib
@@ -13,9 +15,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+OUTPUT = re.compile(r"<!-- output(, numbers vary)? -->")
 BLOCK = re.compile(
-    r"^(<!-- output -->\n)?```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+    rf"^({OUTPUT.pattern}\n)?```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
 )
+_NUMBER = r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+NUMBERS = re.compile(rf"{_NUMBER}(?:, {_NUMBER})*")
 FILE = re.compile(r"# file: (\S+)\n")
 
 
@@ -23,14 +28,16 @@ def main(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     names = {"__name__": "__main__"}
     printed = ""
-    if text.count("<!-- output -->") != sum(bool(x[1]) for x in BLOCK.finditer(text)):
+    num_outputs = sum(bool(block[1]) for block in BLOCK.finditer(text))
+    if len(OUTPUT.findall(text)) != num_outputs:
         raise SystemExit(f"{page}: an <!-- output --> stands above no block")
     for block in BLOCK.finditer(text):
-        output, language, body = block.groups()
-        line = text.count("\n", 0, block.start(3))
+        output, numbers_vary, language, body = block.groups()
+        line = text.count("\n", 0, block.start(4))
         named = FILE.match(body)
         if output:
-            check_output(printed, body, f"{page}:{line}")
+            where = f"{page}:{line}"
+            check_output(printed, body, where, numbers_vary=bool(numbers_vary))
         elif named:
             path = Path(named[1])
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,9 +54,10 @@ def main(page: Path) -> None:
             printed = done.stdout
 
 
-def check_output(printed: str, shown: str, where: str) -> None:
+def check_output(printed: str, shown: str, where: str, *, numbers_vary: bool) -> None:
     def plain(text: str) -> str:
-        return " ".join(text.split())  # a page may fold long lines
+        folded = " ".join(text.split())  # a page may fold long lines
+        return NUMBERS.sub("0", folded) if numbers_vary else folded
 
     pattern = ".*?".join(re.escape(part) for part in plain(shown).split("..."))
     if not re.fullmatch(pattern, plain(printed), re.DOTALL):
