@@ -5,7 +5,8 @@ var Scorer = {
   score: ([page, title, , , score, , kind]) => {
     const asked = new URLSearchParams(window.location.search).get("q") ?? "";
     const named = /[_.(]|[a-z][A-Z]|^[A-Z][a-z]+$/.test(asked);
-    if (kind === "object") return score + (named ? 60 : 0);
+    const isIt = title.split(".").at(-1) === asked.split(".").at(-1);  // `Plan`, and not `plan`
+    if (kind === "object") return score + (named ? 60 + (isIt ? 10 : 0) : 0);
     const words = asked.toLowerCase().match(/[\p{L}\p{N}_]+/gu) ?? [];
     const titled = words.every((word) => title.toLowerCase().includes(word)) ? 40 : 0;
     const defines = /^(reference\/|concepts)/.test(page);
