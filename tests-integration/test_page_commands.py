@@ -169,7 +169,7 @@ def test_run_of_a_config_answers_and_branches(
     assert "epoch 0: step 0 row 1 " in printed["where"]
     assert "68" in printed["audit"]
 
-    assert main(shown("change.md", "train first.toml --branch")) == 0
+    assert main(shown("resume.md", "train first.toml --branch")) == 0
     assert "of 72 steps" in capsys.readouterr().out
     cooldown = " ".join(map(shlex.quote, shown("model.md", "train run.toml --branch")))
     cooldown = cooldown.replace("10_000", "63").replace("8000", "60")
