@@ -419,6 +419,37 @@ def isolated(session: nox.Session, package: str) -> None:
         session.run(*bare)
 
 
+@nox.session(requires=["build"])
+@nox.parametrize("package", PACKAGES[1:], ids=PACKAGES[1:])
+def siblings(session: nox.Session, package: str) -> None:
+    """Test one built package beside the oldest releases that its ranges allow.
+
+    Where no release is in a range, the sibling of this checkout stands for it.
+    """
+    wheels = [*DIST.glob(f"{package.replace('-', '_')}-[0-9]*.whl")]
+    command = ("python", TOOLS / "release.py", "--oldest", package)
+    for line in str(session.run(*command, silent=True)).splitlines():
+        name, _, tag = line.partition(" ")
+        folder = Path(session.create_tmp()) / (tag or name)
+        source = Path.cwd()
+        if tag:
+            folder.mkdir(parents=True, exist_ok=True)
+            packed, source = folder / "at.tar", folder / "at"
+            session.run_install(
+                *("git", "archive", "--output", packed, tag, f"packages/{name}"),
+                external=True,
+            )
+            shutil.unpack_archive(packed, source)
+        session.run_install(
+            *("uv", "build", "--quiet", "--wheel", "--out-dir", folder),
+            source / "packages" / name,
+            external=True,
+        )
+        wheels += folder.glob("*.whl")
+    session.install(*map(str, wheels), *test_tools(package))
+    session.run("pytest", f"packages/{package}", *PARALLEL, *session.posargs)
+
+
 @nox.session(requires=["boundaries"])
 def docs(session: nox.Session) -> None:
     """Build the site, with warnings as errors, and run the examples of its pages."""
@@ -457,8 +488,12 @@ def resolve(session: nox.Session) -> None:
 
 @nox.session(requires=["boundaries", "benchmarks"])
 def release(session: nox.Session) -> None:
-    """Build the packages whose version has no tag, or report why this is refused."""
-    found = session.run("python", TOOLS / "release.py", silent=True)
+    """Build the packages whose version has no tag, or report why this is refused.
+
+    With `-- . roxxel-format-v0.2.0` only that package is built, as if the tag were not
+    set yet.
+    """
+    found = session.run("python", TOOLS / "release.py", *session.posargs, silent=True)
     if not found:
         session.log("nothing to release: every version has its tag")
     # Empty the folder first, because all of its files will be uploaded.

@@ -221,9 +221,9 @@ def bump(root: Path, name: str, step: int) -> Version:
     return new
 
 
-def run(root: Path) -> subprocess.CompletedProcess[str]:
+def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, release.__file__, str(root)],
+        [sys.executable, release.__file__, str(root), *words],
         capture_output=True,
         text=True,
         check=False,
@@ -238,6 +238,56 @@ def test_the_program_names_what_to_build(released: Path) -> None:
     done = run(released)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"roxxel-format {version}\n"
+
+
+def test_a_tag_publishes_its_package_alone(released: Path) -> None:
+    version = bump(released, "roxxel-format", 0)
+    bump(released, "roxxel-loader", 0)
+    tag = f"roxxel-format-v{version}"
+    git(released, "add", ".")
+    git(released, "commit", "--quiet", "--message", "bump")
+
+    before = run(released, tag)
+    git(released, "tag", tag)
+
+    assert before.stdout == run(released, tag).stdout == f"roxxel-format {version}\n"
+
+
+@pytest.mark.parametrize(
+    ("tag", "reason"),
+    [
+        ("roxxel-format-v0.2.0", "which is 0.1.0 in pyproject.toml; set the tag"),
+        ("roxxel-other-v0.1.0", "names no package; name one of"),
+        ("0.1.0", "names no package; name one of"),
+    ],
+)
+def test_a_tag_that_does_not_fit_is_refused(
+    released: Path, tag: str, reason: str
+) -> None:
+    done = run(released, tag)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert reason in done.stderr
+
+
+def test_a_package_is_published_after_those_that_it_needs() -> None:
+    [reason] = release.tag_refusals((BASE, ABOVE), {}, "roxxel-curriculum-v0.1.0")
+
+    assert reason == (
+        "roxxel-curriculum-v0.1.0 requires roxxel-format>=0.1,<0.2, which has no "
+        "release; release roxxel-format first"
+    )
+    assert not release.tag_refusals((BASE, ABOVE), TAGGED, "roxxel-curriculum-v0.1.0")
+
+
+def test_the_oldest_siblings_are_those_that_all_ranges_allow() -> None:
+    both = member("train", curriculum=">=0.1,<0.2", format=">=0.1.1,<0.2")
+    released = {BASE.name: [Version(0, 1, 2), FIRST, Version(0, 1, 1)]}
+
+    found = release.oldest((BASE, ABOVE, both), released, both.name)
+
+    assert found == {BASE.name: Version(0, 1, 1), ABOVE.name: None}
+    assert [*found] == [BASE.name, ABOVE.name]
 
 
 def test_sources_that_wait_for_a_version_hold_back_who_needs_them(

@@ -8,10 +8,20 @@ range that a package requires of another must include the version in this checko
 
 prints the name and version of each package to build, dependencies first, or prints the
 reasons against a release and returns exit code 1.
+
+    python tests-integration/tools/release.py . roxxel-format-v0.2.0
+
+does so for the package of a tag alone, as if the tag were not set yet.
+
+    python tests-integration/tools/release.py --oldest roxxel-train
+
+prints the package and every member below it, each with the tag of the oldest release
+that the ranges allow; a member without such a release has none.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -144,6 +154,76 @@ def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequenc
                 "give it a new version, because a released one cannot change"
             )
     return found
+
+
+def tag_refusals(
+    members: Sequence[Member], tagged: Mapping[str, Tagged], tag: str
+) -> Sequence[str]:
+    """Return the reasons against publishing what a tag names.
+
+    Args:
+        members: The packages of the checkout at the tag.
+        tagged: The newest releases before it.
+        tag: Such as `roxxel-format-v0.2.0`.
+    """
+    name, _, text = tag.rpartition("-v")
+    found = [member for member in members if member.name == name]
+    if not found:
+        known = ", ".join(member.name for member in members)
+        return [f"tag {tag!r} names no package; name one of {known}"]
+    [member] = found
+    if text != str(member.version):
+        here = f"which is {member.version} in pyproject.toml"
+        right = f"{name}-v{member.version}"
+        return [f"tag {tag!r} does not fit {name}, {here}; set the tag {right}"]
+    return [
+        f"{tag} requires {other}{text}, which has no release; release {other} first"
+        for other, text in member.needs.items()
+        if other not in tagged or not _fits(tagged[other].version, text)
+    ]
+
+
+def _fits(version: Version, text: str) -> bool:
+    """Return whether a version is in a range of the form `>=A,<B`."""
+    match = re.fullmatch(r">=([\d.]+),<([\d.]+)", text.replace(" ", ""))
+    lower, upper = map(parse_version, match.groups()) if match else (version, version)
+    return lower <= version < upper
+
+
+def oldest(
+    members: Sequence[Member], released: Mapping[str, Sequence[Version]], name: str
+) -> Mapping[str, Version | None]:
+    """Return the oldest release of every member below a package that it may meet.
+
+    Args:
+        members: The packages of the checkout.
+        released: Every release of each package.
+        name: The package.
+
+    Returns:
+        By member, dependencies first; None where no release is in all ranges.
+    """
+    needs = {member.name: member.needs for member in members}
+    below: dict[str, list[str]] = {}
+
+    def visit(name: str) -> None:
+        for other, text in needs[name].items():
+            if other not in below:
+                visit(other)
+            below.setdefault(other, []).append(text)
+
+    visit(name)
+    return {
+        other: min(
+            (
+                version
+                for version in released.get(other, ())
+                if all(_fits(version, text) for text in texts)
+            ),
+            default=None,
+        )
+        for other, texts in below.items()
+    }
 
 
 def version_refusals(member: Member) -> Sequence[str]:
@@ -293,12 +373,19 @@ def member_needs(pyproject: str) -> Mapping[str, str]:
     return {match[1]: match[2].strip() for match in matches if match}
 
 
-def read_tags(root: Path = ROOT) -> Mapping[str, Tagged]:
-    """Return the newest tagged release of every package that has one."""
-    newest: dict[str, Version] = {}
+def read_releases(root: Path = ROOT, but: str = "") -> Mapping[str, Sequence[Version]]:
+    """Return every tagged release of each package, leaving out one tag."""
+    found: dict[str, list[Version]] = {}
     for tag in _git(root, "tag", "--list", "roxxel*-v*").split():
         name, _, text = tag.rpartition("-v")
-        newest[name] = max(newest.get(name, Version(0, 0, 0)), parse_version(text))
+        if tag != but:
+            found.setdefault(name, []).append(parse_version(text))
+    return found
+
+
+def read_tags(root: Path = ROOT, but: str = "") -> Mapping[str, Tagged]:
+    """Return the newest tagged release of every package, leaving out one tag."""
+    newest = {name: max(found) for name, found in read_releases(root, but).items()}
     return {
         name: Tagged(
             version,
@@ -330,18 +417,36 @@ def _short(version: Version) -> str:
     return re.sub(r"(\.0)+$", "", str(version))
 
 
-def main(root: Path = ROOT) -> int:
+def main(root: Path = ROOT, tag: str = "") -> int:
     """Print what to build, or the reasons against it."""
-    members, tagged = read_members(root), read_tags(root)
-    reasons = refusals(members, tagged)
+    members, tagged = read_members(root), read_tags(root, but=tag)
+    reasons = [*refusals(members, tagged)]
+    if tag:
+        reasons += tag_refusals(members, tagged, tag)
     for reason in reasons:
         print(f"refused: {reason}", file=sys.stderr)
     if reasons:
         return 1
     for member in to_release(members, tagged):
-        print(member.name, member.version)
+        if not tag or tag.startswith(f"{member.name}-v"):
+            print(member.name, member.version)
+    return 0
+
+
+def print_oldest(root: Path, name: str) -> int:
+    """Print each member below a package, with the tag of its oldest fitting release."""
+    found = oldest(read_members(root), read_releases(root), name)
+    for other, version in found.items():
+        print(other, "" if version is None else f"{other}-v{version}")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]) if sys.argv[1:] else ROOT))
+    parser = argparse.ArgumentParser(description="What may be released.")
+    parser.add_argument("root", type=Path, nargs="?", default=ROOT)
+    parser.add_argument("tag", nargs="?", default="")
+    parser.add_argument("--oldest", metavar="PACKAGE")
+    given = parser.parse_args()
+    if given.oldest:
+        sys.exit(print_oldest(given.root, given.oldest))
+    sys.exit(main(given.root, given.tag))
