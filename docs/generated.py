@@ -27,7 +27,7 @@ from roxxel.models import LlamaConfig, llama, make_optimizer, next_token_loss
 from roxxel.recipe.learning_rate import LearningRate
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import foreign
-from roxxel_store.command import EXIT_CODES
+from roxxel_store.command import EXIT_CODES, CommandParser
 from roxxel_store.declared import Entry, described, entries
 from roxxel_train.config import TrainConfig
 
@@ -190,7 +190,7 @@ def config() -> str:
     return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
 
 
-def every_parser() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def every_parser() -> Iterator[tuple[str, CommandParser]]:
     """Yield the parser of every command, by the words that a user types."""
     for prog, parser in parsers():
         inner = [
@@ -222,11 +222,12 @@ def options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def commands() -> str:
-    """Return a section for each command, with its options."""
+    """Return a section for each command, with examples and its options."""
     text = ""
     for name, parser in every_parser():
         said = " ".join((parser.description or "").split())
-        text += f"## {name}\n\n{_cell(said)}\n\n"
+        typed = "\n".join(parser.examples)
+        text += f"## {name}\n\n{_cell(said)}\n\n```sh\n{typed}\n```\n\n"
         if rows := list(options(parser)):
             text += table(("argument", "what it does"), rows) + "\n"
     return text

@@ -1,7 +1,8 @@
 """Every command of every package follows the same conventions.
 
 Positional arguments are in capitals, help begins with a small letter and gives defaults
-in one form, descriptions are sentences, and exit codes mean the same everywhere.
+in one form, descriptions are sentences, examples can be typed, and exit codes mean the
+same everywhere.
 """
 
 from __future__ import annotations
@@ -77,6 +78,16 @@ def test_help_of_a_command_is_sentences_and_ends_with_the_exit_codes(name: str) 
     assert re.match(r"[A-Z].*\.$", said), said
     assert {int(code): text for code, text in codes}.items() <= EXIT_CODES.items()
     assert {"0", "1", "2", "130"} <= {code for code, _ in codes}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_examples_of_a_command_can_be_typed(name: str) -> None:
+    parser: Any = EVERY[name]
+
+    assert parser.examples
+    for example in parser.examples:
+        assert example in parser.format_help()
+        parser.parse_args(shlex.split(example.removeprefix(name)))
 
 
 def form_of(action: argparse.Action) -> Iterator[str]:

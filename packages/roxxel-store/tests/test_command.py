@@ -58,7 +58,7 @@ def test_ctrl_c_anywhere_in_a_program_is_one_line(
 def test_letters_that_the_locale_lacks_are_one_sentence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    parser = CommandParser(prog="tool", codes=[0, 2])
+    parser = CommandParser(prog="tool")
     parser.add_argument("--text", type=as_text)
     in_ascii = "größe".encode().decode("ascii", "surrogateescape")
 
@@ -73,13 +73,13 @@ def test_help_wraps_paragraphs_and_keeps_what_is_indented(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     said = f"{'Words ' * 30}.\n\n{'More ' * 30}."
-    parser = CommandParser(prog="tool", description=said, codes=[0])
+    parser = CommandParser(prog="tool", description=said)
 
     shown = parser.format_help()
 
     assert max(map(len, shown.splitlines())) <= 80
     assert ".\n\nMore More" in shown
-    assert shown.endswith("\n\nexit codes:\n  0    done\n")
+    assert "\n\nexit codes:\n  0    done\n" in shown
 
 
 def test_progress_is_one_line_that_is_erased(

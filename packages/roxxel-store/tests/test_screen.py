@@ -78,7 +78,7 @@ def commands_that_print(text: str) -> dict[str, Callable[[], object]]:
     def fail() -> None:
         raise OSError(text)
 
-    parser = CommandParser(prog="tool", codes=[0, 2])
+    parser = CommandParser(prog="tool")
     return {
         "say": lambda: say(text),
         "note": lambda: note(text),

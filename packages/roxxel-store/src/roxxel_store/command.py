@@ -1,7 +1,7 @@
 """What all commands have in common: help, streams, exit codes, one sentence per error.
 
-Every command's help ends with its exit codes, positional arguments are in capitals, and
-a mistyped command is answered with the one that was probably meant.
+Every command's help ends with examples and its exit codes, positional arguments are in
+capitals, and a mistyped command is answered with the one that was probably meant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import select
 import shutil
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec
 
 from roxxel_store.arguments import nearest
 from roxxel_store.screen import draw, note, printable, say, shown
@@ -48,6 +48,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 REFUSED = 1
 INVALID = 2
 FOUND = 3
+STOPPED = 75
 INTERRUPTED = 130
 
 EXIT_CODES = {
@@ -55,10 +56,15 @@ EXIT_CODES = {
     REFUSED: "refused, with the reason in one sentence",
     INVALID: "the command line is invalid",
     FOUND: "a check found damage or a difference",
-    75: "a signal stopped the run after a save; the same command continues the run",
+    STOPPED: (
+        "a signal stopped the run after a save; the same command continues the run"
+    ),
     INTERRUPTED: "interrupted, with nothing to save",
 }
 """What each exit code means, in every command that has the code."""
+
+_OF_ALL = {0, REFUSED, INVALID, INTERRUPTED}
+"""Exit codes that every command has."""
 
 
 class Found(SystemExit):
@@ -88,43 +94,59 @@ class Ended(SystemExit):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose help ends with exit codes, and that takes whole option names.
+    """A parser whose help ends with examples and exit codes.
+
+    It takes whole names of options only.
 
     Args:
-        codes: Exit codes of the command, from `EXIT_CODES`.
-        epilog: Text before the exit codes.
+        examples: Arguments of the command, as typed in a shell.
+        codes: Exit codes that not every command has, from `EXIT_CODES`.
+        epilog: Text after the examples.
         settings: Further arguments of `argparse.ArgumentParser`.
 
+    Attributes:
+        examples: The examples as a user types them, with the command.
+
     Example:
-        >>> parser = CommandParser(prog="tool", codes=[0, 2])
+        >>> parser = CommandParser(prog="tool", examples=["a.rox"], codes=[3])
         >>> print(parser.epilog)
+        example:
+          tool a.rox
+        <BLANKLINE>
         exit codes:
           0    done
+          1    refused, with the reason in one sentence
           2    the command line is invalid
+          3    a check found damage or a difference
+          130  interrupted, with nothing to save
         <BLANKLINE>
     """
 
     def __init__(
-        self, *, codes: Iterable[int], epilog: str = "", **settings: Any
+        self,
+        *,
+        examples: Sequence[str] = (),
+        codes: Iterable[int] = (),
+        epilog: str = "",
+        **settings: Any,
     ) -> None:
-        self._codes = tuple(codes)
-        lines = (f"  {code:<3}  {EXIT_CODES[code]}\n" for code in self._codes)
-        super().__init__(
-            epilog=f"{epilog}exit codes:\n{''.join(lines)}",
-            formatter_class=_Help,
-            allow_abbrev=False,
-            **settings,
-        )
+        super().__init__(formatter_class=_Help, allow_abbrev=False, **settings)
+        self.examples = [f"{self.prog} {each}" for each in examples]
+        typed = "".join(f"  {each}\n" for each in self.examples)
+        title = "examples" if len(self.examples) > 1 else "example"
+        shown = f"{title}:\n{typed}\n" if typed else ""
+        codes = sorted(_OF_ALL.union(codes))
+        lines = (f"  {code:<3}  {EXIT_CODES[code]}\n" for code in codes)
+        self.epilog = f"{shown}{epilog}exit codes:\n{''.join(lines)}"
 
     def add_commands(self) -> Any:
         """Return the action to which `add_parser` adds a command."""
-        made = functools.partial(CommandParser, codes=self._codes)
         return self.add_subparsers(
             dest="command",
             required=True,
             title="commands (each has its own --help)",
             metavar="COMMAND",
-            parser_class=cast("type[CommandParser]", made),
+            parser_class=CommandParser,
         )
 
     def parse_command(

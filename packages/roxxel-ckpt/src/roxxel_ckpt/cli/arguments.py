@@ -6,9 +6,6 @@ from importlib import metadata
 
 from roxxel_store.command import (
     FOUND,
-    INTERRUPTED,
-    INVALID,
-    REFUSED,
     CommandParser,
 )
 
@@ -19,7 +16,7 @@ def parser(prog: str) -> CommandParser:
         prog=prog,
         description="List, show, compare, verify and export checkpoints, without an "
         "accelerator.",
-        codes=[0, REFUSED, INVALID, FOUND, INTERRUPTED],
+        codes=[FOUND],
     )
     version = f"roxxel-ckpt {metadata.version('roxxel-ckpt')}"
     found.add_argument("--version", action="version", version=version)
@@ -31,6 +28,7 @@ def parser(prog: str) -> CommandParser:
 
     ls = commands.add_parser(
         "ls",
+        examples=["runs/first"],
         help="list the steps of a folder",
         description="List the steps of a folder: the metric that ranks them, which is "
         "the newest and which the best, size, time, and further metrics.",
@@ -59,6 +57,7 @@ def parser(prog: str) -> CommandParser:
 
     show = commands.add_parser(
         "show",
+        examples=["runs/first@1000"],
         help="show the contents of a step",
         description="Show the contents of a step: metrics, versions, and every array "
         "with dtype, shape and size.",
@@ -72,6 +71,8 @@ def parser(prog: str) -> CommandParser:
 
     diff = commands.add_parser(
         "diff",
+        examples=["runs/first@1000 runs/second@1000 --values"],
+        codes=[FOUND],
         help="compare two steps, leaf by leaf",
         description="Compare two steps: their arrays by name, shape and dtype, their "
         "metrics, and what else was saved. A line begins with - for an array of A "
@@ -95,6 +96,8 @@ def parser(prog: str) -> CommandParser:
 
     verify = commands.add_parser(
         "verify",
+        examples=["runs/first"],
+        codes=[FOUND],
         help="check every file against its digest",
         description="Check every file of the steps against its digest, and every "
         "array against the description. Exit code 3 means damage.",
@@ -110,6 +113,7 @@ def parser(prog: str) -> CommandParser:
 
     export = commands.add_parser(
         "export",
+        examples=["runs/first@1000 --safetensors model.safetensors"],
         help="write a step's model to one file",
         description="Write the arrays of a step's model to one file, which other "
         "programs read.",
@@ -130,6 +134,7 @@ def parser(prog: str) -> CommandParser:
 
     delete = commands.add_parser(
         "delete",
+        examples=["runs/first@1000 runs/first@2000"],
         help="delete steps",
         description="Delete steps, so that a run goes on from the newest that is left. "
         "Stop the run first: a run that has begun before saves no more.",

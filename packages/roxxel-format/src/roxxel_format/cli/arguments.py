@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store.command import (
     FOUND,
-    INTERRUPTED,
-    INVALID,
-    REFUSED,
     CommandParser,
     positive,
     size,
@@ -32,7 +29,7 @@ def parser(prog: str) -> CommandParser:
         description="Inspect, check, copy and repair corpora of .rox shards.\n\n"
         "`roxxel write` (without roxxel: `roxxel-prepare write`) makes corpora of "
         "files.",
-        codes=[0, REFUSED, INVALID, FOUND, INTERRUPTED],
+        codes=[FOUND],
     )
     found.set_defaults(prog=prog)
     version = f"roxxel-format {__version__}"
@@ -41,6 +38,10 @@ def parser(prog: str) -> CommandParser:
     _add_readers(commands)
     copy = commands.add_parser(
         "copy",
+        examples=[
+            "'web_*.rox' s3://bucket/web/",
+            "tokens.bin 'web_*.rox' --dtype uint16 --separator 50256",
+        ],
         help="copy a corpus between folders and buckets, or from another format",
         description="Copy a corpus with its versions and columns. Verifies every "
         "block, and commits last. Run the same command again to continue an "
@@ -99,6 +100,7 @@ def parser(prog: str) -> CommandParser:
     _add_repair(commands)
     adopt = commands.add_parser(
         "adopt",
+        examples=["'web_*.rox'"],
         help="make shards without a manifest a corpus",
         description="Verify the shards that a pattern or a folder names, and write the "
         "manifest that makes them a corpus. Use it if the manifest was lost, or if "
@@ -113,6 +115,7 @@ def parser(prog: str) -> CommandParser:
     )
     clean = commands.add_parser(
         "clean",
+        examples=["'web_*.rox'"],
         help="remove files of interrupted writes",
         description="Remove what interrupted writes left behind. Committed files stay, "
         "and so does a preparation that the same command would continue; --abandon "
@@ -136,6 +139,7 @@ def parser(prog: str) -> CommandParser:
 def _add_readers(commands: Any) -> None:
     info = commands.add_parser(
         "info",
+        examples=["'web_*.rox'"],
         help="describe a corpus: sizes, dtype, versions",
         description="Describe a corpus: sizes, dtype, versions, columns, lengths of "
         "documents, and the input files.",
@@ -150,6 +154,8 @@ def _add_readers(commands: Any) -> None:
     )
     verify = commands.add_parser(
         "verify",
+        examples=["'web_*.rox'"],
+        codes=[FOUND],
         help="verify the checksum of every block",
         description="Verify the checksum of every block, and name each damaged block "
         "with its documents. Exit code 3 means damage.",
@@ -157,6 +163,7 @@ def _add_readers(commands: Any) -> None:
     _add_corpus(verify)
     cat = commands.add_parser(
         "cat",
+        examples=["'web_*.rox' --document 7"],
         help="print documents or tokens",
         description="Print all documents, some documents, or a range of tokens, as "
         "text or as ids. A file or a pipe gets a document as it is; a terminal gets "
@@ -198,6 +205,7 @@ def _add_readers(commands: Any) -> None:
     )
     export = commands.add_parser(
         "export",
+        examples=["'web_*.rox' web.npy"],
         help="write all tokens into one flat file",
         description="Verify every block, and write all tokens into one flat file, for "
         "programs that do not read shards.",
@@ -223,6 +231,7 @@ def _add_corpus(parser: ArgumentParser) -> None:
 def _add_compact(commands: Any) -> None:
     compact = commands.add_parser(
         "compact",
+        examples=["'web_*.rox'"],
         help="merge the small shards of many appends",
         description="Merge the small shards of a corpus that has grown by many "
         "appends. Tokens, documents and columns stay the same, and earlier versions "
@@ -247,6 +256,7 @@ def _add_compact(commands: Any) -> None:
 def _add_repair(commands: Any) -> None:
     repair = commands.add_parser(
         "repair",
+        examples=["web_00003.rox --from s3://bucket/web/web_00003.rox"],
         help="replace a damaged shard by a copy of it",
         description="Replace a damaged shard by a copy of it. Fetches the copy, "
         "verifies it against the digest that the shard records, and renames it to the "

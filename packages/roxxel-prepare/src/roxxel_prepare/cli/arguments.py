@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from roxxel_format import TokenizerBackend
 from roxxel_format.writing import Exist, Separator
 from roxxel_store.command import (
-    INTERRUPTED,
-    INVALID,
-    REFUSED,
     CommandParser,
     as_text,
     positive,
@@ -32,7 +29,6 @@ def parser(prog: str) -> CommandParser:
     found = CommandParser(
         prog=prog,
         description="Turn files of text or tokens into corpora of .rox shards.",
-        codes=[0, REFUSED, INVALID, INTERRUPTED],
     )
     found.set_defaults(prog=prog)
     version = f"roxxel-prepare {__version__}"
@@ -47,6 +43,7 @@ def parser(prog: str) -> CommandParser:
 def _add_split(commands: Any) -> None:
     split = commands.add_parser(
         "split",
+        examples=["'web_*.rox' 'train_*.rox' 'valid_*.rox' --share 0.01"],
         help="hold out a share of the documents",
         description="Write two corpora: a share of the documents, chosen by their "
         "content, and all others. Equal documents are on the same side.",
@@ -75,6 +72,7 @@ def _add_split(commands: Any) -> None:
 def _add_scan(commands: Any) -> None:
     scan = commands.add_parser(
         "scan",
+        examples=["'web_*.rox' --against exam.jsonl"],
         help="find the text of evaluation sets in a corpus",
         description="Find the text of evaluation sets in a corpus, however it is "
         "spelled, and list its tokens in a receipt. Name the receipt under [without] "
@@ -125,6 +123,10 @@ def _add_against(parser: ArgumentParser, *, is_required: bool = False) -> None:
 def _add_write(commands: Any) -> None:
     write = commands.add_parser(
         "write",
+        examples=[
+            "'web_*.rox' texts/ --tokenizer bytes",
+            "'web_*.rox' s3://bucket/crawl/ --tokenizer gpt2 --split valid=0.001",
+        ],
         help="write documents into shards",
         description="Write the documents of files into a corpus. Readers see the "
         "corpus when all of it is written. Run the same command again to continue an "
@@ -133,6 +135,7 @@ def _add_write(commands: Any) -> None:
     _add_write_options(write)
     plan = commands.add_parser(
         "plan",
+        examples=["'web_*.rox' texts/ --tokenizer bytes"],
         help="print the units of a write, and write nothing",
         description="Print the units into which `write` divides these inputs: a unit "
         "is consecutive files, or a part of one large file. Takes the arguments of "
@@ -142,6 +145,7 @@ def _add_write(commands: Any) -> None:
     plan.add_argument("--json", action="store_true", help="print one JSON object")
     commit = commands.add_parser(
         "commit",
+        examples=["'web_*.rox'"],
         help="commit a corpus whose parts were written with --part",
         description="Commit a corpus when all members of `write --part` are done. "
         "Names the missing units if there are any, and then changes nothing.",

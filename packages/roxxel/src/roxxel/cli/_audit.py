@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt.values import STATE_DIGEST
-from roxxel_store.command import Found, Progress
+from roxxel_store.command import FOUND, Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolderError
 
@@ -30,6 +30,10 @@ not match its checksum, the output also names each step that reads the block.
 Then compare the digest of the state in each checkpoint with the one that the run
 logged when it saved. Exit code 3 means that a batch or a checkpoint differs.
 """
+
+EXAMPLES = ["runs/first"]
+
+CODES = [FOUND]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import Found, Progress
+from roxxel_store.command import FOUND, Found, Progress
 from roxxel_store.screen import say
 
 from roxxel.cli._runs import add_source_argument
@@ -26,11 +26,9 @@ in `roxxel show`. `roxxel plan --diff` compares what two configs will read. Exit
 code 3 means that the data, an update or a number differs.
 """
 
-EPILOG = """\
-example:
-  roxxel diff runs/first runs/second
+EXAMPLES = ["runs/first runs/second"]
 
-"""
+CODES = [FOUND]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

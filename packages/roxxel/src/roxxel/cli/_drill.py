@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import Found, Progress
+from roxxel_store.command import FOUND, Found, Progress
 from roxxel_store.screen import say
 from roxxel_train import RunFolder, RunFolderError
 
@@ -48,6 +48,10 @@ logs, the digests of all batches, and all parameters and optimizer states are
 compared bit for bit. The run in the config's save_path, and its sinks, stay
 unchanged. Exit code 3 means that something differs.
 """
+
+EXAMPLES = ["run.toml", "run.toml --steps 40 --kills 5"]
+
+CODES = [FOUND]
 
 EPILOG = CONFIG_EXAMPLE
 

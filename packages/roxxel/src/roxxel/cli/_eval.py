@@ -42,6 +42,8 @@ receipt of `roxxel scan`, a line says whether the steps before the checkpoint ha
 read what the scan has found.
 """
 
+EXAMPLES = ["runs/first --tasks lambada_openai,hellaswag"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)

@@ -39,6 +39,8 @@ weights, the average is written. For a model of your own, `roxxel ckpt export`
 writes the weights alone.
 """
 
+EXAMPLES = ["runs/first exported"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)

@@ -29,6 +29,8 @@ folders that hold runs, up to three levels deep. Without a name, the runs below
 the working folder are listed.
 """
 
+EXAMPLES = ["runs"]
+
 _DEEPEST = 3
 _UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 # A run with a short name fits a terminal of 80 columns.

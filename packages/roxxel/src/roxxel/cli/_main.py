@@ -51,7 +51,8 @@ COMMANDS = {
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.
 
-Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
+Each module has `DESCRIPTION`, `EXAMPLES`, `add_arguments` and `run`. Optional are
+`EPILOG`, and `CODES`: the exit codes that not every command has.
 """
 
 _OF_PREPARE = {"write", "scan"}
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     raise AssertionError(arguments)  # unreachable: an option of `roxxel` exits
 
 
-def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:
+def parsers() -> Iterator[tuple[str, CommandParser]]:
     """Yield every command as a user types it, with the parser of its arguments.
 
     Commands that other packages parse come last: their parsers hold further commands.
@@ -116,8 +117,9 @@ def _parser_of(name: str) -> CommandParser:
     parser = CommandParser(
         prog=f"roxxel {name}",
         description=command.DESCRIPTION,
+        examples=command.EXAMPLES,
         epilog=getattr(command, "EPILOG", ""),
-        codes=EXIT_CODES,
+        codes=getattr(command, "CODES", ()),
     )
     command.add_arguments(parser)
     return parser

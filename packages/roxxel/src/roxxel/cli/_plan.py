@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_store.command import Found
+from roxxel_store.command import FOUND, Found
 from roxxel_store.screen import say
 from roxxel_train import RunFolder
 
@@ -54,6 +54,10 @@ shows the trained steps as they were trained. A config that changes these steps
 is an error. For each receipt of `roxxel scan` under [without], the plan says that
 no step reads what the scan has found, or which steps do: then the exit code is 3.
 """
+
+EXAMPLES = ["run.toml"]
+
+CODES = [FOUND]
 
 EPILOG = CONFIG_EXAMPLE
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from roxxel_store.command import STOPPED
+
 from roxxel.quickstart.folder import DEFAULT_STEPS, LIBRARY, MIN_STEPS
 
 _DEFAULT_OUT = Path("runs") / "quickstart"
@@ -14,6 +16,10 @@ Train a small language model on the sources of Python's own standard library,
 first on short texts, then on long ones. Nothing is downloaded. You may stop the
 command at any time: the same command continues the run.
 """
+
+EXAMPLES = ["--steps 300"]
+
+CODES = [STOPPED]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

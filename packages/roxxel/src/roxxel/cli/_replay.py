@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import Roxxel
-from roxxel_store.command import as_text
+from roxxel_store.command import FOUND, STOPPED, as_text
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolderError
 
@@ -44,13 +44,13 @@ branch equals, bit for bit, a run that never learned them. Both branches are
 ordinary runs, in the folder of --out. The same command continues after a kill.
 """
 
-EPILOG = """\
-examples:
-  roxxel replay runs/first --without web:3,17
-  roxxel replay runs/first --without-text "def quicksort" --each
-  roxxel replay --check runs/first-replay/replay.json
+EXAMPLES = [
+    "runs/first --without web:3,17",
+    "runs/first --without-text 'def quicksort' --each",
+    "--check runs/first-replay/replay.json",
+]
 
-"""
+CODES = [FOUND, STOPPED]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,8 @@ A run may still be training, or may have crashed. The command changes nothing in
 a run's folder except the page.
 """
 
+EXAMPLES = ["runs/first", "runs/first runs/second --out both.html"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(

@@ -34,6 +34,8 @@ tokens, or where the model ends the document. The same arguments print the same
 text.
 """
 
+EXAMPLES = ["runs/first --prompt 'Once upon a time'"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser, has_step=True)

@@ -28,6 +28,8 @@ schedule was edited or a corpus has grown since. Steps count from 0: step K is
 the batch of update K + 1, which metrics.jsonl logs as step K + 1.
 """
 
+EXAMPLES = ["runs/first --step 100", "runs/first --step last --row 0"]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_prepare.cli.values import part
+from roxxel_store.command import STOPPED
 from roxxel_store.screen import say
 
 from roxxel.cli._launch import (
@@ -29,6 +30,10 @@ and fits laws that recommend a blend, or say why they cannot. Each run is an
 ordinary run in the folder runs/. The same command continues after a kill, and
 trains no finished run again.
 """
+
+EXAMPLES = ["sweep.toml"]
+
+CODES = [STOPPED]
 
 EPILOG = """\
 an example of SWEEP; its paths are relative to the file:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_ckpt import CheckpointMismatchError
 from roxxel_curriculum import StateMismatch
-from roxxel_store.command import Progress
+from roxxel_store.command import STOPPED, Progress
 from roxxel_store.screen import note, say
 from roxxel_train import RunFolder, RunMismatchError
 
@@ -59,6 +59,10 @@ Under a launcher such as Slurm, torchrun or Kubernetes, and on TPU pods, start
 the same command once per process, as with `srun`: the processes connect by
 themselves.
 """
+
+EXAMPLES = ["run.toml", "run.toml --set trainer.seed=1 --set save_path=runs/second"]
+
+CODES = [STOPPED]
 
 EPILOG = CONFIG_EXAMPLE
 

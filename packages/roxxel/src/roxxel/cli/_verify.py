@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from roxxel_store.command import Found
+from roxxel_store.command import FOUND, Found
 from roxxel_store.screen import note, say
 
 from roxxel.cli._launch import (
@@ -34,13 +34,13 @@ machine or software is another than that of the run. Exit code 3 means that
 something differs.
 """
 
-EPILOG = """\
-examples:
-  roxxel verify runs/first --steps 100:120
-  roxxel verify runs/first --sample 2 --receipt receipt.json
-  roxxel verify runs/first --check receipt.json
+EXAMPLES = [
+    "runs/first --steps 100:120",
+    "runs/first --sample 2 --receipt receipt.json",
+    "runs/first --check receipt.json",
+]
 
-"""
+CODES = [FOUND]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,8 @@ text is found wherever the documents, as `roxxel format cat` prints them, hold
 exactly these characters. Steps count from 0, as in `roxxel show`.
 """
 
+EXAMPLES = ["runs/first --document web:7", "runs/first --text 'a sentence of the page'"]
+
 EPILOG = """\
 with --json, each line is one JSON object: a range of tokens, how many of them are
 read (read_tokens) and are trained so far (trained_tokens), and its places. With

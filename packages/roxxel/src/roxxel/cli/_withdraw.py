@@ -26,12 +26,10 @@ says what it would cost to undo what was learned, and writes a receipt for whoev
 asked. Then start the run again with the same `roxxel train`.
 """
 
-EPILOG = """\
-examples:
-  roxxel withdraw runs/first --documents web:3,17
-  roxxel withdraw runs/first --text "a sentence of the page" --receipt answer.json
-
-"""
+EXAMPLES = [
+    "runs/first --documents web:3,17",
+    "runs/first --text 'a sentence of the page' --receipt answer.json",
+]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
