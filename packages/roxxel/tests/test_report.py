@@ -100,7 +100,7 @@ def test_charts_that_find_causes_are_folded(tmp_path: Path) -> None:
 
     _, html = facts_and_page(write_run(tmp_path / "run", rows))
 
-    shown, folded = html.split("<details><summary>More charts", 1)
+    shown, folded = html.split("<details><summary>More charts")
     assert 'id="train-grad_norm"' in shown
     assert 'id="train-read_s"' in folded.partition("</details>")[0]
 

@@ -221,12 +221,7 @@ class Drawn:
         return (
             f"{self._axes() if self.charts else ''}"
             "<noscript><p>The charts need JavaScript; the numbers and tables do not."
-            f"</p></noscript>\n{figures}"
-            + (
-                f"\n<details><summary>{_FOLDED}</summary>{more}</details>"
-                if more
-                else ""
-            )
+            f"</p></noscript>\n{figures}{more}"
         )
 
     def _axes(self) -> str:
