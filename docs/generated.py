@@ -39,6 +39,48 @@ _SECTION = re.compile(r"^(?:Args|Attributes):\n((?:[ ]+.*\n|\n)+)", re.MULTILINE
 _ENTRY = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 _REQUIRED = ("batch_size", "seq_len", "sources", "phases", "model", "save_path")
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+_EXAMPLES = {
+    "Above the tables": """\
+model = "roxxel.models:llama"
+save_path = "runs/first"        # or s3://bucket/runs/first
+longest = 4097                  # a longer phase may come
+""",
+    "`[sources]`": """\
+[sources]
+self = "data/web_*.rox"
+code = { path = "data/code_*.rox", policy = "repeat" }
+old = { path = "train.bin", dtype = "uint16", separator = 50256, tokenizer = "gpt2" }
+""",
+    "`[[phases]]`": """\
+[[phases]]
+steps = 1000                    # or tokens = 1_000_000_000, or epochs = 2
+batch_size = 128
+seq_len = 1025                  # a context of 1024, and the last target
+weights = { self = 0.7, code = 0.2, old = 0.1 }
+""",
+    "`[trainer]`": """\
+[trainer]
+log_every = 10
+eval_every = 500
+checkpoint_every = 500
+max_to_keep = false             # keep every checkpoint
+fields = ["tokens", "segment_ids", "positions"]
+log_to = ["wandb"]
+""",
+    "`[mesh]`": """\
+[mesh]
+preset = "fsdp"
+""",
+    "`[model_args]` of `roxxel.models:llama`": """\
+[model_args]
+preset = "small"
+vocab_size = 32_000
+eos_token_id = 2
+peak_rate = 6e-4
+""",
+}
+"""A piece of a config for each table, which a test reads."""
+
 _SENTENCES = {
     "eval": "Held-out data: `sources` and `[[phases]]`, or one table for each set.",
     "trainer": "Settings of the trainer, listed below.",
@@ -187,7 +229,10 @@ def config() -> str:
             _all(defaults, *declared, next_token_loss),
         ),
     }
-    return "".join(f"## {name}\n\n{rows}\n" for name, rows in parts.items())
+    return "".join(
+        f"## {name}\n\n```toml\n{_EXAMPLES[name]}```\n\n{rows}\n"
+        for name, rows in parts.items()
+    )
 
 
 def every_parser() -> Iterator[tuple[str, CommandParser]]:

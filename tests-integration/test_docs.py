@@ -17,6 +17,7 @@ import forked
 import numpy as np
 import pytest
 from matplotlib import image
+from roxxel.config import parse_config
 from roxxel_train import TIMING_FIELDS
 from roxxel_train.config import TrainConfig
 
@@ -244,6 +245,16 @@ def test_reference_is_made_from_the_code() -> None:
     assert "| `75` | a signal stopped the run after a save" in pages["exit-codes"]
     assert "| `3` | a check found damage or a difference |" in pages["exit-codes"]
     assert not [name for name, page in pages.items() if "<!-- generated" in page]
+
+
+def test_examples_of_the_reference_are_one_config() -> None:
+    page = runpy.run_path(str(ROOT / "docs/generated.py"))["config"]()
+    above, *tables = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+
+    config = parse_config("\n".join([above, *tables]), ROOT / "run.toml")
+
+    [phase] = config.schedule.phases
+    assert {*config.sources} == {*(phase.weights or ())}
 
 
 def test_table_of_the_log_has_every_field_of_a_row() -> None:
