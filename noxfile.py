@@ -85,9 +85,14 @@ PARALLEL = (
     *("-p", "no:randomly"),
 )
 
-# Integration tests wait for the programs that they start, and those for each other, for
-# time limits and for servers. So four run at once, however few the cores.
+# Some tests wait for the programs that they start, and those for each other, for disks,
+# time limits and servers. So four run at once, however few the cores.
 FOUR = ("--numprocesses=4",)
+WAITING = (
+    "roxxel-format",
+    "roxxel-ckpt",
+    "roxxel-train",
+)  # half their time, or a fifth
 
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.
@@ -279,7 +284,8 @@ def types(session: nox.Session, part: str) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only its own dependencies."""
     sync(session, "--package", package, "--group", "test")
-    session.run("pytest", f"packages/{package}", *PARALLEL, *session.posargs)
+    options = (*PARALLEL, *(FOUR if package in WAITING else ()), *session.posargs)
+    session.run("pytest", f"packages/{package}", *options)
 
 
 @nox.session(requires=["boundaries"])
