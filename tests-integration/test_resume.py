@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import forked
 import numpy as np
+import pytest
 
 from .conftest import PROGRAMS, environment
 from .runs import rows, stop_at
@@ -55,6 +56,8 @@ class Run:
             return [final[name] for name in final.files]
 
 
+@pytest.mark.long
+@pytest.mark.versions
 def test_stopped_at_three_random_steps_ends_the_same(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
