@@ -109,14 +109,14 @@ def test_a_sound_run_has_no_alarm_and_no_other_bits(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         one = trainer(
             tmp_path / name,
-            [Phase(120, 8, 9), Phase(80, 4, 17)],
+            [Phase(30, 8, 9), Phase(20, 4, 17)],
             verify_every=every,
             skip_spikes={},
             grad_accum_steps=2,
-            checkpoint_every=50,
+            checkpoint_every=10,
         )
-        one.run(until=110)
-        assert one.run().step == 200
+        one.run(until=25)
+        assert one.run().step == 50
         found.append((values(one), rows(tmp_path / name)))
 
     assert found[0] == found[1]
