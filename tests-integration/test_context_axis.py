@@ -53,6 +53,23 @@ def test_what_cannot_be_split_is_refused(found: Any) -> None:
 
 
 @pytest.mark.long
+def test_plan_for_eight_devices_splits_the_state_and_gathers_the_weights(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    command = str(PROGRAM.with_name("eight_devices.py")), "small", "16", "1024", "none"
+    done = run_python(tmp_path, compilation_cache, *command, devices=8)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+
+    # Float32 weights and two moments, but for what is too small to be split.
+    assert found["state"] == pytest.approx(12 * found["parameters"] / 8, rel=0.01)
+    # As `docs/guides/hosts.md` says.
+    assert found["kept"] == pytest.approx(38e9, rel=0.05)
+    assert found["all-gather"] == pytest.approx(0.2e9, rel=0.05)
+    assert found["all-reduce"] == pytest.approx(0.16e9, rel=0.05)
+
+
+@pytest.mark.long
 def test_what_a_device_keeps_computes_and_receives(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
