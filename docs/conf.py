@@ -30,19 +30,25 @@ default_role = "name"
 
 html_theme = "furo"
 html_title = f"Roxxel {version}"
-html_favicon = "_static/favicon.svg"
+html_favicon = html_logo = "_static/favicon.svg"
 html_show_sphinx = False
 html_copy_source = html_show_sourcelink = False
 repository = settings["tool"]["roxxel"]["repository"]
-html_theme_options = (
-    {
+# The blue of the logo, dark enough for text on white and light enough on black.
+html_theme_options: dict[str, Any] = {
+    f"{theme}_css_variables": {
+        "color-brand-primary": color,
+        "color-brand-content": color,
+        "color-brand-visited": color,
+    }
+    for theme, color in (("light", "#1d5fc2"), ("dark", "#7fb0ff"))
+}
+if repository:
+    html_theme_options |= {
         "source_repository": repository,
         "source_branch": "main",
         "source_directory": "docs/",
     }
-    if repository
-    else {}
-)
 html_static_path = ["_static"]
 html_css_files = ["roxxel.css"]
 html_search_scorer = str(HERE / "_static" / "scorer.js")
