@@ -91,13 +91,14 @@ def test_checkpoints_of_the_loop_beside_the_log_change_no_answer(
     run: Path, save: Callable[[Path], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [("audit", str(run)), ("show", str(run), "--step", "last")]
-    words += [("ls", str(run.parent)), ("where", str(run), "--document", "self:0")]
+    words.append(("where", str(run), "--document", "self:0"))
     before = [said(capsys, *each) for each in words]
 
     save(run / "checkpoints")
 
     assert [said(capsys, *each) for each in words] == before
     assert open_run(run).checkpoints == ()
+    assert open_run(run).files.saved_step is None
     assert open_run(run).trained_steps == TRAINED
 
 
