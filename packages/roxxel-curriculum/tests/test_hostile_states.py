@@ -102,6 +102,20 @@ def test_a_changed_state_says_so() -> None:
     )
 
 
+def test_what_a_state_has_withdrawn_cannot_be_taken_back() -> None:
+    withdrawn = {"self": ["tokens:[0,100)"]}
+    curriculum = Curriculum(
+        PositionReader(20_000), [Phase(10, 4, 33)], without=withdrawn
+    )
+    fields = ("tokens", "loss_mask")
+    state = curriculum.sampler(7, fields=fields).state(5)
+    [one] = state["without"]
+
+    for others in ([], [one, one], [{**one, "step": 3}]):
+        with pytest.raises(StateMismatch, match="the digest does not match"):
+            curriculum.sampler(7, state | {"without": others}, fields=fields)
+
+
 @pytest.mark.parametrize("state", [{}, [], 3, "state", b"", {"step": object()}])
 def test_what_is_not_a_state_is_refused(state: Any) -> None:
     curriculum = Curriculum(PositionReader(20_000), [Phase(10, 4, 33)])

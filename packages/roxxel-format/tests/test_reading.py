@@ -77,6 +77,18 @@ def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
     assert np.array_equal(flat.read(starts, length), expected)
 
 
+def test_a_window_may_cross_into_a_shard_by_any_number_of_tokens(
+    tmp_path: Path,
+) -> None:
+    line = np.arange(9000, dtype=np.uint16)
+    corpus = corpus_of(tmp_path, np.split(line, 9), max_shard_bytes=9000)
+    assert corpus.num_shards > 1
+
+    windows = corpus.read(np.arange(line.size - 4), 5)
+
+    assert np.array_equal(windows, np.lib.stride_tricks.sliding_window_view(line, 5))
+
+
 @given(
     path=st.lists(
         st.sampled_from(["/", ".", "..", "a", ".b", "c.", " ", "~", "*"]), min_size=1

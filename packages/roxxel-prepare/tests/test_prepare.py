@@ -188,6 +188,21 @@ def test_parts_in_any_order_give_the_bytes_of_one_process(
     assert "already committed" in capsys.readouterr().err
 
 
+def test_a_unit_whose_shard_is_gone_or_torn_is_written_again(tmp_path: Path) -> None:
+    target = tmp_path / "out" / "c_*.rox"
+    options = "--unit-bytes", 1, "--part", "0/1"
+    command = "write", target, *texts(tmp_path, 4), *options
+    assert run(*command) == 0
+    before = {path: path.read_bytes() for path in target.parent.glob("*.rox")}
+    gone, torn, *_ = before
+    gone.unlink()
+    torn.write_bytes(before[torn][:-1])
+
+    assert run(*command) == 0
+
+    assert {path: path.read_bytes() for path in before} == before
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.text("ab\n\u00e9", max_size=9), min_size=1, max_size=30),
@@ -215,8 +230,9 @@ def test_a_line_belongs_to_the_part_in_which_it_begins(
 
 def test_lines_of_text_are_divided_too(tmp_path: Path) -> None:
     rows = [b"", b"one", b"", b"two two two", b"3"] * 20
-    (tmp_path / "a.txt").write_bytes(b"\n".join(rows) + b"\n")
-    options = "--format", "lines", "--unit-bytes", 7
+    # The last line begins in the seven bytes that units of equal size would leave.
+    (tmp_path / "a.txt").write_bytes(b"\n".join(rows))
+    options = "--format", "lines", "--unit-bytes", 8
 
     assert run("write", tmp_path / "c_*.rox", tmp_path / "a.txt", *options) == 0
 
