@@ -71,15 +71,16 @@ def repeat_shard(manifest: Path, num_shards: int) -> None:
     """Make the manifest of one shard that of many; link the last of them."""
     table: dict[str, Any] = json.loads(manifest.read_bytes())
     del table["crc32"]
-    shards = table["shards"]
+    [part] = table["parts"]
+    shards, versions = part["shards"], part["versions"]
     [name] = shards["names"]
     names = [f"many_{number:06d}.rox" for number in range(num_shards)]
     for key, values in shards.items():
         shards[key] = names if key == "names" else values * num_shards
-    [version] = table["versions"]
-    fingerprint = blake2b(b"roxxel corpus 1", digest_size=16)
-    fingerprint.update(bytes.fromhex("".join(shards["content_digests"])))
-    version |= {"num_shards": num_shards, "fingerprint": fingerprint.hexdigest()}
+    contents = bytes.fromhex("".join(shards["content_digests"]))
+    part["digest"] = blake2b(contents, digest_size=16).hexdigest()
+    for key in ("tokens", "documents"):
+        versions[key] = [versions[key][0] * num_shards]
     body = json.dumps(table, ensure_ascii=False, separators=(",", ":"))[:-1].encode()
     manifest.write_bytes(body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
     (manifest.parent / name).rename(manifest.parent / names[-1])

@@ -17,7 +17,7 @@ import numpy as np
 from roxxel_format import Roxxel
 from roxxel_format._read.shard import open_shard
 
-from .conformance.reader import seal
+from .conformance.reader import lists_of, seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -120,8 +120,8 @@ SHARD_FIELDS = (
 
 
 def listed(folder: Path, name: str = "c_manifest.json") -> dict[str, Any]:
-    """Return a manifest as JSON."""
-    return json.loads((folder / name).read_bytes())
+    """Return a manifest with the lists of all its parts joined."""
+    return lists_of(json.loads((folder / name).read_bytes()))
 
 
 def manifest_with(
@@ -131,18 +131,21 @@ def manifest_with(
     shards = {
         name: [row[number] for row in rows] for number, name in enumerate(SHARD_FIELDS)
     }
-    digests = shards["content_digests"]
-    versions: list[dict[str, Any]] = [
-        {
-            "num_shards": count,
-            "fingerprint": blake2b(
-                b"roxxel corpus 1" + bytes.fromhex("".join(digests[:count])),
-                digest_size=16,
-            ).hexdigest(),
-            "arguments": {},
-        }
-        for count in counts
-    ]
+    fingerprints = [b""]
+    for digest in shards["content_digests"]:
+        text = b"roxxel corpus 1" + fingerprints[-1] + bytes.fromhex(digest)
+        fingerprints.append(blake2b(text, digest_size=16).digest())
+    firsts = [rows[:count] for count in counts]
+    versions: dict[str, list[Any]] = {
+        "fingerprints": [fingerprints[count].hex() for count in counts],
+        "tokens": [sum(row[2] for row in first) for first in firsts],
+        "documents": [sum(row[3] - (row[6] & 1) for row in first) for first in firsts],
+        "least": [min((row[4] for row in first), default=0) for first in firsts],
+        "greatest": [max((row[5] for row in first), default=0) for first in firsts],
+        "padding": [0] * len(counts),
+        "cut": [0] * len(counts),
+        "writes": [0] * len(counts),
+    }
     table: dict[str, Any] = {
         "format": "roxxel manifest",
         "version": 1,
@@ -151,6 +154,7 @@ def manifest_with(
         "separator": [],
         "tokenizer": None,
         "versions": versions,
+        "writes": [{"arguments": {}}],
         "shards": shards,
         "columns": {},
     }

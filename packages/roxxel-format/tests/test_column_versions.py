@@ -119,9 +119,7 @@ def test_a_replaced_column_is_replaced_in_every_version(tmp_path: Path) -> None:
     assert corpus.column("mask")[:].tolist() == [7, 7, 7]
     assert column_at(tmp_path, first) == [7, 7]
     assert Roxxel(tmp_path / "c_*.rox", version=first).column("mask").digest != digest
-    path = tmp_path / "c_manifest.json"
-    for version, expected in enumerate(([7] * 2, [7] * 3)):
-        assert read_column(path, "mask", version).tolist() == expected
+    assert read_column(tmp_path / "c_manifest.json", "mask").tolist() == [7] * 3
     assert corpus.leftovers() == []
     assert sum(name.endswith(".bin") for name in names_in(tmp_path)) == 2
 

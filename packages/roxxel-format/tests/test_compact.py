@@ -103,13 +103,7 @@ def test_every_version_reads_as_before(
         first = corpus.compact(max_shard_bytes=most)
         corpus.compact(max_shard_bytes=2 * most)
 
-        after = views_of(corpus)
-        assert after[: len(before)] == before
-        assert {**after[-1], "fingerprint": "", "columns": {}} == {
-            **before[-1],
-            "fingerprint": "",
-            "columns": {},
-        }
+        assert views_of(corpus) == before
         assert corpus.partial_columns == partial
         assert corpus.num_shards <= first.num_shards
         assert first.num_shards == shards - first.num_merged + first.num_written
@@ -127,7 +121,7 @@ def test_a_corpus_grows_and_is_compacted_again_and_again(tmp_path: Path) -> None
         seen += views_of(corpus)[len(seen) :]
     corpus.compact()
 
-    assert views_of(corpus)[: len(seen)] == seen
+    assert views_of(corpus) == seen
     assert len(names_in(tmp_path)) == 3  # manifest, shard and column
 
 
@@ -242,7 +236,7 @@ def test_an_append_that_is_committed_meanwhile_stays(tmp_path: Path) -> None:
 
     assert (corpus.num_tokens, corpus.num_shards) == (72, 2)
     assert corpus.versions[:2] == versions
-    assert done.num_earlier == 3
+    assert done.num_versions == 3
     assert corpus.column("id")[-1] == "late"
 
 
@@ -308,7 +302,7 @@ def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
 
         code = kill_at(number, Roxxel(folder / "c_*.rox").compact)
 
-        assert views_of(corpus)[: len(expected)] == expected
+        assert views_of(corpus) == expected
         outcomes.add(corpus.num_shards)
         with suppress(FileNotFoundError):
             corpus.remove_leftovers()
@@ -365,12 +359,12 @@ def test_the_command_says_what_was_merged(
     assert main(["compact", str(tmp_path / "c_*.rox")]) == 0
     said = capsys.readouterr().out
     assert all(
-        each in said for each in ("merged 3 shards into 1", "3 earlier versions")
+        each in said for each in ("merged 3 shards into 1", "3 versions stay readable")
     )
     assert main(["compact", str(tmp_path)]) == 0
     assert "nothing to merge" in capsys.readouterr().out
     assert main(["info", str(tmp_path), "--no-lengths"]) == 0
-    assert f"{first}, merged: the first 30 tokens" in capsys.readouterr().out
+    assert f"{first}, 30 tokens in 1 document" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compacted_is_refused(

@@ -159,9 +159,7 @@ def test_no_manifest_is_committed_that_readers_would_refuse(
     size = (tmp_path / "c_manifest.json").stat().st_size
     monkeypatch.setattr("roxxel_format._write.place.MAX_MANIFEST_SIZE", size)
 
-    with pytest.raises(
-        ValueError, match=r"c_manifest\.json: the manifest of \d shards"
-    ):
+    with pytest.raises(ValueError, match=r"c_manifest\.json: .*readers accept \d+"):
         corpus.write(DOCUMENTS, exist="append")
 
     assert names_in(tmp_path) == before

@@ -165,8 +165,8 @@ def test_shards_of_a_packed_corpus_hold_whole_bins(tmp_path: Path) -> None:
     assert all(tokens % 10 == 0 for tokens in table["shards"]["tokens"])
     assert {*table["shards"]["flags"]} == {0}
     assert table["unit"] == 10
-    assert sum(table["padding"]) == corpus.num_padding
-    assert sum(table["cut"]) == corpus.num_cut == 800
+    assert sum(table["shards"]["padding"]) == corpus.num_padding
+    assert sum(table["shards"]["cut"]) == corpus.num_cut == 800
     assert corpus.verify().ok
     with pytest.raises(ValueError, match=r"max_shard_bytes=20000 .* pack=9999 .* \d+$"):
         packed_corpus(tmp_path / "small", [7], pack=9999, max_shard_bytes=20_000)
@@ -236,8 +236,10 @@ def test_a_copy_and_an_adopted_corpus_keep_their_bins(tmp_path: Path) -> None:
     Roxxel(tmp_path / "a" / "c_*.rox").adopt()
     for folder in "abe":
         after = listed(tmp_path / folder)
-        for name in ("unit", "padding", "cut", "separator"):
+        for name in ("unit", "separator"):
             assert after[name] == before[name]
+        for name in ("padding", "cut"):
+            assert after["shards"][name] == before["shards"][name]
 
 
 def test_shards_of_different_units_are_no_corpus(tmp_path: Path) -> None:
@@ -254,9 +256,9 @@ def test_shards_of_different_units_are_no_corpus(tmp_path: Path) -> None:
         {"unit": 1},
         {"unit": 7},
         {"unit": "10"},
-        {"padding": [0, 0]},
-        {"padding": [99]},
-        {"cut": None},
+        {"shards": {"padding": [0, 0]}},
+        {"shards": {"padding": [99]}},
+        {"shards": {"cut": None}},
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
@@ -264,7 +266,9 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 ) -> None:
     packed_corpus(tmp_path, [3, 8])
     path = tmp_path / "c_manifest.json"
-    path.write_bytes(seal(listed(tmp_path) | change))
+    table = listed(tmp_path)
+    change = {**change, "shards": table["shards"] | change.get("shards", {})}
+    path.write_bytes(seal(table | change))
     with pytest.raises(ShardError, match="contradicts itself"):
         Roxxel(tmp_path).num_tokens  # noqa: B018 - opens the corpus
 
@@ -272,7 +276,9 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 def test_bins_that_no_document_ends_are_refused(tmp_path: Path) -> None:
     packed_corpus(tmp_path, [5, 13, 13])
     path = tmp_path / "c_manifest.json"
-    path.write_bytes(seal(listed(tmp_path) | {"unit": 5}))
+    table = listed(tmp_path)
+    table["versions"]["documents"] = [1]  # 9 ends, of which 8 were those of bins.
+    path.write_bytes(seal(table | {"unit": 5}))
     with pytest.raises(ShardError, match=r"c_\w+_000.rox.* bins of 5 tokens"):
         Roxxel(tmp_path).document_spans(0, 5)
 

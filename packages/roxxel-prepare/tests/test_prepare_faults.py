@@ -257,7 +257,7 @@ def test_a_document_of_many_shards_is_split_in_the_memory_of_two_copies(
         assert len(corpus.paths) == 39
     data = (tmp_path / "large" / "c_manifest.json").read_bytes()
     # 1: the first document began in an earlier shard; 2: the last goes on in a later.
-    assert json.loads(data)["shards"]["flags"] == [2, *[3] * 37, 1]
+    assert json.loads(data)["parts"][0]["shards"]["flags"] == [2, *[3] * 37, 1]
     two_copies = 2 * tokens.nbytes / (1 << 20)
     assert peaks["large"] < peaks["small"] + two_copies + 8  # what else a write holds
 

@@ -197,7 +197,8 @@ class Roxxel(TokenReader):
         """Hex digest of the content of this version: 32 digits.
 
         The fingerprint depends on the tokens, the ends of the documents, and the order
-        and sizes of the shards. It does not depend on the paths.
+        and sizes of the shards in which they were written. It does not depend on the
+        paths, and `compact` does not change it.
         """
         return self._open().contents.fingerprint
 
@@ -213,7 +214,7 @@ class Roxxel(TokenReader):
     def versions(self) -> list[str]:
         """Fingerprints of the versions when the corpus was opened, oldest first.
 
-        Each append adds a version, and so does `compact`. A corpus without a manifest
+        Each append adds a version, and `compact` adds none. A corpus without a manifest
         has one version.
         """
         return self._open().contents.versions
@@ -458,12 +459,11 @@ class Roxxel(TokenReader):
         """Return the documents and tokens that came from each input file.
 
         Only shards that record their inputs count, such as those of
-        `roxxel-prepare write`. Reads the metadata of every shard. A version whose
-        shards were merged has none, because its last shard may hold more than belongs
-        to it.
+        `roxxel-prepare write`. Reads the metadata of every shard. A version that ends
+        inside a shard, as after a compaction, has none.
         """
         reader = self._open()
-        if reader.contents.earlier is not None:
+        if reader.contents.ends_inside:
             return []
         return input_totals(
             (write, reader.metadata(number).get("input_files"))

@@ -25,6 +25,12 @@ CODES = {
 }
 
 
+MISSING: dict[str, Any] = {"names": None, "bytes": 0, "digests": ""}
+"""What the lists of a column say about a shard without a file of it."""
+
+NO_FILES: dict[str, list[Any]] = {key: [] for key in MISSING}
+
+
 def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, Any]]:
     """Return items, documents without separators, and metadata."""
     data = path.read_bytes()
@@ -80,14 +86,17 @@ def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, A
 
 def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[Any]]:
     """Return items and documents of a version of the corpus with a manifest."""
-    table = _manifest(path)
-    shards, chosen = table["shards"], table["versions"][version]
-    digest = blake2b(b"roxxel corpus 1", digest_size=16)
+    table = lists_of(_manifest(path))
+    shards, versions = table["shards"], table["versions"]
+    stop, num_documents = versions["tokens"][version], versions["documents"][version]
+    fingerprint = b""
     items: list[np.ndarray[Any, Any]] = []
     documents: list[Any] = []
     goes_on = False
-    for number in range(chosen["num_shards"]):
-        file = path.with_name(shards["names"][number])
+    for number, name in enumerate(shards["names"]):
+        if sum(map(len, items)) == stop and len(documents) == num_documents:
+            break
+        file = path.with_name(name)
         data = file.read_bytes()
         assert len(data) == shards["bytes"][number]
         counts = [shards[name][number] for name in ("tokens", "documents")]
@@ -100,7 +109,8 @@ def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[An
         ]
         digests = [shards[name][number] for name in ("content_digests", "digests")]
         assert data[-128:-64].hex() == "".join(digests)
-        digest.update(bytes.fromhex(digests[0]))
+        digest = b"roxxel corpus 1" + fingerprint + bytes.fromhex(digests[0])
+        fingerprint = blake2b(digest, digest_size=16).digest()
         tokens, parts, _ = read_shard(file)
         assert tokens.size == counts[0]
         items.append(tokens)
@@ -108,20 +118,17 @@ def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[An
             documents[-1] = np.concatenate((documents[-1], parts.pop(0)))
         documents += parts
         goes_on = bool(flags & 2)
-    assert digest.hexdigest() == chosen["fingerprint"]
+    assert fingerprint.hex() == versions["fingerprints"][version]
     return np.concatenate(items), documents
 
 
-def read_column(
-    path: Path, name: str, version: int | None = None
-) -> np.ndarray[Any, Any]:
-    """Return all items of a column; of the last version, if no other is given."""
-    table = _manifest(path)
-    count = table["versions"][-1 if version is None else version]["num_shards"]
+def read_column(path: Path, name: str) -> np.ndarray[Any, Any]:
+    """Return all items of a column, of the last version."""
+    table = lists_of(_manifest(path))
     column = table["columns"][name]
     parts: list[np.ndarray[Any, Any]] = []
-    for number in range(count):
-        data = path.with_name(column["names"][number]).read_bytes()
+    for number, file in enumerate(column["names"]):
+        data = path.with_name(file).read_bytes()
         digest = blake2b(data, digest_size=32).hexdigest()
         assert digest == column["digests"][number]
         assert len(data) == column["bytes"][number]
@@ -130,10 +137,57 @@ def read_column(
     return np.concatenate(parts)
 
 
+def lists_of(table: dict[str, Any]) -> dict[str, Any]:
+    """Return a manifest with its lists joined: members as in a part, and the others."""
+    head = {key: value for key, value in table.items() if key != "parts"}
+    found: dict[str, Any] = {"shards": {}, "versions": {}, "writes": []}
+    types: dict[str, Any] = head.pop("columns")
+    columns = {name: {**each, **NO_FILES} for name, each in types.items()}
+    for part in table["parts"]:
+        num_writes, num_shards = len(found["writes"]), len(part["shards"]["names"])
+        found["writes"] += part["writes"]
+        of_writes = [number + num_writes for number in part["versions"]["writes"]]
+        for of, lists in (
+            ("shards", part["shards"]),
+            ("versions", {**part["versions"], "writes": of_writes}),
+        ):
+            for key, values in lists.items():
+                if key != "columns":
+                    found[of][key] = found[of].get(key, []) + values
+        for name, column in columns.items():
+            nothing = {key: [value] * num_shards for key, value in MISSING.items()}
+            for key, values in part["columns"].get(name, nothing).items():
+                column[key] = column[key] + values
+    return {**head, **found, "columns": columns}
+
+
 def seal(table: dict[str, Any]) -> bytes:
-    """Return the bytes of a manifest, with the right checksum."""
+    """Return the bytes of a manifest, with the right checksum.
+
+    Takes the members of a file, or what `lists_of` returns.
+    """
     members = {key: value for key, value in table.items() if key != "crc32"}
-    body = json.dumps(members, separators=(",", ":")).encode()[:-1]
+    if "parts" in members:
+        parts = members.pop("parts")
+    else:
+        part = {key: members.pop(key, None) for key in ("shards", "versions", "writes")}
+        columns: dict[str, Any] = members.pop("columns", {})
+        types = {
+            name: {key: value for key, value in each.items() if key not in MISSING}
+            for name, each in columns.items()
+        }
+        files = {
+            name: {key: value for key, value in each.items() if key in MISSING}
+            for name, each in columns.items()
+        }
+        contents = bytes.fromhex("".join(part["shards"]["content_digests"]))
+        digest = blake2b(contents, digest_size=16).hexdigest()
+        part |= {"digest": digest, "columns": files}
+        members["columns"], parts = types, [part]
+    head, *rows = (
+        json.dumps(each, separators=(",", ":")).encode() for each in (members, *parts)
+    )
+    body = head[:-1] + b',"parts":[\n' + b",\n".join(rows) + b"\n]"
     return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
 
 

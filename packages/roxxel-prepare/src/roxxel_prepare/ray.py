@@ -151,7 +151,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
         write = CorpusWrite(self._filepath, self._options, self._exist, is_several=True)
         with ExitStack() as resources:
             resources.enter_context(write)
-            if self._exist == "error" and write.place.found.versions:
+            if self._exist == "error" and write.place.end.versions:
                 raise FileExistsError(
                     f'{write.what}: the corpus exists already; use exist="replace" or '
                     'exist="append", or write elsewhere'

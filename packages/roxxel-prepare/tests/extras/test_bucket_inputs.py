@@ -130,9 +130,11 @@ def content(target: str | Path) -> tuple[list[bytes], dict[str, Any]]:
     folder = Path(target).parent
     assert not [*folder.glob(".*.plan"), *folder.glob(".*.unit")]
     table = json.loads((folder / "c_manifest.json").read_bytes())
-    del table["shards"]["names"], table["crc32"]
-    for version in table["versions"]:
-        assert version["arguments"].pop("inputs")["number"] > 0
+    del table["crc32"]
+    for part in table["parts"]:
+        del part["shards"]["names"]
+        for write in part["writes"]:
+            assert write["arguments"].pop("inputs")["number"] > 0
     return shards, table
 
 

@@ -177,9 +177,9 @@ def test_of_two_first_writes_one_is_an_error(
     both, commit = threading.Barrier(2, timeout=60), in_bucket.commit
     outcomes: list[str] = []
 
-    def commit_at_once(place: Place, manifest: Any) -> bool:
+    def commit_at_once(place: Place, manifest: Any, **options: Any) -> bool:
         both.wait()
-        return commit(place, manifest)
+        return commit(place, manifest, **options)
 
     def write(token: int) -> None:
         try:
@@ -349,9 +349,9 @@ def test_a_put_of_unknown_outcome_deletes_nothing(
     kind = type(Place.of(URL))
     commit = kind.commit
 
-    def timed(place: Place, manifest: Any) -> bool:
+    def timed(place: Place, manifest: Any, **options: Any) -> bool:
         timer.start()
-        return commit(place, manifest)
+        return commit(place, manifest, **options)
 
     monkeypatch.setattr(kind, "commit", timed)
 

@@ -10,7 +10,6 @@ between the two.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 import time
@@ -168,5 +167,6 @@ class DiskFolder:
 
 
 def version_of(data: bytes) -> Version:
-    """Return the version of a small file on a disk, which its content decides."""
-    return Version(hashlib.blake2b(data).hexdigest(), None)
+    """Return the version of a small file on a disk: its content, as a text."""
+    # Copying is ten times as fast as a digest, and an append needs three of them.
+    return Version(data.decode("latin-1"), None)

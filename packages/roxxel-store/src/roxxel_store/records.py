@@ -147,8 +147,17 @@ class RecordKind:
 def seal(table: Mapping[str, Any], *, is_ascii: bool = True) -> bytes:
     """Return a JSON object of at least one member with its checksum."""
     text = json.dumps(table, ensure_ascii=is_ascii, separators=(",", ":"))
-    body = text[:-1].encode()
+    return sealed(text[:-1].encode())
+
+
+def sealed(body: bytes) -> bytes:
+    """Return the text of a JSON object without its closing brace, with its checksum."""
     return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+
+
+def unsealed(data: bytes) -> bytes:
+    """Return what the checksum at the end of a sealed record covers."""
+    return data[:-_TAIL_SIZE]
 
 
 def checksum_of(data: bytes) -> int | None:

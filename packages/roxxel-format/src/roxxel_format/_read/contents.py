@@ -8,7 +8,7 @@ is. The first use of a shard opens the file and compares its foot with the manif
 from __future__ import annotations
 
 import os
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.files import Files, OpenFile
-    from roxxel_format._spec.tables import Earlier
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,7 @@ class Contents:
     of this version. `kept` is the path and size of the file that keeps the tokenizer,
     if there is one.
 
-    `earlier` is None unless the shards of this version were merged. Then it is the
-    beginning of the corpus, and its last shard may hold more than belongs to it:
+    If shards were merged, the last one may hold more than belongs to the version:
     `shards` describe the files, `bounds` and `first_own` the version.
     """
 
@@ -72,18 +70,15 @@ class Contents:
     shards: ShardTable
     dtype_name: str
     block_size: int
-    fingerprint: str
+    version: Version
     files: Files = LOCAL
-    earlier: Earlier | None = None
     kept: tuple[str, int] | None = None
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
         """Index of the first token of each shard, then the number of tokens."""
         bounds = accumulate(self.shards.num_tokens, initial=0)
-        if self.earlier is not None:
-            return tuple(min(each, self.earlier.num_tokens) for each in bounds)
-        return tuple(bounds)
+        return tuple(min(each, self.version.num_tokens) for each in bounds)
 
     @cached_property
     def joined(self) -> tuple[bool, ...]:
@@ -95,18 +90,15 @@ class Contents:
         """Number of documents that begin before each shard; last, the total number."""
         counts = self.shards.own_documents(unit_of(self.bins))
         bounds = accumulate(counts, initial=0)
-        if self.earlier is not None:
-            return tuple(min(each, self.earlier.num_documents) for each in bounds)
-        return tuple(bounds)
+        return tuple(min(each, self.version.num_documents) for each in bounds)
 
     @cached_property
     def bins(self) -> BinTable | None:
         """The bins of a packed corpus."""
-        bins = self.manifest.bins
-        if bins is not None and self.earlier is not None:
-            padding, cut = self.earlier.num_padding, self.earlier.num_cut
-            return BinTable(bins.unit, [padding], [cut])
-        return None if bins is None else bins.of(range(len(self.paths)))
+        bins, version = self.manifest.bins, self.version
+        if bins is None:
+            return None
+        return BinTable(bins.unit, [version.num_padding], [version.num_cut])
 
     def kept_tokenizer(self) -> dict[str, str]:
         """Return the files of the tokenizer that is kept, texts by name; else none.
@@ -130,6 +122,18 @@ class Contents:
                 f"{path}: the tokenizer of the corpus is missing; copy it beside the "
                 "shards again (commands that show text also take --tokenizer)"
             ) from error
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of this version."""
+        return self.version.fingerprint
+
+    @property
+    def ends_inside(self) -> bool:
+        """Whether the last shard holds more than belongs to this version."""
+        own = self.shards.own_documents(unit_of(self.bins))
+        there = sum(self.shards.num_tokens), sum(own)
+        return there != (self.version.num_tokens, self.version.num_documents)
 
     @property
     def num_tokens(self) -> int:
@@ -156,12 +160,7 @@ class Contents:
         """Least and greatest token of an integer type; None for other types."""
         if dtypes.value_range(self.dtype_name) is None:
             return None
-        if self.earlier is not None:
-            return self.earlier.min_value, self.earlier.max_value
-        table = self.shards
-        low = [v for v, n in zip(table.min_values, table.num_tokens, strict=True) if n]
-        high = [v for v, n in zip(table.max_values, table.num_tokens, strict=True) if n]
-        return min(low, default=0), max(high, default=0)
+        return self.version.min_value, self.version.max_value
 
     @cached_property
     def columns(self) -> Mapping[str, ColumnTable]:
@@ -176,13 +175,13 @@ class Contents:
     @cached_property
     def writes(self) -> tuple[int, ...]:
         """For each shard, the number of the write that added it, from 0."""
-        stops = [version.num_shards for version in self.manifest.versions]
+        stops = self.manifest.nums_shards(self.manifest.versions)
         return tuple(bisect_right(stops, number) for number in range(len(self.paths)))
 
     def column_digest(self, name: str) -> str:
         """Return the digest of the values of a column that every shard has."""
         table = self.columns[name]
-        known = self.earlier and self.earlier.columns.get(name)
+        known = self.version.columns.get(name)
         return known or table.value_digests([len(table)])[0]
 
     def document_ends(self, number: int) -> npt.NDArray[np.int64]:
@@ -191,7 +190,7 @@ class Contents:
         They count from the first token of the shard, and are those of this version.
         """
         ends = self.open_shard(number).document_ends
-        if self.earlier is None or number + 1 < len(self.paths):
+        if number + 1 < len(self.paths):
             return ends
         if self.bins is not None:  # No document is empty, but a padding may be.
             last = self.bounds[number + 1] - self.bounds[number]
@@ -269,15 +268,10 @@ def listed_contents(
     the manifest does not list `version`, the result is the current version.
     """
     manifest = parse_manifest(data, path)
-    chosen, earlier = manifest.versions[-1], None
+    chosen = manifest.last
     if version is not None:
-        found = manifest.version(version)
-        earlier = manifest.earlier.find(version) if found is None else None
-        chosen = found or chosen
-    num_shards = chosen.num_shards
-    if earlier is not None:
-        counts = [earlier.num_tokens], [earlier.num_documents]
-        (num_shards,) = nums_shards_of(*counts, manifest)
+        chosen = manifest.version(version) or chosen
+    (num_shards,) = manifest.nums_shards([chosen])
     shards = manifest.shards.first(num_shards)
     return Contents(
         filepath=filepath,
@@ -286,31 +280,14 @@ def listed_contents(
         shards=shards,
         dtype_name=str(manifest.dtype_name),
         block_size=manifest.block_size,
-        fingerprint=chosen.fingerprint if earlier is None else earlier.fingerprint,
+        version=chosen,
         files=files,
-        earlier=earlier,
         kept=_in_folder(folder, chosen.tokenizer_file),
     )
 
 
 def _in_folder(folder: str, file: tuple[str, int] | None) -> tuple[str, int] | None:
     return None if file is None else (folder + file[0], file[1])
-
-
-def nums_shards_of(
-    num_tokens: Sequence[int], num_documents: Sequence[int], manifest: Manifest
-) -> list[int]:
-    """For each beginning of a corpus, return the number of shards that hold it.
-
-    A beginning is so many tokens and documents, such as a version whose shards were
-    merged.
-    """
-    shards = manifest.shards
-    tokens = [*accumulate(shards.num_tokens)]
-    documents = [*accumulate(shards.own_documents(unit_of(manifest.bins)))]
-    pairs = zip(num_tokens, num_documents, strict=True)
-    lasts = (max(bisect_left(tokens, t), bisect_left(documents, d)) for t, d in pairs)
-    return [min(last + 1, len(shards)) for last in lasts]
 
 
 def contents_of(
@@ -332,16 +309,16 @@ def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
     _check_alike(parts)
     first = parts[0].manifest
     shards = ShardTable.chained(part.shards for part in parts)
-    (fingerprint,) = shards.fingerprints([len(shards)])
     kept = next((part.kept for part in parts if part.kept is not None), None)
     writes = [part.manifest.arguments for part in parts]
-    version = Version(
-        len(shards),
-        fingerprint,
+    found = [part.bins for part in parts if part.bins is not None]
+    bins = sum(found[1:], found[0]) if found else None
+    version = Version().followed_by(
+        shards,
+        bins,
         writes[0] if len(writes) == 1 else joined_arguments(writes),
         tokenizer_file=kept and (_file_name(kept[0]), kept[1]),
     )
-    bins = [part.bins for part in parts if part.bins is not None]
     manifest = Manifest(
         dtype_name=first.dtype_name,
         block_size=first.block_size,
@@ -349,7 +326,7 @@ def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
         tokenizer=first.tokenizer,
         shards=shards,
         versions=(version,),
-        bins=sum(bins[1:], bins[0]) if bins else None,
+        bins=bins,
     )
     paths = [path for part in parts for path in part.paths]
     return _current(filepath, manifest, paths, parts[0].files, kept)
@@ -370,7 +347,7 @@ def _current(
         manifest.shards,
         str(manifest.dtype_name),
         manifest.block_size,
-        str(manifest.fingerprint),
+        manifest.last,
         files,
         kept=kept,
     )

@@ -463,9 +463,7 @@ class CorpusReader:
     @property
     def arguments(self) -> dict[str, Any]:
         """The recorded arguments of the write of this version; empty if unknown."""
-        manifest = self.contents.manifest
-        version = manifest.version(self.contents.fingerprint) or manifest.versions[-1]
-        return dict(version.arguments)
+        return dict(self.contents.version.arguments)
 
     def _continues(self, number: int, local: int) -> bool:
         """Return whether a document of a shard continues in the next shard."""

@@ -86,19 +86,22 @@ class ShardTable:
         """Return the fields of one shard."""
         return tuple(column[number] for column in self._all)
 
-    def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """For each count, return the fingerprint of the first `count` shards.
+    def fingerprint(self, before: str = "") -> str:
+        """Return the fingerprint of a corpus that ends with these shards.
 
-        `counts` must ascend. docs/format.md, section 8, defines a fingerprint.
+        `before` is the fingerprint of the shards before them; docs/format.md, section
+        8, defines both.
         """
-        digest = blake2b(b"roxxel corpus 1", digest_size=_FINGERPRINT_SIZE)
-        found: list[str] = []
-        before = 0
-        for count in counts:
-            digest.update(bytes.fromhex("".join(self.content_digests[before:count])))
-            found.append(digest.hexdigest())
-            before = count
-        return found
+        found = bytes.fromhex(before)
+        for each in self.content_digests:
+            shards = b"roxxel corpus 1" + found + bytes.fromhex(each)
+            found = blake2b(shards, digest_size=_FINGERPRINT_SIZE).digest()
+        return found.hex()
+
+    def digest(self) -> str:
+        """Return a digest of the content of all shards, in order: 32 digits."""
+        contents = bytes.fromhex("".join(self.content_digests))
+        return blake2b(contents, digest_size=_FINGERPRINT_SIZE).hexdigest()
 
     @property
     def _all(self) -> tuple[Sequence[Any], ...]:
@@ -228,83 +231,6 @@ class ColumnTable:
             found.append(digest.hexdigest())
             before = count
         return found + [""] * (len(counts) - len(found))
-
-
-@dataclass(frozen=True, slots=True)
-class EarlierTable:
-    """The versions whose shards were merged: one list for each field, oldest first.
-
-    Each is the beginning of the corpus: its first `num_tokens` tokens, separators and
-    padding included, and the first `num_documents` documents, padding excluded.
-    `fingerprints` are those of the shards that it had. `min_values` and `max_values`
-    are 0 for item types that are not integers. `num_padding` and `num_cut` are 0 unless
-    the documents are packed. `columns` are the digests of the values of each column by
-    name, "" for a version that lacked the column in some shard.
-    """
-
-    fingerprints: Sequence[str] = ()
-    num_tokens: Sequence[int] = ()
-    num_documents: Sequence[int] = ()
-    min_values: Sequence[int] = ()
-    max_values: Sequence[int] = ()
-    num_padding: Sequence[int] = ()
-    num_cut: Sequence[int] = ()
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Any])
-
-    def __len__(self) -> int:
-        return len(self.fingerprints)
-
-    def find(self, fingerprint: str) -> Earlier | None:
-        """Return the version with a fingerprint, or None."""
-        if fingerprint not in self.fingerprints:
-            return None
-        number = [*self.fingerprints].index(fingerprint)
-        lists = (getattr(self, name) for name in EARLIER_COLUMNS)
-        columns = {name: digests[number] for name, digests in self.columns.items()}
-        return Earlier(*(each[number] for each in lists), columns=columns)
-
-    def __add__(self, other: EarlierTable) -> EarlierTable:
-        """Return these versions, followed by the versions of `other`."""
-        lists = (
-            [*getattr(self, name), *getattr(other, name)] for name in EARLIER_COLUMNS
-        )
-        mine, theirs = [""] * len(self), [""] * len(other)
-        columns = {
-            name: [*self.columns.get(name, mine), *other.columns.get(name, theirs)]
-            for name in {**self.columns, **other.columns}
-        }
-        return EarlierTable(*lists, columns=columns)
-
-    def without_column(self, name: str) -> EarlierTable:
-        """Return these versions without the digests of a column."""
-        columns = {key: each for key, each in self.columns.items() if key != name}
-        return replace(self, columns=columns)
-
-
-EARLIER_COLUMNS = {
-    "fingerprints": "fingerprints",
-    "num_tokens": "tokens",
-    "num_documents": "documents",
-    "min_values": "least",
-    "max_values": "greatest",
-    "num_padding": "padding",
-    "num_cut": "cut",
-}
-"""Attributes of `EarlierTable` in order, and their keys in the manifest's JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class Earlier:
-    """One version whose shards were merged; see `EarlierTable`."""
-
-    fingerprint: str
-    num_tokens: int
-    num_documents: int
-    min_value: int
-    max_value: int
-    num_padding: int
-    num_cut: int
-    columns: Mapping[str, str]
 
 
 def sizes_of(shards: ShardTable, columns: Mapping[str, ColumnTable]) -> dict[str, int]:

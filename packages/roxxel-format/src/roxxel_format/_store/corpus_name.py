@@ -285,12 +285,12 @@ def owners_of(paths: Iterable[str]) -> list[str]:
             manifests = manifests_in(path.parent)
             folders[path.parent] = [(_of_manifest(m), _texts_in(m)) for m in manifests]
         for corpus, texts in folders[path.parent]:
-            if _quoted(path.name) in texts:
+            if quoted(path.name) in texts:
                 found[corpus.pattern] = None
     return list(found)
 
 
-def _quoted(name: str) -> bytes:
+def quoted(name: str) -> bytes:
     """Return a name as a manifest holds it."""
     return json.dumps(name, ensure_ascii=False).encode("utf-8", "surrogateescape")
 

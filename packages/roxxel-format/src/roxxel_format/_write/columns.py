@@ -66,7 +66,8 @@ def write_column(
             "corpus first, or check the path"
         )
     with place.files.writing():
-        before = found = place.begin()
+        place.begin()
+        before = found = place.found
         old = before.columns.get(column)
         if old is not None and exist == "error":
             raise FileExistsError(
@@ -82,7 +83,8 @@ def write_column(
         try:
             table = files.write_all(*_arrays(values, dtype))
             while not place.commit(found.with_column(column, table)):
-                found = place.begin()
+                place.begin()
+                found = place.found
                 _check_unchanged(name, before, found, column)
         except BaseException:
             place.discard_unlisted(files.names)

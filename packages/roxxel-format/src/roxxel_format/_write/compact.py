@@ -4,12 +4,11 @@ Consecutive shards are merged; a full shard, or one that nothing can join, stays
 file that it is. So does a shard of a preparation whose plan is still there: when that
 command is repeated, it learns from the names of its shards that they are committed.
 
-Tokens, documents and columns do not change. So every earlier version is still the
-beginning of the corpus, and the new manifest keeps its fingerprint and its counts:
-whoever began with it, such as a run that resumes, reads on.
+Tokens, documents and columns do not change, so all versions stay as they are: whoever
+began with one, such as a run that resumes, reads on.
 
-The new shards are committed as one version, and only then are the old files deleted. An
-append that was committed meanwhile stays: its shards follow the merged ones.
+The new shards are committed, and only then are the old files deleted. An append that
+was committed meanwhile stays: its shards follow the merged ones.
 """
 
 from __future__ import annotations
@@ -17,14 +16,13 @@ from __future__ import annotations
 import secrets
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from roxxel_store.files import sync_folder
 
 from roxxel_format._read.columns import ColumnFiles
-from roxxel_format._read.contents import nums_shards_of
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.dtypes import TEXTS, item_size
 from roxxel_format._spec.input_totals import merged_inputs
@@ -34,10 +32,8 @@ from roxxel_format._spec.tables import (
     LAST_CONTINUES,
     BinTable,
     ColumnTable,
-    EarlierTable,
     ShardTable,
     as_table,
-    unit_of,
 )
 from roxxel_format._spec.texts import END_SIZE
 from roxxel_format._version import __version__
@@ -55,7 +51,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.contents import Contents
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
-    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._spec.manifest import Manifest, Version
     from roxxel_format._write.place import Place
 
 _ColumnFile: TypeAlias = "tuple[str | None, int, str]"
@@ -77,15 +73,15 @@ class Compaction:
         num_written: Shards that were made of them.
         num_bytes: Size of the new shards and columns.
         num_shards: Shards of the corpus now.
-        num_earlier: Earlier versions that stay readable, as beginnings of the corpus.
-        fingerprint: Fingerprint of the current version.
+        num_versions: Versions of the corpus, which all stay readable.
+        fingerprint: Fingerprint of the current version, which stays the same.
 
     Example:
         >>> corpus = Roxxel("daily_*.rox")
         >>> for day in range(3):
         ...     written = corpus.write([[day]], vocab_size=9, exist="append")
         >>> done = corpus.compact()
-        >>> done.num_merged, done.num_shards, done.num_earlier
+        >>> done.num_merged, done.num_shards, done.num_versions
         (3, 1, 3)
     """
 
@@ -93,7 +89,7 @@ class Compaction:
     num_written: int
     num_bytes: int
     num_shards: int
-    num_earlier: int
+    num_versions: int
     fingerprint: str
 
 
@@ -140,7 +136,7 @@ def _result(manifest: Manifest, groups: Sequence[range], num_bytes: int) -> Comp
         len(merged),
         num_bytes,
         len(manifest.shards),
-        len(manifest.earlier),
+        len(manifest.versions),
         str(manifest.fingerprint),
     )
 
@@ -234,21 +230,12 @@ class _NewFiles:
                 for each in (bins.padding, bins.cut)
             )
             bins = BinTable(bins.unit, padding, cut)
-        (fingerprint,) = shards.fingerprints([len(shards)])
-        last = current.versions[-1]
-        version = replace(
-            last,
-            num_shards=len(shards),
-            fingerprint=fingerprint,
-            arguments=current.arguments,
-        )
         return replace(
             current,
             shards=shards,
             columns=columns,
             bins=bins,
-            versions=(version,),
-            earlier=_with_later_columns(current) + _earlier(current),
+            versions=_with_digests(current),
         )
 
     def _joined_column(
@@ -401,7 +388,8 @@ def _commit(place: Place, manifest: Manifest, new: _NewFiles) -> Manifest:
         FileExistsError: Another write changed what was merged.
     """
     while True:
-        current = place.begin()
+        place.begin()
+        current = place.found
         if new.sizes.keys() <= current.file_names():
             return current  # Committed by us, and the answer was lost.
         if not _continues(current, manifest):
@@ -424,62 +412,25 @@ def _continues(current: Manifest, manifest: Manifest) -> bool:
     return written == manifest.columns_of(count)
 
 
-def _with_later_columns(manifest: Manifest) -> EarlierTable:
-    """Return the versions that were merged before, with digests of all columns.
+def _with_digests(manifest: Manifest) -> tuple[Version, ...]:
+    """Return the versions with the digests of their columns.
 
-    A column may have been written since. Its digest then came from the files that are
-    merged now, and a run may have recorded it.
+    They follow from the files that are merged now, and a run may have recorded them. A
+    column may have been written after an earlier compaction.
     """
-    earlier = manifest.earlier
-    counts = nums_shards_of(earlier.num_tokens, earlier.num_documents, manifest)
-    columns = dict(earlier.columns)
-    for name, table in manifest.columns.items():
-        known = columns.get(name, [""] * len(earlier))
-        of_files = table.value_digests(counts)
-        found = [a or b for a, b in zip(known, of_files, strict=True)]
-        if any(found):
-            columns[name] = found
-    return replace(earlier, columns=columns)
-
-
-def _earlier(manifest: Manifest) -> EarlierTable:
-    """Return the versions of a manifest as beginnings of the corpus."""
-    shards, bins = manifest.shards, manifest.bins
-    counts = [version.num_shards for version in manifest.versions]
-    nothing = [0] * len(shards)
-    lows, highs = _ranges(shards)
-    own = shards.own_documents(unit_of(bins))
-    padding, cut = (nothing, nothing) if bins is None else (bins.padding, bins.cut)
-    sums = ([*accumulate(each)] for each in (shards.num_tokens, own, padding, cut))
-    tokens, documents, paddings, cuts = (
-        [each[count - 1] for count in counts] for each in sums
-    )
-    digests = {
+    versions = manifest.versions
+    counts = manifest.nums_shards(versions)
+    of_files = {
         name: table.value_digests(counts) for name, table in manifest.columns.items()
     }
-    return EarlierTable(
-        [version.fingerprint for version in manifest.versions],
-        tokens,
-        documents,
-        [lows[count - 1] for count in counts],
-        [highs[count - 1] for count in counts],
-        paddings,
-        cuts,
-        {name: each for name, each in digests.items() if any(each)},
+    return tuple(
+        replace(
+            version,
+            columns={
+                name: version.columns.get(name) or digests[at]
+                for name, digests in of_files.items()
+                if name in version.columns or digests[at]
+            },
+        )
+        for at, version in enumerate(versions)
     )
-
-
-def _ranges(shards: ShardTable) -> tuple[list[int], list[int]]:
-    """Return the least and greatest item of all shards up to each; 0 without items."""
-    lows: list[int] = []
-    highs: list[int] = []
-    low, high, is_empty = 0, 0, True
-    rows = zip(shards.min_values, shards.max_values, shards.num_tokens, strict=True)
-    for least, greatest, num_tokens in rows:
-        if num_tokens:
-            low = least if is_empty else min(low, least)
-            high = greatest if is_empty else max(high, greatest)
-            is_empty = False
-        lows.append(low)
-        highs.append(high)
-    return lows, highs

@@ -206,7 +206,7 @@ class CorpusWrite:
             FileExistsError: The write may not change the corpus.
             ValueError: The documents do not fit the corpus.
         """
-        self.recipe = self.recipe.for_corpus(self.place.found, self.what)
+        self.recipe = self.recipe.for_corpus(self.place.end, self.what)
 
     def decide(self, documents: Iterable[object]) -> None:
         """Read documents until one is chosen, so that item type and kind are decided.

@@ -26,7 +26,9 @@ from roxxel_store.urls import DEFAULT_TIMEOUT_S, check_writable, url_of
 from roxxel_format._spec.manifest import (
     MAX_MANIFEST_SIZE,
     Manifest,
+    extended,
     is_file_name,
+    parse_end,
     parse_manifest,
 )
 from roxxel_format._spec.records import PLAN, DamagedRecordError
@@ -36,6 +38,7 @@ from roxxel_format._store.corpus_name import (
     manifest_urls,
     name_in_bucket,
     name_to_write,
+    quoted,
     shards_of,
 )
 from roxxel_format._write import one_file
@@ -66,8 +69,8 @@ class Place:
         files: The files.
         target: What `of` takes in another process to return this place.
         what: The corpus, for messages: its pattern, or the URL that was given.
-        found: The manifest that `begin` returned last; without versions if there is no
-            corpus.
+        end: The end of the manifest that `begin` read last, all that an append needs;
+            without versions if there is no corpus.
         is_uncertain: Whether a commit failed that may have taken effect.
         plan_kind: The record of a plan, whose job `clean` keeps until it is committed.
     """
@@ -80,8 +83,9 @@ class Place:
         _check_listable(name, given)
         self.name, self.files, self.target = name, files, target
         self.what = given
-        self.found = Manifest()
+        self.end = Manifest()
         self.is_uncertain = False
+        self._data: bytes | None = None
         self._version: Version | None = None
 
     @staticmethod
@@ -137,35 +141,61 @@ class Place:
         data = self.read(self._manifest_name)
         return None if data is None else parse_manifest(data, self.manifest)
 
-    def begin(self, *, replaces: bool = False) -> Manifest:
-        """Return the manifest to begin from, without versions if there is no corpus.
+    def begin(self, *, replaces: bool = False) -> None:
+        """Read the manifest to begin from, if there is one.
 
         If the write `replaces` the corpus, a damaged manifest counts as none. A file
         with other JSON always raises, because it may be another program's
         `manifest.json`.
         """
         data, self._version = self.files.get(self._manifest_name)
-        self.found = Manifest()
-        if data is not None:
-            try:
-                self.found = parse_manifest(data, self.manifest)
-            except ManifestError:
-                if not replaces or _is_other_json(data):
-                    raise
-        return self.found
+        self.end, self._data = Manifest(), data
+        if data is None:
+            return
+        try:
+            if replaces:  # It needs the names of all files.
+                parse_manifest(data, self.manifest)
+            self.end = parse_end(data, self.manifest)
+        except ManifestError:
+            if not replaces or _is_other_json(data):
+                raise
+            self._data = None
 
-    def commit(self, manifest: Manifest) -> bool:
+    @property
+    def found(self) -> Manifest:
+        """The manifest that `begin` read last; without versions if there is none."""
+        if self._data is None:
+            return Manifest()
+        return parse_manifest(self._data, self.manifest)
+
+    def lists(self, texts: Iterable[str]) -> bool:
+        """Return whether the manifest that `begin` read last has all of some texts.
+
+        Quicker than reading its lists.
+        """
+        data = self._data or b""
+        return all(quoted(each) in data for each in texts)
+
+    def commit(self, manifest: Manifest, *, appends: bool = False) -> bool:
         """Replace the manifest; False if another write committed since `begin`.
 
         Every file that the manifest lists must be flushed already. After an OSError,
         the file holds the old or the new manifest.
+
+        Args:
+            manifest: The new manifest. With `appends`, its shards and versions follow
+                those of the manifest that is there.
+            appends: Whether to keep the shards and versions that are there.
         """
-        data = manifest.pack()
+        if appends and self._data is not None:
+            data = extended(self._data, self.end, manifest)
+        else:
+            data = manifest.pack()
         if len(data) > MAX_MANIFEST_SIZE:
             raise ValueError(
-                f"{self.manifest}: the manifest of {len(manifest.shards)} shards would "
-                f"have {len(data)} bytes, but readers accept {MAX_MANIFEST_SIZE}; "
-                "write fewer and larger shards (max_shard_bytes)"
+                f"{self.manifest}: the manifest would have {len(data)} bytes, but "
+                f"readers accept {MAX_MANIFEST_SIZE}; write fewer and larger shards "
+                "(max_shard_bytes), or merge them (`compact`)"
             )
         self.is_uncertain = self.files.may_act_late
         try:
@@ -210,14 +240,14 @@ class Place:
         Somebody has copied them without their manifest, made them with a `ShardWriter`,
         or lost the manifest of a corpus: a write would take them for leftovers.
         """
-        if self.files.may_be_interrupted() or self.existing() is not None:
+        if self.files.may_be_interrupted() or self._has_manifest():
             return
         bare = [each for each in self.files.sizes() if self.name.is_own(each)]
         if not bare:
             self.files.note(is_committed=False)
             return
         # Another first write may have begun during the listing.
-        if self.files.may_be_interrupted() or self.existing() is not None:
+        if self.files.may_be_interrupted() or self._has_manifest():
             return
         command = roxxel_command(f'format adopt "{self.pattern}"')
         raise ShardError(
@@ -225,6 +255,9 @@ class Place:
             f"no manifest lists it; run `{command}` if it belongs to this corpus, else "
             "move it, or write under another name"
         )
+
+    def _has_manifest(self) -> bool:
+        return self.read(self._manifest_name) is not None
 
     def remove_leftovers(self) -> None:
         """Remove what earlier writes left on a disk, if this can be done now.
@@ -356,14 +389,13 @@ class Place:
         self, new: NewShards, started: float, *, kept: bool = False
     ) -> WriteSummary:
         """Return the summary of shards at this place."""
-        (fingerprint,) = new.shards.fingerprints([len(new)])
         return WriteSummary(
             paths=tuple(self.folder + each for each in new.shards.names),
             num_documents=new.num_documents,
             num_tokens=new.num_tokens,
             num_bytes=sum(new.shards.num_bytes),
             dtype=str(new.dtype),
-            fingerprint=fingerprint,
+            fingerprint=new.shards.fingerprint(),
             kept=kept,
             duration_s=time.perf_counter() - started,
             sync_s=new.sync_s,

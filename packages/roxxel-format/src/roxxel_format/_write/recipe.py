@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
-from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._spec.tables import BinTable, ColumnTable, unit_text
+from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.tables import BinTable, unit_text
 from roxxel_format._write.fields import LOSS_MASK
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.series import NoDocumentsError
@@ -151,8 +151,8 @@ class Recipe:
     @staticmethod
     def split_of(manifest: Manifest) -> list[Any] | None:
         """Return the share by which a corpus was divided, and its rule; None if not."""
-        recorded = (version.arguments.get(SPLIT) for version in manifest.versions)
-        return next((each[1:] for each in recorded if each is not None), None)
+        recorded = manifest.last.arguments.get(SPLIT)  # Appends have the same.
+        return None if recorded is None else recorded[1:]
 
     @staticmethod
     def how_to_append(manifest: Manifest | None, share: float) -> str:
@@ -215,22 +215,25 @@ class Recipe:
         """
         if not len(new):
             raise NoDocumentsError(place.pattern)
-        recipe, base = self.decided(new.dtype, new.kind), place.found.fingerprint
+        recipe, base = self.decided(new.dtype, new.kind), place.end.fingerprint
         kept = dict(filter(None, [self.tokenizer_file]))
+        before: set[str] = set()
         while True:
             place.check_present({**new.sizes, **kept})
-            found = place.found
-            manifest = recipe._extended(found, new, place)  # noqa: SLF001 - of self
-            if place.commit(manifest):
+            if not self.appends:
+                before = place.found.file_names()
+            added = recipe._added(place, new)  # noqa: SLF001 - of self
+            if place.commit(added, appends=self.appends):
                 break
             place.begin()
-            if set(new.shards.names) <= set(place.found.shards.names):
+            if place.lists(new.shards.names):
                 # Committed already: by us, and the answer was lost, or by another
                 # process of this write.
                 return place.summary(new, started)
-            if self.exist == "replace" and place.found.has_only(base):
+            if self.exist == "replace" and place.end.fingerprint == base:
                 continue
-            if manifest.fingerprint in place.found.earlier.fingerprints:
+            is_unclear = self.appends and place.files.may_act_late
+            if is_unclear and place.lists([str(added.fingerprint)]):
                 # Names cannot tell any more whose documents were merged.
                 raise FileExistsError(
                     f"{place.manifest}: was compacted during this commit, which may "
@@ -244,18 +247,18 @@ class Recipe:
                     f"{lost(place)}"
                 )
         if not self.appends:
-            place.discard(found.file_names() - manifest.file_names())
+            place.discard(before - added.file_names())
         return place.summary(new, started)
 
-    def _extended(self, manifest: Manifest, new: NewShards, place: Place) -> Manifest:
-        """Return the manifest with the new shards and their columns."""
+    def _added(self, place: Place, new: NewShards) -> Manifest:
+        """Return a manifest of the new shards alone, which an append adds."""
+        end = Manifest()
         if self.appends:
-            self.for_corpus(manifest, place.pattern)
-        else:
-            manifest = Manifest()
-        if not manifest.versions:
+            end = place.end
+            self.for_corpus(end, place.pattern)
+        if not end.versions:
             assert self.dtype is not None  # noqa: S101 - a document decided
-            manifest = Manifest(
+            end = Manifest(
                 dtype_name=self.dtype,
                 block_size=self.block_size,
                 separator=separator_items(self.separator, self.dtype),
@@ -263,27 +266,20 @@ class Recipe:
                 kind=self.kind,
                 bins=None if self.unit is None else BinTable(self.unit),
             )
-        twice = set(manifest.shards.names) & set(new.shards.names)
-        if twice:
+        elif place.lists(new.shards.names[:1]):
             raise FileExistsError(
-                f"{place.folder}{min(twice)}: another process committed the same "
-                "units during this write; to append them twice, write again"
+                f"{place.folder}{new.shards.names[0]}: another process committed the "
+                "same units during this write; to append them twice, write again"
             )
-        everything = manifest.shards + new.shards
-        (fingerprint,) = everything.fingerprints([len(everything)])
-        version = Version(
-            len(everything),
-            fingerprint,
-            self.arguments,
-            self.encoder,
-            self.tokenizer_file,
+        version = end.last.followed_by(
+            new.shards, new.bins, self.arguments, self.encoder, self.tokenizer_file
         )
         return replace(
-            manifest,
-            shards=everything,
-            columns=_extended_columns(manifest, new.columns, len(new)),
-            versions=(*manifest.versions, version),
-            bins=_extended_bins(manifest.bins, new.bins),
+            end,
+            shards=new.shards,
+            columns=new.columns,
+            versions=(version,),
+            bins=new.bins,
         )
 
 
@@ -330,23 +326,6 @@ def _check_columns(
                 f"without_columns=[{name!r}] (--without-columns {name}), and then "
                 f'write the values with write_column({name!r}, ..., exist="append")'
             )
-
-
-def _extended_columns(
-    manifest: Manifest, new: Mapping[str, ColumnTable], num_new: int
-) -> dict[str, ColumnTable]:
-    """Join the columns of a manifest and of new shards, which may lack some."""
-    if not len(manifest.shards):
-        return dict(new)
-    return {
-        name: old + new[name] if name in new else old.followed_by(num_new)
-        for name, old in manifest.columns.items()
-    }
-
-
-def _extended_bins(old: BinTable | None, new: BinTable | None) -> BinTable | None:
-    """Join the bins of a manifest and of new shards, both packed or both not."""
-    return old if old is None or new is None else old + new
 
 
 def _ending(separator: Sequence[int | float]) -> str:

@@ -70,7 +70,8 @@ def copy_corpus(
                 f'a pattern such as "{name.prefix}_*{name.suffix}"'
             )
         place.enter(resources)
-        there = place.begin(replaces=exist == "replace")
+        place.begin(replaces=exist == "replace")
+        there = place.found
         if contents.paths[0] in {place.folder + each for each in there.file_names()}:
             raise ValueError(f"{target}: is the source of this copy; copy elsewhere")
         if exist == "error":

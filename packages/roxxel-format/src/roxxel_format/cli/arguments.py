@@ -234,8 +234,8 @@ def _add_compact(commands: Any) -> None:
         examples=["'web_*.rox'"],
         help="merge the small shards of many appends",
         description="Merge the small shards of a corpus that has grown by many "
-        "appends. Tokens, documents and columns stay the same, and earlier versions "
-        "stay readable, so a run that began with one resumes. Verifies every block, "
+        "appends. Tokens, documents, columns and versions stay the same, so a run "
+        "that began with any version resumes. Verifies every block, "
         "commits, and then deletes the merged files. A program that has the corpus "
         "open may stop, with the error that a file is missing; start it again.",
     )

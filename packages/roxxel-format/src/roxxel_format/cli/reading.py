@@ -209,15 +209,13 @@ def _paths(options: argparse.Namespace) -> str | list[str]:
 
 def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
     """Return the versions of a corpus, and the columns of the open version."""
-    earlier = contents.manifest.earlier
-    pairs = zip(earlier.fingerprints, earlier.num_tokens, strict=True)
     return {
         "versions": [
-            {"fingerprint": fingerprint, "first_tokens": num_tokens}
-            for fingerprint, num_tokens in pairs
-        ]
-        + [
-            {"fingerprint": version.fingerprint, "shards": version.num_shards}
+            {
+                "fingerprint": version.fingerprint,
+                "tokens": version.num_tokens,
+                "documents": version.num_documents,
+            }
             | ({} if version.encoder is None else {"encoded_by": version.encoder})
             for version in contents.manifest.versions
         ],
@@ -240,12 +238,8 @@ def _tables_for_people(
     """Return a line for each version and column."""
     found = {
         "versions": [
-            f"{row['fingerprint']}, "
-            + (
-                f"merged: the first {_counted(row['first_tokens'], 'token')}"
-                if "first_tokens" in row
-                else _counted(row["shards"], "shard")
-            )
+            f"{row['fingerprint']}, {_counted(row['tokens'], 'token')} in "
+            + _counted(row["documents"], "document")
             + (f", encoded by {row['encoded_by']}" if "encoded_by" in row else "")
             for row in tables.get("versions", ())
         ],

@@ -114,12 +114,12 @@ def compact(options: argparse.Namespace) -> int:
     if not done.num_merged:
         say(f"{options.corpus}: no small shards follow each other, nothing to merge")
         return 0
-    earlier = f"{done.num_earlier:,} earlier version{'s' * (done.num_earlier != 1)}"
+    versions = f"{done.num_versions:,} version{'s' * (done.num_versions != 1)}"
     say(
         f"{options.corpus}: merged {done.num_merged:,} shards into "
         f"{done.num_written:,} ({short_size(done.num_bytes)}); the corpus has "
         f"{done.num_shards:,} shard{'s' * (done.num_shards != 1)} now, and "
-        f"{earlier} stay{'s' * (done.num_earlier == 1)} readable"
+        f"its {versions} stay{'s' * (done.num_versions == 1)} readable"
     )
     return 0
 

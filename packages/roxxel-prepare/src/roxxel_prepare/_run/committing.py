@@ -149,11 +149,11 @@ def commit_plan(place: Place, plan: Plan, started: float) -> WriteSummary:
             if recipe.exist == "replace":
                 # Whoever repeats the command has read that there are other documents
                 # now, and wants to replace them too.
-                rebased = replace(plan, base=place.found.fingerprint)
+                rebased = replace(plan, base=place.end.fingerprint)
                 place.files.replace(name.plan.name, rebased.pack())
             return _lost(place, plan)
 
-        if not recipe.appends and not place.found.has_only(plan.base):
+        if not recipe.appends and place.end.fingerprint != plan.base:
             raise FileExistsError(
                 f"{place.manifest}: another write was committed first, {lost(place)}"
             )

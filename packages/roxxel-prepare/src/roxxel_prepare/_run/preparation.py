@@ -324,7 +324,7 @@ class _Preparation:
         write.decide(self._documents)
         recipe, fields = write.recipe, write.options.fields
         rows = [unit.row() for unit in units]
-        base, cuts = write.place.found.fingerprint, [row[1:] for row in rows]
+        base, cuts = write.place.end.fingerprint, [row[1:] for row in rows]
         # `skip_bad` does not change units without damage.
         arguments = {k: v for k, v in recipe.arguments.items() if k != SKIP_BAD}
         metadata = write.options.metadata
