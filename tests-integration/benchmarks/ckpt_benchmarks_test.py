@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ckpt_blocking, ckpt_bucket
+from . import ckpt_blocking, ckpt_bucket, ckpt_small
 
 
 def test_blocking_time() -> None:
@@ -20,3 +20,9 @@ def test_checkpoints_in_a_bucket() -> None:
     assert found["disk"]["requests"] == [0]
     assert found["bucket"]["requests"][0] > 3
     assert all(0 < one["blocks"][0] < one["save"][0] for one in found.values())
+
+
+def test_many_small_leaves() -> None:
+    found = ckpt_small.main(["--leaves", "300", "--rounds", "1"])
+
+    assert all(ratio > 0 for ratio in found.values())

@@ -40,10 +40,12 @@ def on_one_device(numbers: np.ndarray[Any, Any]) -> jax.Array:
     return jnp.asarray(numbers)
 
 
-def on_all_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:
+def on_all_devices(
+    numbers: np.ndarray[Any, Any], spec: tuple[str, ...] = ("data",)
+) -> jax.Array:
     """Return an array whose rows are split over all devices of all processes."""
     mesh = Mesh(np.array(jax.devices()), ("data",))
-    sharding = NamedSharding(mesh, PartitionSpec("data"))
+    sharding = NamedSharding(mesh, PartitionSpec(*spec))
     return jax.make_array_from_callback(
         numbers.shape, sharding, lambda index: numbers[index]
     )

@@ -263,6 +263,21 @@ class Run:
         self.failure_of(lambda: saving.load(3, like=tree))
         assert saving.load(like=tree)["count"] == 2
 
+    def share_small_leaves(self) -> None:
+        """Save many small leaves, of which process 0 writes those that it holds."""
+        folder = self.parent / "small"
+        saving = Checkpointer(folder, timeout=60)
+        tree = {
+            "alone": {str(n): jnp.full(3, n) for n in range(300)},
+            "everywhere": on_all_devices(np.arange(4.0, dtype=np.float32), spec=()),
+            "rows": on_all_devices(np.arange(4.0, dtype=np.float32)),
+        }
+        saving.save(1, state=tree)
+        saving.wait()
+        assert names(folder / "1" / "state" / "state") == ["rows"]
+        same = jax.tree.map(alike, saving.load(like=tree), tree)
+        assert jax.tree.all(same), same
+
     def read_other_counts(self) -> None:
         """Restore checkpoints of one process, of two, and damaged ones."""
         for name in ("one_process", "golden_one", "golden_two"):
@@ -315,6 +330,7 @@ def main() -> None:
     run.start_no_thread()
     run.share_no_folder()
     run.save_a_tree()
+    run.share_small_leaves()
     run.read_other_counts()
     run.say("done")
     jax.distributed.shutdown()

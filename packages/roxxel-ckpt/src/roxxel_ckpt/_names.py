@@ -22,6 +22,7 @@ STATE = "state"
 # First part of the names of leaves that `save(state=)` was given.
 STATE_ROOT = "state"
 METADATA_FILE = f"{STATE}/_METADATA"
+SMALL_FILE = "small.safetensors"
 
 # Windows has these names for devices, whatever the folder.
 _PLAIN = re.compile(r"(?!(?:aux|con|nul|prn|com[0-9]|lpt[0-9])$)[a-z0-9_-]{1,64}")

@@ -15,9 +15,9 @@ import numpy as np
 from roxxel_store.amounts import short_size
 from roxxel_store.command import Progress
 
-from roxxel_ckpt._integrity import LocalFiles, find_undigested, problem_of
+from roxxel_ckpt._integrity import LocalFiles, problem_of
 from roxxel_ckpt._named_steps import named_step
-from roxxel_ckpt._names import METADATA_FILE, STATE, leaf_path
+from roxxel_ckpt._names import METADATA_FILE, SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt._place.description import described_whole, digests_of
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
@@ -135,7 +135,7 @@ def _state_digest(
     from roxxel_ckpt._arrays.state_digest import state_digest
 
     left = dict(digests)
-    described = [name for name in digests if name == METADATA_FILE]
+    described = [name for name in digests if name in {METADATA_FILE, SMALL_FILE}]
 
     def check(files: LocalFiles, names: Iterable[str]) -> None:
         for damage in files.damages({name: digests[name] for name in names}).values():
@@ -236,22 +236,13 @@ def _misfit(
     digests: Mapping[str, FileDigest],
 ) -> str | None:
     """Describe the first array whose sound files do not fit the description."""
-    from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
+    from roxxel_ckpt._arrays.layout import read_layouts
 
     saved = {name: spec for name, spec in leaves.items() if spec.is_stored}
-    layouts = layout_files(saved)
-    problem = find_undigested(layouts, digests)
-    if problem is not None:
-        return problem
-    damages = files.damages({name: digests[name] for name in layouts})
-    if damages:
-        return next(iter(damages.values()))
-    chunks = chunk_files(digests)
-    for name, spec in saved.items():
-        try:
-            read_layout(files.directory, name, spec, chunks)
-        except CheckpointDamagedError as error:
-            return problem_of(error, files.directory)
+    try:
+        read_layouts(files, saved, digests)
+    except CheckpointDamagedError as error:
+        return problem_of(error, files.directory)
     return None
 
 

@@ -1,13 +1,7 @@
-"""Read arrays of a checkpoint as numpy, and export them to a safetensors file.
-
-The safetensors format: eight bytes with the length of a header, the header (JSON: name,
-dtype, shape and byte offsets of every array), then the little-endian arrays without
-gaps. https://github.com/huggingface/safetensors
-"""
+"""Read arrays of a checkpoint as numpy, and export them to a safetensors file."""
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +9,7 @@ import numpy as np
 from roxxel_store import published
 
 from roxxel_ckpt._arrays.orbax import read_arrays
+from roxxel_ckpt._arrays.tensor_file import packed_header, safetensors_dtype
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -24,37 +19,12 @@ if TYPE_CHECKING:
     from roxxel_ckpt._place.description import LeafSpec
 
 _BYTES_AT_ONCE = 1 << 28
-_DTYPES = {
-    "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "uint32": "U32",
-    "int32": "I32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "float32": "F32",
-    "float64": "F64",
-}
 
 
 def exported_name(name: str, inner: str = "model/") -> str:
     """Return a leaf's name in the file: `model/a/b` becomes `a.b`, others stay."""
     bare = name.removeprefix(inner)
     return name if bare == name else bare.replace("/", ".")
-
-
-def safetensors_dtype(spec: LeafSpec) -> str | None:
-    """Return the dtype of a leaf in the file; None if the format has none.
-
-    Integers of less than a byte become integers of one byte.
-    """
-    return None if spec.is_stored_as_bits else _DTYPES.get(spec.stored_dtype)
 
 
 def read_as_numpy(
@@ -111,8 +81,8 @@ def export_safetensors(
     for the header. The file appears at `target` only after it is complete and flushed
     to the disk.
     """
-    header: dict[str, Any] = {"__metadata__": dict(carried)}
-    offset = 0
+    arrays: dict[str, tuple[str, Sequence[int], int]] = {}
+    chosen: list[str] = []
     for name, spec in leaves.items():
         # PRNG keys are not weights, and empty arrays have no bytes.
         if name not in names or spec.is_key or not spec.is_stored:
@@ -123,23 +93,16 @@ def export_safetensors(
                 f"{directory}: {name} is {spec}, which safetensors cannot hold; "
                 "read the checkpoint with Orbax instead"
             )
-        if names[name] in header:
+        if names[name] in arrays:
             raise ValueError(
                 f"{directory}: {name} and another leaf would both be {names[name]} in "
                 "the file; add --all for full names"
             )
-        stop = offset + (spec.num_bytes or 0)
-        header[names[name]] = {
-            "dtype": dtype,
-            "shape": list(spec.shape),
-            "data_offsets": [offset, stop],
-        }
-        offset = stop
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    chosen = [name for name in leaves if names.get(name) in header]
+        arrays[names[name]] = dtype, spec.shape, spec.num_bytes or 0
+        chosen.append(name)
+    header = packed_header(arrays, carried)
     with published(target) as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(header)
         for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
-    return 8 + len(text) + offset
+    return len(header) + sum(num_bytes for *_, num_bytes in arrays.values())

@@ -1,4 +1,4 @@
-"""The zarr layout of an array, compared with the description before it is read.
+"""How the arrays of a step are stored, compared with the description before a read.
 
 Digests say that files are those that were written, and not that they fit each other. A
 library that trusts a shape in a file takes as much memory as the shape asks for, so
@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_store.records import parse_value
 
-from roxxel_ckpt._names import METADATA_FILE, STATE, leaf_path
+from roxxel_ckpt._arrays.tensor_file import DTYPES, read_header
+from roxxel_ckpt._integrity import find_undigested
+from roxxel_ckpt._names import METADATA_FILE, SMALL_FILE, STATE, leaf_path
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from roxxel_ckpt._integrity import FileDigest
+    from roxxel_ckpt._integrity import FileDigest, LocalFiles
     from roxxel_ckpt._place.description import LeafSpec
 
     ChunkFiles = dict[str, list[tuple[tuple[int, ...], str, int]]]
@@ -35,16 +37,50 @@ _INDEX = re.compile(r"(/[0-9]+)*$")
 _MOST_WORDS_OF_A_KEY = 16
 
 
-def layout_files(names: Iterable[str]) -> list[str]:
-    """Return the paths of all files that describe leaves, relative to the step."""
-    return [METADATA_FILE, *map(_layout_file, names)]
+def read_layouts(
+    files: LocalFiles, specs: Mapping[str, LeafSpec], digests: Mapping[str, FileDigest]
+) -> dict[str, Layout]:
+    """Return the layouts of leaves, from files that are verified first.
+
+    Raises:
+        CheckpointDamagedError: A file that describes leaves is damaged or has no
+            digest, a layout differs from the description of its leaf, or a file has a
+            size that no chunk of the layout can have.
+    """
+    directory, shared = files.directory, dict[str, Any]()
+    if SMALL_FILE in digests:
+        check_sound(files, digests, [SMALL_FILE])
+        shared, _ = read_header(directory / SMALL_FILE, "restore another step")
+    alone = [name for name in specs if name not in shared]
+    if alone:
+        check_sound(files, digests, [METADATA_FILE, *map(_layout_file, alone)])
+    chunks = _chunk_files(digests)
+    return {
+        name: _small_layout(directory, name, spec, shared[name])
+        if name in shared
+        else _read_layout(directory, name, spec, chunks)
+        for name, spec in specs.items()
+    }
+
+
+def check_sound(
+    files: LocalFiles, digests: Mapping[str, FileDigest], names: Iterable[str]
+) -> None:
+    """Raise a CheckpointDamagedError if a file is damaged, or has no digest."""
+    names = list(names)
+    problem = find_undigested(names, digests)
+    if problem is None:
+        damages = files.damages({name: digests[name] for name in names})
+        problem = next(iter(damages.values()), None)
+    if problem is not None:
+        raise _damaged(files.directory, problem)
 
 
 def _layout_file(name: str) -> str:
     return f"{STATE}/{leaf_path(name)}/zarr.json"
 
 
-def chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
+def _chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
     """Return the files of chunks, with their indices and sizes, by their array."""
     found: ChunkFiles = {}
     for file, digest in digests.items():
@@ -85,15 +121,42 @@ class Layout(NamedTuple):
         ]
 
 
-def read_layout(
+def _small_layout(
+    directory: Path, name: str, spec: LeafSpec, entry: Mapping[str, Any]
+) -> Layout:
+    """Return the layout of a leaf in the shared file: one chunk."""
+    try:
+        shape, (start, stop) = tuple(entry["shape"]), entry["data_offsets"]
+        stored = dataclasses.replace(spec, shape=shape, dtype=spec.stored_dtype)
+        fits = (
+            entry["dtype"] == DTYPES.get(spec.stored_dtype)
+            and _is_shape_of(spec, shape)
+            and all(type(number) is int for number in (*shape, start, stop))
+            and 0 <= start <= stop == start + (stored.num_bytes or 0)
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _damaged(directory, f"{SMALL_FILE} does not describe {name}") from error
+    if not fits:
+        raise _damaged(
+            directory,
+            f"{SMALL_FILE} declares {name} as {entry['dtype']}{list(shape)} in bytes "
+            f"{start} to {stop} and the description {spec}",
+        )
+    return Layout(shape, shape, [((0,) * len(shape), SMALL_FILE, stop - start)])
+
+
+def _is_shape_of(spec: LeafSpec, shape: tuple[int, ...]) -> bool:
+    """Whether an array of this shape holds a leaf; keys have an axis of words more."""
+    words = shape[-1:] if spec.is_key else ()
+    return shape == spec.shape + words and (
+        not spec.is_key or bool(words and 1 <= words[0] <= _MOST_WORDS_OF_A_KEY)
+    )
+
+
+def _read_layout(
     directory: Path, name: str, spec: LeafSpec, chunks: ChunkFiles
 ) -> Layout:
-    """Return the layout of a leaf whose `zarr.json` is verified.
-
-    Raises:
-        CheckpointDamagedError: The layout differs from the description, or a file has a
-            size that no chunk of the layout can have.
-    """
+    """Return the layout of a leaf whose `zarr.json` is verified."""
     file = _layout_file(name)
     try:
         body = parse_value((directory / file).read_bytes(), file, "save again")
@@ -103,12 +166,7 @@ def read_layout(
         inner = _num_inner(body["codecs"], layout.chunk)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise _damaged(directory, f"{file} is no layout of an array") from error
-    words = shape[-1:] if spec.is_key else ()
-    if (
-        dtype != spec.stored_dtype
-        or shape != spec.shape + words
-        or (spec.is_key and not (words and 1 <= words[0] <= _MOST_WORDS_OF_A_KEY))
-    ):
+    if dtype != spec.stored_dtype or not _is_shape_of(spec, shape):
         raise _damaged(
             directory,
             f"{file} declares {dtype}{list(shape)} and the description {spec}",

@@ -2,8 +2,9 @@
 
 Orbax's array handler writes arrays as zarr 3, and reads arrays into any sharding. Each
 process writes and reads the parts of arrays on its own devices. Processes write
-different files, so no process merges files for the others. This package, not Orbax,
-decides which checkpoints exist, when a step appears and whether files are sound.
+different files, so no process merges files for the others. The small leaves of a state
+that has many share a file instead (`small.py`). This package, not Orbax, decides which
+checkpoints exist, when a step appears and whether files are sound.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from etils.epath import gpath
 from orbax.checkpoint import type_handlers
 from roxxel_store.files import mode_of
 
-from roxxel_ckpt._names import STATE, leaf_path
+from roxxel_ckpt._arrays.small import packed, read_small, small_leaves
+from roxxel_ckpt._names import SMALL_FILE, STATE, leaf_path
+from roxxel_ckpt.coordination import process_index
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Generator, Mapping
@@ -36,9 +39,25 @@ _REPLICA_PARALLEL_BYTES = 1 << 20
 def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
     """Copy arrays to the host and start to write the files of this process.
 
-    `directory` must be empty. The arrays may be donated once this function returns. The
-    returned function waits until the files are written, and raises any write error.
+    `directory` has an empty directory `state`. The arrays may be donated once this
+    function returns. The returned function waits until the files are written, and
+    raises any write error.
     """
+    small = {name: arrays[name] for name in small_leaves(arrays)}
+    content = packed(small) if small and process_index() == 0 else b""
+    others = {name: array for name, array in arrays.items() if name not in small}
+    wait_for_others = _start_writing(directory / STATE, others) if others else None
+
+    def wait() -> None:
+        if content:
+            (directory / SMALL_FILE).write_bytes(content)
+        if wait_for_others is not None:
+            wait_for_others()
+
+    return wait
+
+
+def _start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
     commits: list[Any] = []
     handler = _handler(commits)
     by_path = {leaf_path(name): array for name, array in arrays.items()}
@@ -171,11 +190,18 @@ def read_arrays(
     """Read arrays of a step.
 
     Each process reads what its devices need for the shape, dtype and sharding of the
-    target. A target of None reads the whole array as numpy. PRNG keys are returned as
-    32-bit words.
+    target. A target of None reads the whole array as numpy, and so does any target of a
+    small leaf in the file that such leaves share. PRNG keys are returned as 32-bit
+    words.
     """
-    if not targets:
-        return {}
+    small = read_small(directory, targets)
+    targets = {name: each for name, each in targets.items() if name not in small}
+    return small | (_read_arrays(directory, targets) if targets else {})
+
+
+def _read_arrays(
+    directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
+) -> dict[str, Any]:
     paths = {name: leaf_path(name) for name in targets}
     item = {
         paths[name]: 0 if target is None else target for name, target in targets.items()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_store.files import open_file
-from roxxel_store.records import parse_object
 
-from roxxel_ckpt._arrays.export import exported_name, safetensors_dtype
+from roxxel_ckpt._arrays.export import exported_name
 from roxxel_ckpt._arrays.leaves import LiveObjects, from_stored
-from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
+from roxxel_ckpt._arrays.tensor_file import read_header, safetensors_dtype
+from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
+    import os
+
     from roxxel_ckpt._place.description import LeafSpec
 
-_MAX_HEADER_BYTES = 100_000_000
 _MOST_NAMED = 5
 
 
@@ -58,7 +57,7 @@ def import_safetensors(
         '10'
     """
     path = Path(file)
-    header, start = _header(path)
+    header, start = read_header(path, "export again")
     metadata = header.pop("__metadata__", {})
     objects = LiveObjects(model, optimizer)
     live = objects.tree()
@@ -81,30 +80,6 @@ def import_safetensors(
         values[wanted[name]] = from_stored(wanted[name], np.array(array), leaf)
     objects.update(live.with_values(values))
     return metadata
-
-
-def _header(path: Path) -> tuple[dict[str, Any], int]:
-    """Return the header, and the offset of the first array."""
-    with os.fdopen(open_file(path, CheckpointDamagedError), "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        try:
-            if size > _MAX_HEADER_BYTES:
-                raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301 - as an error of parsing
-            header = parse_object(file.read(size), "its header", "export again")
-            stops = [
-                entry["data_offsets"][1]
-                for name, entry in header.items()
-                if name != "__metadata__"
-            ]
-            declared = 8 + size + max(stops, default=0)
-            if (found := path.stat().st_size) != declared:
-                raise ValueError(f"it has {found} bytes and declares {declared}")  # noqa: TRY301 - as above
-        except (ValueError, KeyError, TypeError, IndexError) as error:
-            raise CheckpointDamagedError(
-                f"{path}: is not a complete safetensors file "
-                f"({error.__cause__ or error}); export again"
-            ) from error
-    return header, 8 + size
 
 
 def _check_same(

@@ -7,14 +7,15 @@ these arrays. If one process finds damage, all processes skip the checkpoint.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_ckpt._arrays.layout import chunk_files, layout_files, read_layout
+from roxxel_ckpt._arrays.layout import check_sound, read_layouts
 from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
-from roxxel_ckpt._integrity import find_undigested, problem_of
+from roxxel_ckpt._integrity import problem_of
 from roxxel_ckpt._names import COMMIT_FILE
 from roxxel_ckpt._place.description import (
     checked_step,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import SupportsIndex
 
-    from roxxel_ckpt._integrity import FileDigest, LocalFiles
+    from roxxel_ckpt._integrity import LocalFiles
     from roxxel_ckpt._place.description import Description, LeafSpec
     from roxxel_ckpt._place.folder import Folder, Step
     from roxxel_ckpt._restore.compare import RestoreReport
@@ -247,7 +248,7 @@ class Restorer:
                 place = steps[0].location
                 files = self._files_of(steps[0])
                 found.append(self._plan(steps[0], files, live, options))
-                return self._damage(found[0])
+                self._check(found[0])
             except CheckpointDamagedError as error:
                 return problem_of(error, place, files and files.directory)
             except CheckpointError:
@@ -258,6 +259,7 @@ class Restorer:
                 return f"it cannot be read ({brief(error)})"
             except Exception as error:
                 raise CheckpointUnreadableError.because(place, error) from error
+            return None
 
         problem: str | None = self._channel.agree(
             f"verify step {number}",
@@ -322,33 +324,23 @@ class Restorer:
         live = live or StateTree({})
         return Candidate(live, step, files, description, report, source, targets, saved)
 
-    def _damage(self, candidate: Candidate) -> str | None:
-        """Describe the first damage in the files that this process reads."""
+    def _check(self, candidate: Candidate) -> None:
+        """Raise if a file that this process reads is damaged."""
         files = candidate.files
         digests = digests_of(candidate.step, candidate.description)
         if candidate.targets is None:
             # Without a tree, all files count; they are shared among the processes.
             mine = list(digests)[process_index() :: process_count()]
-            return _first_damage(files, digests, mine)
-        damage = _first_damage(files, digests, layout_files(candidate.targets))
-        if damage is not None:
-            return damage
-        chunks, mine = chunk_files(digests), list[str]()
-        for name, target in candidate.targets.items():
-            spec = candidate.saved[name]
-            layout = read_layout(files.directory, name, spec, chunks)
-            mine += layout.overlapping(_parts(layout.shape, target))
-        return _first_damage(files, digests, mine)
-
-
-def _first_damage(
-    files: LocalFiles, digests: Mapping[str, FileDigest], names: list[str]
-) -> str | None:
-    problem = find_undigested(names, digests)
-    if problem is not None:
-        return problem
-    damages = files.damages({name: digests[name] for name in names})
-    return next(iter(damages.values()), None)
+            check_sound(files, digests, mine)
+            return
+        specs = {name: candidate.saved[name] for name in candidate.targets}
+        layouts = read_layouts(files, specs, digests)
+        parts = {
+            name: _parts(layouts[name].shape, target)
+            for name, target in candidate.targets.items()
+        }
+        overlapping = (layouts[name].overlapping(parts[name]) for name in parts)
+        check_sound(files, digests, dict.fromkeys(itertools.chain(*overlapping)))
 
 
 def _log_damage(skipped: list[tuple[str, str]]) -> None:

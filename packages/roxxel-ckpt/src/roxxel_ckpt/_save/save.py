@@ -312,11 +312,10 @@ class Save:
             self._staging = self._staged.enter_context(
                 self.folder.staged(self.step, self._attempt, process_index())
             )
-            state = self._staging / STATE
-            state.mkdir(parents=True)
+            (self._staging / STATE).mkdir(parents=True)
             from roxxel_ckpt._arrays import orbax
 
-            wait_for_files = orbax.start_writing(state, box.pop())
+            wait_for_files = orbax.start_writing(self._staging, box.pop())
         except BaseException as error:
             if not self._free.done():
                 self._free.set_exception(error)
