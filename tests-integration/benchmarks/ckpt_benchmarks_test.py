@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import ckpt_blocking, ckpt_bucket, ckpt_small
+from . import ckpt_blocking, ckpt_bucket, ckpt_restore, ckpt_small
 
 
 def test_blocking_time() -> None:
@@ -26,3 +26,9 @@ def test_many_small_leaves() -> None:
     found = ckpt_small.main(["--leaves", "300", "--rounds", "1"])
 
     assert all(ratio > 0 for ratio in found.values())
+
+
+def test_memory_of_a_restore() -> None:
+    found = ckpt_restore.main(["--layers", "1", "--width", "16"])
+
+    assert found.keys() == {"orbax device", "roxxel device", "roxxel none"}

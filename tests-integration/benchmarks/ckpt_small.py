@@ -92,9 +92,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
             times["roxxel", "save"].measure(
                 partial(saving.save, step, state=state), saving.wait
             )
-            times["orbax", "restore"].measure(
-                partial(orbax.restore, path, args=wanted)
-            )
+            times["orbax", "restore"].measure(partial(orbax.restore, path, args=wanted))
             found = times["roxxel", "restore"].measure(partial(saving.load, like=state))
             if step == 0:  # what is loaded and compiled once does not count
                 assert all(bool((found[name] == state[name]).all()) for name in state)

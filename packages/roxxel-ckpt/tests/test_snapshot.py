@@ -166,7 +166,7 @@ def test_too_little_memory_of_the_host_is_said_before_training(
     class Gpu:
         platform = "gpu"
 
-    monkeypatch.setattr(snapshot, "_bytes_by_device", lambda _: {Gpu: 70 << 30})
+    monkeypatch.setattr(snapshot, "bytes_by_device", lambda _: {Gpu: 70 << 30})
     monkeypatch.setattr(np, "zeros", lambda *_: None)
     monkeypatch.setattr(jax.sharding, "SingleDeviceSharding", lambda *_, **__: None)
 

@@ -15,7 +15,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
 
 COMMIT_FILE = "checkpoint.json"
 STATE = "state"
@@ -78,3 +78,20 @@ def listed(steps: list[int]) -> str:
     return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
         f" and {len(steps) - 10} more" if len(steps) > 10 else ""
     )
+
+
+def in_groups(sizes: Mapping[str, int], num_bytes: int) -> Iterator[list[str]]:
+    """Yield names in order, those of at most `num_bytes` together, or of one file.
+
+    `sizes` maps the names to numbers of bytes.
+    """
+    group: list[str] = []
+    left = num_bytes
+    for name, size in sizes.items():
+        if group and size > left:
+            yield group
+            group, left = [], num_bytes
+        group.append(name)
+        left -= size
+    if group:
+        yield group

@@ -17,7 +17,13 @@ from roxxel_store.command import Progress
 
 from roxxel_ckpt._integrity import LocalFiles, problem_of
 from roxxel_ckpt._named_steps import named_step
-from roxxel_ckpt._names import METADATA_FILE, SMALL_FILE, STATE, leaf_path
+from roxxel_ckpt._names import (
+    METADATA_FILE,
+    SMALL_FILE,
+    STATE,
+    in_groups,
+    leaf_path,
+)
 from roxxel_ckpt._place.description import described_whole, digests_of
 from roxxel_ckpt._restore.compare import plan_restore
 from roxxel_ckpt.errors import CheckpointDamagedError
@@ -146,7 +152,7 @@ def _state_digest(
         num_bytes = sum(sizes.values())
         num_read = 0
         with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
-            for group in _groups(sizes):
+            for group in in_groups(sizes, _PART_BYTES):
                 folders = tuple(f"{STATE}/{leaf_path(name)}/" for name in group)
                 names = [name for name in left if name.startswith(folders)]
                 for name in names:
@@ -160,24 +166,11 @@ def _state_digest(
                         progress(num_read, num_bytes)
 
     found = state_digest(stored())
-    for group in _groups({name: digest.num_bytes for name, digest in left.items()}):
+    unread = {name: digest.num_bytes for name, digest in left.items()}
+    for group in in_groups(unread, _PART_BYTES):
         with step.opened() as some:
             check(some, group)
     return found
-
-
-def _groups(sizes: Mapping[str, int]) -> Iterator[list[str]]:
-    """Yield names whose bytes are about a gigabyte together."""
-    group: list[str] = []
-    num_bytes = 0
-    for name, size in sizes.items():
-        group.append(name)
-        num_bytes += size
-        if num_bytes > _PART_BYTES:
-            yield group
-            group, num_bytes = [], 0
-    if group:
-        yield group
 
 
 def _different_values(
@@ -219,7 +212,8 @@ def damage_of(step: Step, files: LocalFiles | None = None) -> str | None:
     num_bytes = sum(sizes.values())
     num_read = 0
     with Progress(f"reading {step.location}, {short_size(num_bytes)}") as progress:
-        for group in [[*digests]] if files is not None else _groups(sizes):
+        groups = in_groups(sizes, num_bytes if files is not None else _PART_BYTES)
+        for group in groups:
             with contextlib.nullcontext(files) if files else step.opened() as some:
                 damages = some.damages({name: digests[name] for name in group})
             if damages:

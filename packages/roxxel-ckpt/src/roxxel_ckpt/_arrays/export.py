@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store import published
 
-from roxxel_ckpt._arrays.orbax import read_arrays
+from roxxel_ckpt._arrays.orbax import BYTES_AT_ONCE, read_arrays
 from roxxel_ckpt._arrays.tensor_file import packed_header, safetensors_dtype
+from roxxel_ckpt._names import in_groups
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from roxxel_ckpt._place.description import LeafSpec
-
-_BYTES_AT_ONCE = 1 << 28
 
 
 def exported_name(name: str, inner: str = "model/") -> str:
@@ -37,22 +36,12 @@ def read_as_numpy(
     """
     for name in names:
         _check_fits_memory(directory, name, leaves[name])
-    group: list[str] = []
-    num_bytes = 0
-    for name in [*names, None]:
-        size = 0 if name is None else leaves[name].num_bytes or 0
-        if group and (name is None or num_bytes + size > _BYTES_AT_ONCE):
-            found = read_arrays(
-                directory,
-                {member: None for member in group if leaves[member].is_stored},
-            )
-            for member in group:
-                spec = leaves[member]
-                yield member, found.get(member, np.zeros(spec.shape, bool))
-            group, num_bytes = [], 0
-        if name is not None:
-            group.append(name)
-            num_bytes += size
+    sizes = {name: leaves[name].num_bytes or 0 for name in names}
+    for group in in_groups(sizes, BYTES_AT_ONCE):
+        stored = dict.fromkeys(name for name in group if leaves[name].is_stored)
+        found = read_arrays(directory, stored)
+        for name in group:
+            yield name, found.get(name, np.zeros(leaves[name].shape, bool))
 
 
 def _check_fits_memory(directory: Path, name: str, spec: LeafSpec) -> None:

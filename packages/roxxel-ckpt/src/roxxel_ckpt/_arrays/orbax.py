@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 # arrays, one file per replica would cost more than it saves.
 _REPLICA_PARALLEL_BYTES = 1 << 20
 
+BYTES_AT_ONCE = 1 << 26
+"""Bytes of the arrays to read in one call. Orbax reads all of a call at the same time,
+and holds what the files have of them besides. A restore of 1.5 GB needed 0.7 GB beyond
+the result in one call, and 2.0 GB into arrays without a device of their own, which are
+read as numpy first; it needs 0.4 and 0.8 GB so (`ckpt_restore.py` in
+`tests-integration/benchmarks`)."""
+
 
 def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
     """Copy arrays to the host and start to write the files of this process.

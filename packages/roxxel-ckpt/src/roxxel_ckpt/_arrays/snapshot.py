@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from roxxel_ckpt.devices import bytes_by_device
 from roxxel_ckpt.errors import CheckpointWriteError
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def has_room(arrays: Mapping[str, Any]) -> bool | None:
     Room is what the programs so far have left at their peak. None if a device does not
     report its memory, as a CPU.
     """
-    needed = _bytes_by_device(arrays)
+    needed = bytes_by_device(arrays.values())
     free = {device: _free_bytes(device) for device in needed}
     if not free or None in free.values():
         return None
@@ -77,7 +78,7 @@ def reserve_on_host(arrays: Mapping[str, Any]) -> None:
     """
     needed = {
         device: num_bytes
-        for device, num_bytes in _bytes_by_device(arrays).items()
+        for device, num_bytes in bytes_by_device(arrays.values()).items()
         if device.platform == "gpu"  # where Orbax copies through such memory
     }
     try:
@@ -109,16 +110,6 @@ def _copier(
         return [jnp.copy(array) for array in arrays]
 
     return jax.jit(copy, out_shardings=list(shardings))
-
-
-def _bytes_by_device(arrays: Mapping[str, Any]) -> dict[Any, int]:
-    found: defaultdict[Any, int] = defaultdict(int)
-    for array in arrays.values():
-        if isinstance(array, jax.Array):
-            part = array.sharding.shard_shape(array.shape)
-            for device in array.sharding.addressable_devices:
-                found[device] += math.prod(part) * array.dtype.itemsize
-    return found
 
 
 def _free_bytes(device: Any) -> int | None:

@@ -16,7 +16,7 @@ import jax
 from roxxel_ckpt._arrays.layout import check_sound, read_layouts
 from roxxel_ckpt._arrays.leaves import StateTree, from_stored, target_of
 from roxxel_ckpt._integrity import problem_of
-from roxxel_ckpt._names import COMMIT_FILE
+from roxxel_ckpt._names import COMMIT_FILE, in_groups
 from roxxel_ckpt._place.description import (
     checked_step,
     described_whole,
@@ -37,6 +37,7 @@ from roxxel_ckpt.coordination import (
     process_count,
     process_index,
 )
+from roxxel_ckpt.devices import bytes_by_device
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
     CheckpointError,
@@ -156,10 +157,20 @@ class Restorer:
         def read() -> None:
             if release:
                 live.release(candidate.source)
-            stored = orbax.read_arrays(files.directory, candidate.targets or {})
-            for name, source in candidate.source.items():
-                # `pop` frees each stored array early, so peak memory is one state.
-                values[name] = from_stored(name, stored.pop(source), live.leaves[name])
+            targets = candidate.targets or {}
+            names = {source: name for name, source in candidate.source.items()}
+            sizes = {
+                source: _bytes_here(candidate.saved[source], target)
+                for source, target in targets.items()
+            }
+            for group in in_groups(sizes, orbax.BYTES_AT_ONCE):
+                wanted = {source: targets[source] for source in group}
+                stored = orbax.read_arrays(files.directory, wanted)
+                for source in group:
+                    name = names[source]
+                    leaf = live.leaves[name]
+                    # `pop` frees each stored array early.
+                    values[name] = from_stored(name, stored.pop(source), leaf)
 
         try:
             self._channel.agree(
@@ -370,6 +381,14 @@ def _first_problem(reports: list[tuple[str | None, list[float]]]) -> str | None:
     if text is None or len(reports) == 1:
         return text
     return f"{text} (found by process {process})"
+
+
+def _bytes_here(spec: LeafSpec, target: jax.ShapeDtypeStruct | None) -> int:
+    """Return the bytes of an array that this process reads, at most."""
+    num_bytes = spec.num_bytes or 0
+    if target is None or target.sharding is None:
+        return num_bytes
+    return min(num_bytes, sum(bytes_by_device([target]).values()))
 
 
 def _parts(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
+from roxxel_ckpt.devices import bytes_by_device
 from roxxel_store.amounts import short_duration, short_size
 
 if TYPE_CHECKING:
@@ -120,10 +120,7 @@ def find_problems(
     steps = [shape.device_bytes for shape in compiled]
     is_saved_behind = None
     if limit is not None and steps and None not in steps:
-        own = sum(
-            math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-            for x in jax.tree.leaves(arrays)
-        )
+        own = max(bytes_by_device(jax.tree.leaves(arrays)).values(), default=0)
         is_saved_behind = max(each or 0 for each in steps) + own <= limit
     needed = free = None
     if folder is not None:
