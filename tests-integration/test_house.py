@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .tools import counts, imports
+from .tools import counts, imports, trips
 from .tools.imports import graph, imported
 
 if TYPE_CHECKING:
@@ -91,6 +91,25 @@ def test_a_job_of_storage_and_of_commands_has_one_module(job: str) -> None:
 @pytest.mark.parametrize(("job", "most"), [("json.loads", 3), ("is_url(", 3)])
 def test_few_modules_do_a_job_that_others_share(job: str, most: int) -> None:
     assert len(counts.places(job)) <= most, counts.places(job)
+
+
+def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> None:
+    most = {
+        "an array to a corpus": (28, 23),
+        "an append": (28, 23),
+        "a text file to a shard": (48, 55),
+        "phases to a sampler": (26, 10),
+        "a state to a resumed sampler": (30, 26),
+        "documents[i], warm": (8, 4),
+        "a window, warm": (3, 0),
+    }
+
+    found = trips.trips(tmp_path)
+
+    assert found.keys() == most.keys()
+    for name, (modules, returns) in most.items():
+        assert found[name].modules <= modules, name
+        assert found[name].returns <= returns, name
 
 
 @pytest.mark.parametrize("concept", counts.CONCEPTS)

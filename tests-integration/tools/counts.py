@@ -3,7 +3,8 @@
     python tests-integration/tools/counts.py
 
 prints one row for each job: how many modules do it, and which; then where each concept
-of the house is defined, and the lines of each package. A job with one place can be
+of the house is defined, how many modules name an option of a write, and the lines of
+each package. A job with one place can be
 changed there, so `tests-integration/test_house.py` holds the numbers that were reached.
 The program reads the sources and imports none of them.
 """
@@ -153,6 +154,17 @@ def homes(name: str) -> list[str]:
     ]
 
 
+def modules_naming(option: str) -> list[str]:
+    """Return the modules of roxxel-format and roxxel-prepare that name an option."""
+    word = re.compile(rf"\b{option}\b")
+    return [
+        path.name
+        for path in SOURCES
+        if path.relative_to(ROOT / "packages").parts[0][7:] in {"format", "prepare"}
+        and word.search(path.read_text("utf-8"))
+    ]
+
+
 def names_from(package: str, imported: str) -> set[tuple[str, str]]:
     """Return what a package imports from another: pairs of a module and a name."""
     return {
@@ -203,6 +215,8 @@ def main() -> None:
             print(f"    {name}: {number}")
     for concept, name in CONCEPTS.items():
         print(f"{concept}: {name} in {', '.join(homes(name))}")
+    for option in ("separator", "columns", "pack", "vocab_size"):
+        print(f"modules that name {option}: {len(modules_naming(option))}")
     names = sorted(f"{m}.{n}" for m, n in names_from("roxxel-prepare", "roxxel_format"))
     print(f"names that roxxel-prepare imports from roxxel-format: {len(names)}")
     print(f"    {', '.join(names)}")
