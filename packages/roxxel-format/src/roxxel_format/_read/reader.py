@@ -242,7 +242,7 @@ class CorpusReader:
         elif len(starts) * length >= _LARGE_READ and self._is_cold(
             [starts[0], starts[-1] + length - 1]
         ):
-            self._advise(starts, length)
+            self._advise(starts, length, is_urgent=True)
         self._line.fill(starts, out, rows, check)
 
     def token_range(self, start: int, stop: int) -> Tokens:
@@ -401,13 +401,13 @@ class CorpusReader:
             sampled = begins[:: max(1, -(-len(begins) // _SAMPLED_WINDOWS))]
             last = [start + length - 1 for start in sampled]
             if self._is_cold([*sampled, *last]):
-                self._advise(begins, length)
+                self._advise(begins, length, is_urgent=False)
 
-    def _advise(self, starts: list[int], length: int) -> None:
+    def _advise(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
         """Advise the system to read the pages of windows into its cache."""
         for span in _stretches(starts, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
-                self._line.file(number).will_need(start, stop)
+                self._line.file(number).will_need(start, stop, is_urgent=is_urgent)
 
     def _is_cold(self, tokens: list[int]) -> bool:
         """Return whether some of the tokens are not in memory.
