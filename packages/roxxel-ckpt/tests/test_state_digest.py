@@ -88,12 +88,30 @@ def test_names_places_shapes_and_dtypes_count(tmp_path: Path) -> None:
         {"x": b, "y": a},
         {"x": a, "z": b},
         {"x": a[::-1], "y": b},
+        {"x": a.at[0, 1].set(a[1, 0]).at[1, 0].set(a[0, 1]), "y": b},
         {"x": a.reshape(16, 8), "y": b},
         {"x": a.view("int32"), "y": b},
         {"x": a},
     ]
 
     assert len({digest(tmp_path, **state) for state in states}) == len(states)
+
+
+def test_every_leaf_of_a_trained_state_counts(tmp_path: Path) -> None:
+    model, optimizer = make()
+    saving = Checkpointer(tmp_path, model, optimizer)
+    found = [saving.state_digest()]
+
+    leaves = dict(nnx.to_flat_state(nnx.state((model, optimizer))))
+    for leaf in leaves.values():
+        value = leaf[...]
+        is_key = jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        leaf.set_value(jax.random.fold_in(value, 1) if is_key else value + 1)
+        nnx.update((model, optimizer), nnx.from_flat_state(leaves))
+        found.append(saving.state_digest())
+        leaf.set_value(value)
+
+    assert len({*found}) == len(found) > 5
 
 
 def test_a_form_without_a_live_state_has_no_digest(tmp_path: Path) -> None:
