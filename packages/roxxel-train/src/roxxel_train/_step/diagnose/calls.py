@@ -88,8 +88,10 @@ def explained(fed: Any) -> Generator[None]:
         if reason is not None:
             # The traceback of JAX says nothing more, and hides this sentence.
             raise FunctionError(f"{place} {reason}") from None
-        if package == "roxxel" or not isinstance(error, _MISTAKES):
-            raise  # a model of Roxxel has said what is wrong
+        *_, (raising, _) = walk_tb(error.__traceback__)
+        has_said = package == "roxxel" or (is_of_library and raising is frame)
+        if has_said or not isinstance(error, _MISTAKES):
+            raise  # the trainer, or a model of Roxxel, has said what is wrong
         batch = fed.batch if isinstance(fed, Fed) else fed
         message = str(error).partition("\n")[0].rstrip(".")
         raise FunctionError(
