@@ -517,6 +517,5 @@ class Sampler(Generic[Batch_co]):
         raise IndexError(self._solution.why_outside(step))
 
     def _block(self, step: int) -> SampleBlock:
-        """Return a block of windows that holds a step."""
         found = self._blocks.at(step)
         return found or self._blocks.add(self.phases[self._phase_index(step)], step)

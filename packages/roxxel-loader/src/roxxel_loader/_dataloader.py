@@ -382,7 +382,6 @@ class Dataloader(Generic[B]):
         )
 
     def _make(self, items: IndexedItems | StreamedItems) -> Callable[[int], Made]:
-        """Return the function that makes the batch of a step."""
         if self._sharding is None:
 
             def read_local(step: int) -> Any:

@@ -98,7 +98,6 @@ def occurrences(
 def _samples(
     stream: SampleStream, key: int, tokens: range, first: int, stop: int
 ) -> Iterator[_Sample]:
-    """Yield the samples `[first, stop)` of a stream that read some of the tokens."""
     if first >= stop:
         return
     last_epoch = stream.epochs_started(stop) - 1

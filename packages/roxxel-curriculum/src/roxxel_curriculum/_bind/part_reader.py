@@ -227,11 +227,9 @@ class _PartColumn:
         self.digest = f"{column.digest}-{part.fingerprint}"
 
     def read(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[Any]:
-        """Return the items of windows of the part."""
         first = self._part.checked(starts, length)
         return self._column.read(self._part.located(first), length)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Prefetch the items of windows of the part."""
         first = self._part.checked(starts, length)
         self._column.will_need(self._part.located(first), length)

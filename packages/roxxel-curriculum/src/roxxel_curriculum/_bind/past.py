@@ -125,7 +125,6 @@ def _recorded_source(entry: Mapping[str, Any]) -> Source:
 def _read_by(
     past: Solution, readers: Mapping[str, TokenReader], state: Mapping[str, Any]
 ) -> Solution:
-    """Return the recorded order with the readers of its sources."""
     drawn = drawn_sources(state)
     missing = sorted(drawn - readers.keys())
     if missing:
@@ -152,7 +151,6 @@ def _fingerprints(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _declared(entry: ResolvedPhase) -> Phase:
-    """Return a `Phase` that declares this recorded phase."""
     return Phase(entry.steps, entry.batch_size, entry.seq_len, entry.weights)
 
 

@@ -224,7 +224,6 @@ class CachedFiles:
         self.copies.update(n for n, each in enumerate(self._digests) if each in there)
 
     def _copy(self, number: int) -> None:
-        """Copy and verify a shard."""
         path, size = self._paths[number], self._sizes[number]
         digest = self._digests[number]
         file = self._remote.open(path, size)

@@ -216,7 +216,6 @@ class _Request:
         return 0 if self.span is None else self.span[1] - self.span[0]
 
     def send(self) -> None:
-        """Send the request, and set the outcome."""
         try:
             bucket, name = bucket_of(self.url, self.timeout_s)
             self.answer = bucket.get(name, self.span, self.most_bytes)
@@ -301,7 +300,6 @@ class _Fetcher:
         return _outcome(request)
 
     def forget(self, owner: int) -> None:
-        """Drop the ranges that an owner requested ahead."""
         with self._changed:
             for key in [key for key in self._ahead if key[0] == owner]:
                 self._drop(key)

@@ -263,7 +263,6 @@ class ShardMap:
         return self.layout.head.block_size
 
     def _bytes_of(self, start: int, stop: int) -> tuple[int, int]:
-        """Return the bytes of tokens `[start, stop)`."""
         item_size, offset = self.layout.head.item_size, self.layout.sections.tokens
         return offset + start * item_size, offset + stop * item_size
 

@@ -258,7 +258,6 @@ def check_block_size(block_size: int) -> None:
 
 
 def _crc_of_head(head: bytes) -> int:
-    """Return the checksum in the last bytes of a head."""
     (crc,) = _CRC.unpack_from(head, HEAD_SIZE - _CRC.size)
     return crc
 

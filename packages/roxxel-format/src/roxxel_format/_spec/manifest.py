@@ -758,7 +758,6 @@ def _check_integers(values: Sequence[Any], name: str, least: int) -> None:
 def _check_digests(
     values: Sequence[Any], name: str, num_digits: int = _DIGEST_DIGITS
 ) -> None:
-    """Check that each value is a digest in hexadecimal digits."""
     _check({*map(type, values)} <= {str}, f"{name} that are not strings")
     _check({*map(len, values)} <= {num_digits}, f"{name} of a wrong length")
     _check(_HEX.fullmatch("".join(values)) is not None, f"{name} that are not hex")

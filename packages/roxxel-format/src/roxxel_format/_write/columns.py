@@ -156,13 +156,11 @@ class _Files:
 
     @property
     def names(self) -> list[str]:
-        """The names of the new files."""
         return [path.name for path in self._paths]
 
     def _with_files(
         self, dtype: str, sizes: list[int], digests: list[str]
     ) -> ColumnTable:
-        """Return the table of the column's old and new files."""
         names, all_sizes = list(self._old.names), list(self._old.num_bytes)
         all_digests = list(self._old.digests)
         rows = zip(self._numbers, self._paths, sizes, digests, strict=True)

@@ -198,7 +198,6 @@ class _NewFiles:
         self._columns: dict[tuple[str, int], _ColumnFile] = {}
 
     def write_all(self) -> None:
-        """Write and publish all files."""
         new_path = self._place.new_shards()
         with self._place.files.stage() as folder:
             for group in self.merged:
@@ -337,7 +336,6 @@ class _NewFiles:
     def _write_column(
         self, name: str, table: ColumnTable, shard: Path, group: range, folder: Stage
     ) -> None:
-        """Write the file of a column for a merged shard, and publish it."""
         unique = secrets.token_hex(4)
         path = shard.with_name(self._place.name.column(shard.name, name, unique).name)
         files = ColumnFiles(name, self._contents)
@@ -357,7 +355,6 @@ class _NewFiles:
 
 
 def _values(files: ColumnFiles, table: ColumnTable, group: range) -> Iterator[bytes]:
-    """Yield the bytes of a column's file that holds the values of several files."""
     ends: list[npt.NDArray[np.uint64]] = []
     first = np.uint64(0)
     for number in group:
@@ -375,7 +372,6 @@ def _values(files: ColumnFiles, table: ColumnTable, group: range) -> Iterator[by
 
 
 def _one(shards: ShardTable, number: int) -> ShardTable:
-    """Return a table of one shard."""
     return ShardTable(*([value] for value in shards.row(number)))
 
 

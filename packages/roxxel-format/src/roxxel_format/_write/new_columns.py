@@ -124,7 +124,6 @@ class _ColumnFile(ABC):
         self.add_items(self.data_of(row, start, stop, num_separators))
 
     def add_items(self, data: bytes) -> None:
-        """Add the bytes of items."""
         self._buffer += data
         if len(self._buffer) >= _BUFFER_BYTES:
             self._flush()

@@ -199,7 +199,6 @@ class _Held:
             ) from None
 
     def part(self, document: int, start: int, size: int) -> Part:
-        """Return `size` tokens of a document, from `start` on."""
         chunk, first = self._places[document]
         row, learned = self._rows[document]
         first += start

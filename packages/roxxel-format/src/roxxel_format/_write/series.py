@@ -150,7 +150,6 @@ class ShardSeries:
             self._add_bin(self._writer_of_bin(unit, len(parts)), parts, padding)
 
     def _writer_of_bin(self, unit: int, num_parts: int) -> ShardWriter:
-        """Return the writer of the shard that has room for one more bin."""
         limit = self._options.max_shard_bytes
         writer = self._writer or self._new_shard()
         if limit is None or writer.size_with(unit) + 8 * num_parts <= limit:

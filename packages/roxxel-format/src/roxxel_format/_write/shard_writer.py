@@ -255,7 +255,6 @@ class ShardWriter:
         return layout
 
     def _write_rest(self, metadata: bytes) -> Layout:
-        """Write everything after the tokens; return the layout of the shard."""
         self._close_stage()
         block_size = self._head.block_size
         if self._carry:

@@ -256,7 +256,6 @@ class Tokenizer:
         return ids[-1] if found is not None and found[1][-1:] == ids[-1:] else None
 
     def _named_end(self) -> tuple[int, str] | None:
-        """Return the end of text that the tokenizer names, and its name."""
         named = self.named_end
         if isinstance(named, str):
             return self.token(named), named
@@ -430,7 +429,6 @@ def _own_name(tokenizer: object) -> str:
 def _encoders_of(
     tokenizer: Any, *, special_tokens: bool, is_given: bool
 ) -> tuple[Encode, EncodeBatch | None, Encode | None, EncodeBatch | None]:
-    """Return `encode`, `encode_batch`, `encode_part` and `encode_parts`."""
     bare: dict[str, Any] = {"add_special_tokens": False}
     if hasattr(tokenizer, "encode_special_tokens"):  # an object of `tokenizers`
         # Never change the tokenizer that the caller passed.

@@ -155,7 +155,6 @@ class _Files:
         ]
 
     def sizes(self) -> dict[str, int]:
-        """Return the size of each file by its name."""
         return {file.name: file.num_bytes for file in self._files}
 
     def _tokenizer(self, old: str, size: int) -> tuple[str, int]:

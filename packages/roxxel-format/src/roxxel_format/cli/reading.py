@@ -235,7 +235,6 @@ def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
 def _tables_for_people(
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, list[str]]:
-    """Return a line for each version and column."""
     found = {
         "versions": [
             f"{row['fingerprint']}, {_counted(row['tokens'], 'token')} in "

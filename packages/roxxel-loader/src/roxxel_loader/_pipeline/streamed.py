@@ -146,7 +146,6 @@ class StreamedItems:
         return num_items >= (self._batch_size if self._drop_last else 1)
 
     def _steps_of_first_epoch(self) -> int:
-        """Read the first epoch and return the number of its steps."""
         num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
         whole, rest = divmod(num_items, self._batch_size)
         return whole + (1 if rest and not self._drop_last else 0)

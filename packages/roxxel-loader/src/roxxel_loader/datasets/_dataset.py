@@ -109,7 +109,6 @@ def check_index(index: int, size: int) -> int:
 
 
 def _names_an_item(error: BaseException) -> bool:
-    """Return whether a note of the error names items."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any(note.startswith(ITEM_NOTE) for note in notes)
 

@@ -150,7 +150,6 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         return keys
 
     def _read_columns(self) -> list[str]:
-        """Return the names of the query's columns."""
         statement = f"SELECT * FROM ({self._query}\n) LIMIT 0"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
         return [column[0] for column in rows.description]

@@ -172,7 +172,6 @@ def decompressed(path: str, file: BinaryIO, compression: Compression) -> BinaryI
 def _decompressed(
     path: str, file: BinaryIO, compression: Compression
 ) -> Iterator[bytes]:
-    """Yield the decompressed bytes of all members, in pieces."""
     piece = file.read(_PIECE)
     if not piece:
         raise InputError(

@@ -80,7 +80,6 @@ def _matching(url: str) -> tuple[str | None, dict[str, ObjectVersion]]:
 
 
 def _expression(parts: list[str]) -> str:
-    """Return the regular expression of the parts of a pattern."""
     if not parts:
         return ""
     part, *others = parts

@@ -52,7 +52,6 @@ def array_documents(path: str, file: BinaryIO, fields: RowFields) -> Iterator[ob
 
 
 def _array_items(path: str, file: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of each item of an array."""
     data = _after_bracket(path, file)
     number = depth = start = at = 0
     end = b","

@@ -143,7 +143,6 @@ def _divided(
 
 
 def _divided_rows(path: str, file: BinaryIO, least: int) -> list[Span]:
-    """Divide a Parquet file into row groups."""
     metadata = parquet_table(path, file).metadata
     spans: list[Span] = []
     start = size = 0

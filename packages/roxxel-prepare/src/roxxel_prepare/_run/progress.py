@@ -110,7 +110,6 @@ class Progress:
         return ", ".join(parts.values())
 
     def _parts(self) -> dict[str, str]:
-        """Return the parts of the text by name, in order."""
         parts = {
             "units": f"{self.num_done} of {self.num_units} units",
             "bytes": f"{_size(self.done_bytes)} of {_size(self.num_bytes)}",

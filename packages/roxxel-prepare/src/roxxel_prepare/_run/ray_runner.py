@@ -71,7 +71,6 @@ class RayRunner:
             ray.shutdown()
 
     def _connect(self, ray: Any) -> None:
-        """Connect to the cluster."""
         address = self.address or os.environ.get("RAY_ADDRESS")
         try:
             # Ray waits a minute and a half for a server that is not there.

@@ -83,8 +83,6 @@ class UnitWriter:
 
 
 def _shuffled(key: str, documents: list[Any]) -> list[Any]:
-    """Return the documents of a unit, shuffled by a key."""
-
     def digest(number: int) -> bytes:
         return blake2b(f"{key} {number}".encode()).digest()
 
