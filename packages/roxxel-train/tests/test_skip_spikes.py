@@ -199,6 +199,27 @@ def test_values_that_stay_high_are_a_new_level(tmp_path: Path) -> None:
     assert "new level" in (tmp_path / "run" / "system.log").read_text()
 
 
+def test_a_gradient_that_is_no_number_is_a_spike(tmp_path: Path) -> None:
+    curriculum = Curriculum(corpus(tmp_path), [Phase(30, 4, 9)])
+    broken = jnp.asarray(curriculum.sampler(0).batch(20))
+
+    def step(_: Any, optimizer: Any, batch: Any) -> Any:
+        optimizer.step[...] += 1
+        norm = jnp.where((batch == broken).all(), jnp.nan, 1.0)
+        return {"loss": 1.0 + 0 * norm.astype(int), "grad_norm": norm}
+
+    trainer(
+        tmp_path,
+        curriculum=curriculum,
+        loss_fn=None,
+        train_step=step,
+        checkpoint_every=100,
+        skip_spikes={"window": 10},
+    ).run()
+
+    assert skipped(tmp_path) == [21]
+
+
 def test_without_the_option_the_program_is_that_of_a_plain_update() -> None:
     model = Tiny(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
