@@ -496,10 +496,11 @@ def resolve(session: nox.Session) -> None:
 def release(session: nox.Session) -> None:
     """Build the packages whose version has no tag, or report why this is refused.
 
-    With `-- . roxxel-format-v0.2.0` only that package is built, as if the tag were not
+    `ROXXEL_TAG=roxxel-format-v0.2.0` builds that package alone, as if the tag were not
     set yet.
     """
-    found = session.run("python", TOOLS / "release.py", *session.posargs, silent=True)
+    tag = os.environ.get("ROXXEL_TAG", "")
+    found = session.run("python", TOOLS / "release.py", ".", tag, silent=True)
     if not found:
         session.log("nothing to release: every version has its tag")
     # Empty the folder first, because all of its files will be uploaded.
