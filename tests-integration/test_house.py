@@ -101,7 +101,7 @@ def test_jobs_of_the_lower_house_pass_through_few_modules(tmp_path: Path) -> Non
         "phases to a sampler": (26, 10),
         "a state to a resumed sampler": (30, 26),
         "documents[i], warm": (8, 4),
-        "a window, warm": (3, 0),
+        "a window, warm": (4, 0),  # 3 within 10 ms of the last check of a size
     }
 
     found = trips.trips(tmp_path)

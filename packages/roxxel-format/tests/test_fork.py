@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FORK = """
 import os, signal, sys, threading
 from roxxel_format import Roxxel
-from roxxel_format._read import maps
+from roxxel_format._read import files
 
 def in_child(work):
     child = os.fork()
@@ -38,7 +38,7 @@ read = {
     "tokens": lambda each: each.read(range(0, 13_000, 900), 100),
     "column": lambda each: each.column("mask").read(range(0, 13_000, 900), 100),
 }[sys.argv[2]]
-maps._MOST_MAPS = 2
+files._MOST_MAPS = 2
 corpus = Roxxel(folder)
 stop, begun = threading.Event(), threading.Event()
 

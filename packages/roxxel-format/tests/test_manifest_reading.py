@@ -177,7 +177,7 @@ def test_threads_with_few_maps_read_what_one_thread_reads(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", 3)
+    monkeypatch.setattr("roxxel_format._read.files._MOST_MAPS", 3)
     documents = documents_of(*[400] * 60)
     line = line_of(documents)
     corpus = with_manifest(corpus_of(tmp_path, documents))

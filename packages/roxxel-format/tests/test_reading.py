@@ -411,7 +411,7 @@ def test_a_pickled_corpus_opens_the_same_shards(
 def test_few_maps_serve_many_shards_from_many_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", 2)
+    monkeypatch.setattr("roxxel_format._read.files._MOST_MAPS", 2)
     documents = documents_of(*[400] * 60)
     line = line_of(documents)
     corpus_of(tmp_path, documents)
@@ -466,7 +466,7 @@ def test_the_maps_of_a_corpus_are_kept_when_another_is_opened(tmp_path: Path) ->
 def test_a_column_maps_no_more_files_than_its_share(
     max_maps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roxxel_format._read.maps._MOST_MAPS", max_maps)
+    monkeypatch.setattr("roxxel_format._read.files._MOST_MAPS", max_maps)
     corpus = corpus_of(tmp_path, documents_of(*[400] * 30))
     corpus.write_column("mask", np.ones(12_000, np.uint8))
     column = Roxxel(tmp_path).column("mask")

@@ -22,6 +22,7 @@ from roxxel_store.locks import tried
 from roxxel_store.output import Output
 
 from roxxel_format._read.blocks import is_undamaged
+from roxxel_format._read.files import Files, OpenFile
 from roxxel_format._read.remote import RemoteFiles
 from roxxel_format._read.shard import LOCAL
 from roxxel_format.errors import ShardError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.files import OpenFile
     from roxxel_format._store.cache_folder import CacheFolder
 
 _CHUNK_BYTES = 8 << 20
@@ -80,11 +80,10 @@ def cached(contents: Contents, folder: CacheFolder) -> Contents:
     return result
 
 
-class CachedFiles:
+class CachedFiles(Files):
     """Opens the copies of shards in a cache folder, and other files in the bucket.
 
-    `paths`, `sizes` and `digests` describe the shards of the corpus. `copies` are the
-    numbers of the shards that have copies.
+    `paths`, `sizes` and `digests` describe the shards of the corpus.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class CachedFiles:
         sizes: Sequence[int],
         digests: Sequence[str],
     ) -> None:
-        self.copies: set[int] = set()
+        self._copied: set[int] = set()
         self._remote = remote
         self._folder = folder
         self._paths = paths
@@ -112,14 +111,19 @@ class CachedFiles:
         self._look()
 
     @property
+    def copies(self) -> set[int]:
+        """Numbers of the shards that have copies."""
+        return self._copied
+
+    @property
     def is_remote(self) -> bool:
         """Whether any shard has no copy."""
-        return len(self.copies) < len(self._paths)
+        return len(self._copied) < len(self._paths)
 
     @property
     def status(self) -> CacheStatus:
         """How much of the corpus is in the cache."""
-        copies = list(self.copies)
+        copies = list(self._copied)
         return CacheStatus(
             state=self._state if self.is_remote else "complete",
             num_shards=len(copies),
@@ -131,18 +135,18 @@ class CachedFiles:
     def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
         """Open the copy of a shard; without a copy, open the object."""
         number = self._number.get(path)
-        if number is not None and number in self.copies:
+        if number is not None and number in self._copied:
             try:
                 return LOCAL.open(str(self._folder.path_of(self._digests[number])))
             except FileNotFoundError:  # A user may remove copies at any time.
-                self.copies.discard(number)
+                self._copied.discard(number)
         self._begin()
         return self._remote.open(path, num_bytes)
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Request the ranges, unless the shard has a copy."""
         self._begin()
-        if self._number.get(path) not in self.copies:
+        if self._number.get(path) not in self._copied:
             self._remote.will_open(path, spans)
 
     def release(self) -> None:
@@ -193,7 +197,7 @@ class CachedFiles:
         """Copy a shard, if no other process does; return whether it did."""
         self._look()
         number = next(
-            (n for n in range(len(self._paths)) if n not in self.copies), None
+            (n for n in range(len(self._paths)) if n not in self._copied), None
         )
         what = f"the {len(self._paths)} shards of {self._paths[0].rpartition('/')[0]}/"
         if number is None:
@@ -221,7 +225,7 @@ class CachedFiles:
     def _look(self) -> None:
         """Find the copies that this or another process has made."""
         there = self._folder.digests()
-        self.copies.update(n for n, each in enumerate(self._digests) if each in there)
+        self._copied.update(n for n, each in enumerate(self._digests) if each in there)
 
     def _copy(self, number: int) -> None:
         path, size = self._paths[number], self._sizes[number]

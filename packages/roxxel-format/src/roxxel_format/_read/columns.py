@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import numpy as np
 
-from roxxel_format._read.files import missing_file
+from roxxel_format._read.files import MappedFile, missing_file
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
-from roxxel_format._read.maps import MappedFile
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_store.files import open_file
 
-from roxxel_format._read.maps import MappedFile
+from roxxel_format._read.files import MappedFile
 from roxxel_format._spec import dtypes
 from roxxel_format.errors import ShardError
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from roxxel_store.urls import check_on_disk
 
+from roxxel_format._read.files import with_room
 from roxxel_format._read.foreign_files import (
     NPY_MAGIC,
     array_of,
@@ -23,7 +24,6 @@ from roxxel_format._read.foreign_files import (
     parse_npy_header,
 )
 from roxxel_format._read.line import Line
-from roxxel_format._read.maps import with_room
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import is_shard_head
 from roxxel_format._store.corpus_name import absolute, matching_files
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._read.maps import MappedFile
+    from roxxel_format._read.files import MappedFile
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._store.corpus_name import Filepath
 

@@ -24,7 +24,7 @@ from typing import (
 
 import numpy as np
 
-from roxxel_format._read.maps import MapCache, max_maps, register
+from roxxel_format._read.files import MapCache, max_maps, register
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Sequence

@@ -18,6 +18,7 @@ import numpy as np
 
 from roxxel_format._read.cached import cached
 from roxxel_format._read.columns import Column
+from roxxel_format._read.files import with_room
 from roxxel_format._read.line import (
     Line,
     check_range,
@@ -25,7 +26,6 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import is_remote, open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.spans import (

@@ -24,19 +24,17 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from roxxel_store.client import bucket_of
 from roxxel_store.errors import BucketError
 
-from roxxel_format._read.files import missing_file
+from roxxel_format._read.files import Files, OpenFile, missing_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable
+    from collections.abc import Callable, Iterable
 
-    import numpy.typing as npt
     from roxxel_store.client import Answer
 
 MOST_BYTES_AHEAD = 256 << 20
@@ -53,7 +51,7 @@ _Key = tuple[int, str, tuple[int, int]]
 _owners = itertools.count()
 
 
-class RemoteFile:
+class RemoteFile(OpenFile):
     """An object in a bucket, read by ranges. Safe to use from many threads.
 
     A tag identifies one version of an object, as an ETag does. The first answer fixes
@@ -61,17 +59,12 @@ class RemoteFile:
     the requested length.
     """
 
-    is_mapped = False
-
     def __init__(self, path: str, num_bytes: int, timeout_s: float, owner: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
         self._timeout_s = timeout_s
         self._owner = owner
         self._tag: str | None = None
-
-    def check_size(self) -> None:
-        """Do nothing: every answer carries the size, and `read` checks it."""
 
     def changed(self) -> ShardError:
         """Return the error for an object that was replaced while it was in use."""
@@ -89,31 +82,12 @@ class RemoteFile:
             )
         return b"".join(self._read_span(span) for span in spans)
 
-    def view(self, start: int, stop: int) -> memoryview:
-        """Return the bytes `[start, stop)`; waits until they arrive."""
-        return memoryview(self.read(start, stop))
-
-    def array(
-        self, dtype: np.dtype[Any], count: int, byte_offset: int
-    ) -> npt.NDArray[Any]:
-        """Return items of the file, shape `(count,)`; waits until they arrive."""
-        stop = byte_offset + count * dtype.itemsize
-        return np.frombuffer(self.read(byte_offset, stop), dtype, count)
-
     def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
         """Request the bytes `[start, stop)`, for a read of exactly these bytes."""
         for span in _spans(start, stop):
             _fetcher.request(
                 self._owner, self.path, span, self._timeout_s, is_urgent=is_urgent
             )
-
-    def is_cold(self, byte_offset: int) -> bool:
-        """Return True: nothing is on this machine."""
-        del byte_offset
-        return True
-
-    def read_at_random(self, start: int, stop: int) -> None:
-        """Do nothing: nothing reads ahead of a range."""
 
     def _read_span(self, span: tuple[int, int]) -> bytes:
         try:
@@ -134,19 +108,21 @@ class RemoteFile:
         return answer.data
 
 
-class RemoteFiles:
+class RemoteFiles(Files):
     """Opens files in buckets; a read waits up to about `timeout_s` seconds.
 
     No other `RemoteFiles` reads the ranges that this one requested ahead. Otherwise a
     reader could get old bytes of an object that was replaced before it was opened.
     """
 
-    copies: Container[int] = ()
-    is_remote = True
-
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._owner = next(_owners)
+
+    @property
+    def is_remote(self) -> bool:
+        """True: every shard is."""
+        return True
 
     def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
         """Return the file; sends no request."""

@@ -9,7 +9,7 @@ import numpy as np
 from roxxel_store.files import open_file
 from roxxel_store.records import parse_object
 
-from roxxel_format._read.maps import MappedFile
+from roxxel_format._read.files import Files, MappedFile, OpenFile
 from roxxel_format._read.spans import find_documents
 from roxxel_format._spec.dtypes import item_size
 from roxxel_format._spec.layout import (
@@ -22,11 +22,10 @@ from roxxel_format._spec.layout import (
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
-    from roxxel_format._read.files import OpenFile
     from roxxel_format._read.spans import Spans
     from roxxel_format._spec.dtypes import Tokens
 
@@ -389,22 +388,13 @@ End = tuple[Layout, dict[str, Any]]
 """Layout and metadata of a shard: what a manifest would say of it."""
 
 
-class LocalFiles:
-    """Opens files on a disk."""
-
-    copies: Container[int] = ()
-    is_remote = False
+class LocalFiles(Files):
+    """Opens files on a disk, where nothing is prefetched before a file is open."""
 
     def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
         """Open a file; its map is made at the first use."""
         del num_bytes
         return MappedFile(path, open_file(path, ShardError))
-
-    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
-        """Do nothing: opening a local file is quick."""
-
-    def release(self) -> None:
-        """Do nothing: the system keeps what was prefetched."""
 
 
 LOCAL = LocalFiles()
