@@ -88,11 +88,13 @@ PARALLEL = (
 # Some tests wait for the programs that they start, and those for each other, for disks,
 # time limits and servers. So four run at once, however few the cores.
 FOUR = ("--numprocesses=4",)
-WAITING = (
-    "roxxel-format",
-    "roxxel-ckpt",
-    "roxxel-train",
-)  # half their time, or a fifth
+WAITING = ("roxxel-format", "roxxel-ckpt", "roxxel-train")
+
+# The tests of packages that the session `long` runs.
+LONG = (
+    "packages/roxxel-format/tests/test_compact.py",
+    "packages/roxxel/tests/test_diff.py",
+)
 
 # Only the point "workspace" runs these tests: no version of JAX changes their results,
 # or the other tests make the same calls of JAX.
@@ -284,8 +286,8 @@ def types(session: nox.Session, part: str) -> None:
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with only its own dependencies."""
     sync(session, "--package", package, "--group", "test")
-    options = (*PARALLEL, *(FOUR if package in WAITING else ()), *session.posargs)
-    session.run("pytest", f"packages/{package}", *options)
+    options = ("-m", "not long", *PARALLEL, *(FOUR if package in WAITING else ()))
+    session.run("pytest", f"packages/{package}", *options, *session.posargs)
 
 
 @nox.session(requires=["boundaries"])
@@ -311,10 +313,10 @@ def integration(session: nox.Session, wanted: Sequence[str]) -> None:
 
 @nox.session(requires=["boundaries"])
 def long(session: nox.Session) -> None:
-    """Run the integration tests that kill programs or start many of them."""
+    """Run the tests that kill programs or start many of them."""
     sync(session, "--all-packages", "--group", "integration")
     options = (*OTHERS, "-m", "long", *PARALLEL, *FOUR, *session.posargs)
-    session.run("pytest", INTEGRATION, *options)
+    session.run("pytest", INTEGRATION, *LONG, *options)
 
 
 @nox.session(requires=["boundaries"])
