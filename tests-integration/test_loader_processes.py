@@ -14,6 +14,7 @@ from typing import Any
 
 import forked
 import pytest
+from compilation import QUICK_COMPILATION
 
 from .conftest import PROGRAMS
 from .runs import all_said, free_port
@@ -33,7 +34,8 @@ def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
                 env=os.environ
                 | {
                     "JAX_PLATFORMS": "cpu",
-                    "XLA_FLAGS": f"--xla_force_host_platform_device_count={num}",
+                    "XLA_FLAGS": f"--xla_force_host_platform_device_count={num} "
+                    + QUICK_COMPILATION,
                 },
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
