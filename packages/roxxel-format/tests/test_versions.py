@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from roxxel_format import Roxxel, ShardError
 
-from .helpers import corpus_of, documents_of, line_of, manifest_of, with_manifest
+from .conformance.reader import read_corpus
+from .helpers import (
+    corpus_of,
+    documents_of,
+    line_of,
+    listed,
+    manifest_of,
+    with_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -168,3 +176,39 @@ def test_a_list_has_no_version_of_before_an_append(tmp_path: Path) -> None:
 
     with pytest.raises(ShardError, match="one of these was appended to or replaced"):
         _ = both.num_tokens
+
+
+@pytest.mark.parametrize("options", [{}, {"separator": 7}, {"pack": 16}])
+def test_an_append_leaves_what_is_before_the_last_part_of_the_manifest(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    documents = documents_of(*[size % 19 + 1 for size in range(50)])
+    corpus, path = Roxxel(tmp_path / "c_*.rox"), tmp_path / "c_manifest.json"
+    after = len(b'\n],"crc32":"00000000"}\n')
+    before, sizes = b"", list[tuple[int, int]]()
+    given: dict[str, Any] = {"dtype": "uint16", "document_id": "id", **options}
+    for number, document in enumerate(documents):
+        row = {"text": document, "id": str(number)}
+        corpus.write([row], exist="append", **given)
+        data = path.read_bytes()
+        assert data.startswith(before[: before[:-after].rfind(b"\n") + 1])
+        before = data
+        sizes.append((corpus.num_tokens, corpus.num_documents))
+
+    assert before.count(b"\n") > 3  # several parts
+    assert listed(tmp_path)["versions"]["tokens"] == [tokens for tokens, _ in sizes]
+    for fingerprint, size in zip(corpus.versions, sizes, strict=True):
+        old = corpus.with_version(fingerprint)
+        assert (old.num_tokens, old.num_documents) == size
+        assert len(old.column("id")) == old.num_documents
+    assert corpus.verify().ok
+    if "pack" not in options:
+        tokens, found = read_corpus(path, -1)
+        assert np.array_equal(corpus.tokens[:], tokens)
+        assert [each.tolist() for each in found] == [x.tolist() for x in documents]
+        assert corpus.column("id")[:].tolist() == [*map(str, range(50))]
+        assert Roxxel(corpus.paths).fingerprint == corpus.fingerprint
+    versions = corpus.versions
+    corpus.compact()
+    corpus.write([{"text": documents[0], "id": "50"}], exist="append", **given)
+    assert corpus.versions[:-1] == versions
