@@ -95,6 +95,16 @@ def test_a_page_is_small_and_begins_with_model_and_devices(tmp_path: Path) -> No
     assert "<dt>Wait share</dt>" not in head  # the wall time has it
 
 
+def test_a_wait_too_short_for_the_wall_time_is_said_alone(tmp_path: Path) -> None:
+    rows = [train_row(step, wait_s=0.0001) for step in range(1, 5)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    head = html.partition("</header>")[0]
+    assert "waiting for data" not in head
+    assert "<dt>Wait share</dt><dd>0.02 % of the training time, for data</dd>" in head
+
+
 def test_charts_that_find_causes_are_folded(tmp_path: Path) -> None:
     rows = [train_row(step, read_s=step / 10) for step in range(1, 5)]
 

@@ -55,15 +55,16 @@ def _head(facts: RunFacts) -> str:
     if total:
         steps += f" ({100 * facts.step / total:.0f} %)"
     parent, rate = facts.parent, facts.rate
+    wall = str(facts.goodput) if facts.goodput.seconds else ""
     items = [
         ("Steps", steps),
         ("Tokens", _tokens(facts)),
         ("Loss", _losses(facts)),
         ("Training", short_duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
-        # The wall time says how long the run waited.
-        ("Wait share", "" if facts.goodput.seconds else _wait_share(facts)),
-        ("Wall time", str(facts.goodput) if facts.goodput.seconds else ""),
+        # Once: the wall time leaves out what is too short to matter.
+        ("Wait share", "" if "waiting for data" in wall else _wait_share(facts)),
+        ("Wall time", wall),
         ("Model", facts.model),
         ("Devices", facts.devices),
         ("Logged", _logged(facts)),
