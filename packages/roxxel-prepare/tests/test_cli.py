@@ -481,14 +481,14 @@ def test_info_shows_versions_and_columns(
     assert run("info", tmp_path / "c_*.rox", "--json") == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["versions"] == [
-        {"fingerprint": first, "shards": 1},
-        {"fingerprint": corpus.fingerprint, "shards": 2},
+        {"fingerprint": first, "tokens": 1, "documents": 1},
+        {"fingerprint": corpus.fingerprint, "tokens": 2, "documents": 2},
     ]
     mask = {"name": "mask", "per": "token", "dtype": "uint8"}
     assert facts["columns"] == [mask | {"shards": 1, "missing_shards": 1}]
     assert run("info", tmp_path / "c_*.rox") == 0
     printed = capsys.readouterr().out
-    assert f"versions     {first}, 1 shard\n" in printed
+    assert f"versions     {first}, 1 token in 1 document\n" in printed
     row = "columns      mask: uint8 for each token, in 1 shard, missing in 1\n"
     assert row in printed
     for raw in ("{", "}", "[", '"'):
