@@ -145,7 +145,8 @@ BRIDGES = {
     ),
     "keras": (None, "roxxel-curriculum", ("keras>=3.15", "jax>=0.10")),
     "olmo_core": (None, "roxxel-curriculum", ("ai2-olmo-core==3.0.0",)),
-    "torchtitan": (None, "roxxel-curriculum", ("torchtitan==0.3.0",)),
+    # A torch for CPUs brings no triton, which torchtitan imports.
+    "torchtitan": (None, "roxxel-curriculum", ("torchtitan==0.3.0", "triton")),
     "levanter": (
         NEWEST_PYTHON,
         "roxxel-loader",

@@ -1,8 +1,6 @@
-"""Trains a few steps with MaxText: `maxtext_run.py CORPUS SEEN KILL [KEY=VALUE...]`.
+"""Trains a few steps with MaxText; see `blended`. The options are settings of MaxText.
 
-Each batch that MaxText gets is saved as `SEEN/STEP.npz`, and the log is in `SEEN/log`.
-The program kills itself when it asks for the batch of step `KILL`; a negative number
-never comes.
+What MaxText gets is saved before it reorders columns for a context axis.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -16,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import blended
+import jax
 import maxtext
 import numpy as np
 from absl import app
+from jax.experimental.multihost_utils import process_allgather
 from maxtext.input_pipeline import input_pipeline_interface as interface
 from maxtext.trainers.pre_train import train
 from roxxel_loader.bridges import maxtext as bridge
@@ -34,32 +34,52 @@ SMALL = [
 ]
 
 
-def main() -> None:
-    corpus, seen, kill, *settings = sys.argv[1:]
-    curriculum = blended.curriculum_of(corpus)
-    bridge.feed(curriculum, seed=blended.SEED, record=Path(seen) / "log")
+def spy(seen: str, kill: int) -> None:
+    """Save what MaxText gets and the losses, and kill the program."""
     make: Any = interface.create_data_iterator
+    is_first = jax.process_index() == 0
 
     def spied(config: Any, mesh: Any) -> tuple[Any, Any]:
         trained, evaluated = make(config, mesh)
+        iterate: Any = train.training_loop_iteration
+
+        def spied_loop(device: Any, variables: Any, *rest: Any) -> Any:
+            metrics = iterate(device, variables, *rest)
+            if is_first:
+                loss = float(metrics["scalar"]["learning/loss"])
+                blended.add_loss(seen, variables["step"], loss)
+            return metrics
 
         class Spied(type(trained)):
             def __next__(self) -> dict[str, Any]:
                 step = self.local_iterator.steps.step
-                if step == int(kill):
+                if step == kill:
                     os.kill(os.getpid(), signal.SIGKILL)
                 batch = super().__next__()
-                arrays: dict[str, Any] = {n: np.asarray(x) for n, x in batch.items()}
-                np.savez(Path(seen) / f"{step}.npz", **arrays)
+                whole: Any = process_allgather(batch, tiled=True)
+                if is_first:
+                    np.savez(Path(seen) / f"{step}-0.npz", **whole)
                 return batch
 
         trained.__class__ = Spied
+        train.training_loop_iteration = spied_loop
         return trained, evaluated
 
     interface.create_data_iterator = spied
+
+
+def main() -> None:
+    corpus, run, seen, kill, *settings = sys.argv[1:]
+    address, count, index = blended.place()
+    if count > 1:
+        jax.distributed.initialize(address, count, index)
+    curriculum = blended.curriculum_of(corpus)
+    bridge.feed(curriculum, seed=blended.SEED, record=f"{run}/log")
+    spy(seen, int(kill))
     [package] = maxtext.__path__
     base = Path(package) / "configs" / "base.yml"
-    app.run(train.main, [sys.argv[0], str(base), *SMALL, *settings])
+    settings = [*SMALL, f"base_output_directory={run}", *settings]
+    app.run(train.main, [sys.argv[0], str(base), *settings])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""Trains a few steps with OLMo-core: `olmo_run.py CORPUS RUN SEEN KILL`.
+"""Trains a few steps with OLMo-core; see `blended`.
 
-Each batch that the trainer gets is saved as `SEEN/STEP-RANK.npz`, and the losses are in
-`SEEN/losses.txt`. The program kills itself before it trains step `KILL`.
+The option is the longest row that the train module expects, by default that of the run.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -52,12 +51,11 @@ class Spy(Callback):
 
     def log_metrics(self, step: int, metrics: dict[str, float]) -> None:
         if "train/CE loss" in metrics and get_rank() == 0:
-            with (Path(self.seen) / "losses.txt").open("a") as file:
-                file.write(f"{step - 1} {metrics['train/CE loss']!r}\n")
+            blended.add_loss(self.seen, step - 1, metrics["train/CE loss"])
 
 
 def main() -> None:
-    corpus, run, seen, kill = sys.argv[1:]
+    corpus, run, seen, kill, *longest = sys.argv[1:]
     prepare_training_environment(backend="gloo", seed=1)
     of_ranks = TransformerDataParallelConfig(name=DataParallelType.ddp)
     model = TransformerConfig.llama_like(
@@ -65,7 +63,7 @@ def main() -> None:
     ).build(init_device="cpu")
     module = TransformerTrainModuleConfig(
         rank_microbatch_size=256,
-        max_sequence_length=128,
+        max_sequence_length=int(longest[0]) if longest else 128,
         optim=AdamWConfig(lr=1e-3),
         dp_config=of_ranks if get_world_size() > 1 else None,
     ).build(model, device=torch.device("cpu"))

@@ -5,96 +5,89 @@
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
-from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from . import blended
 
-PROGRAM = Path(__file__).parent / "maxtext_run.py"
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+EXPERTS = (
+    *("decoder_block=mixtral", "num_experts=4", "num_experts_per_tok=2"),
+    *("base_moe_mlp_dim=64", "ici_fsdp_parallelism=2", "ici_context_parallelism=2"),
+)
+"""Four experts, on four devices: rows over two of them, columns over the others."""
 
 
-class Trained(NamedTuple):
-    """What a start of MaxText left: its exit code, last words and losses by step."""
+class Sized(blended.Program):
+    """Starts the program with enough rows a device for every phase."""
 
-    code: int
-    error: str
-    losses: dict[int, float]
+    def __call__(self, run: str, *options: str, **how: Any) -> blended.Trained:
+        return super().__call__(run, *(options or ("per_device_batch_size=8",)), **how)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("maxtext")
-    blended.write(folder)
-    return folder
+def train(tmp_path_factory: pytest.TempPathFactory) -> Sized:
+    folder = blended.write(tmp_path_factory.mktemp("maxtext"))
+    return Sized("maxtext_run.py", folder)
 
 
-def train(folder: Path, run: str, kill: int = -1, rows: int = 8) -> Trained:
-    log, seen = folder / f"{run}.jsonl", folder / f"{run}-seen"
-    log.unlink(missing_ok=True)
-    seen.mkdir(exist_ok=True)
-    settings = (
-        f"base_output_directory={folder / run}",
-        f"per_device_batch_size={rows}",
-        f"metrics_file={log}",
-    )
-    done = subprocess.run(
-        [sys.executable, PROGRAM, folder, seen, str(kill), *settings],
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    lines = log.read_text().splitlines() if log.exists() else []
-    found = [json.loads(line) for line in lines]
-    losses = {int(row["step"]): row["learning/loss"] for row in found}
-    return Trained(done.returncode, done.stderr, losses)
+def named(batch: Mapping[str, Any]) -> dict[str, Any]:
+    segments = batch["segment_ids"][:, :-1]
+    return {
+        "inputs": batch["tokens"][:, :-1],
+        "targets": batch["tokens"][:, 1:],
+        "inputs_position": batch["positions"][:, :-1],
+        "inputs_segmentation": segments,
+        "targets_segmentation": np.where(batch["loss_mask"][:, 1:] == 0, 0, segments),
+    }
 
 
 def test_maxtext_gets_the_batches_of_the_sampler_and_resumes_bit_for_bit(
-    folder: Path,
+    train: Sized,
 ) -> None:
-    whole = train(folder, "whole")
-    assert whole.code == 0
-    assert [*whole.losses] == [*range(10)]
-    fields = ("tokens", "positions", "segment_ids", "loss_mask")
-    curriculum = blended.curriculum_of(folder)
-    sampler = curriculum.sampler(blended.SEED, fields=fields)
-    num_masked = 0
-    for step in range(10):
-        wanted, found = (
-            sampler.batch(step),
-            np.load(folder / "whole-seen" / f"{step}.npz"),
-        )
-        assert np.array_equal(found["inputs"], wanted["tokens"][:, :-1])
-        assert np.array_equal(found["targets"], wanted["tokens"][:, 1:])
-        assert np.array_equal(found["inputs_position"], wanted["positions"][:, :-1])
-        is_masked = wanted["loss_mask"][:, 1:] == 0
-        learned = np.where(is_masked, 0, wanted["segment_ids"][:, :-1])
-        assert np.array_equal(found["targets_segmentation"], learned)
-        num_masked += is_masked.sum()
-    assert num_masked
-    logged = blended.losses_of_log(folder / "whole-seen" / "log", folder)
-    for step, loss in logged.items():
-        # MaxText saves after every second step, before the loss is known.
-        assert loss == pytest.approx(whole.losses[step]) or step % 2 == 0, step
+    train.check_resumed(kill=5)
 
-    assert train(folder, "killed", kill=5).code == -signal.SIGKILL
-    resumed = train(folder, "killed")
-    assert resumed.code == 0
-    assert resumed.losses == {step: whole.losses[step] for step in range(5, 10)}
-    blended.losses_of_log(folder / "killed-seen" / "log", folder)
+    assert train.check_batches("whole", named) > 0
 
 
-def test_maxtext_refuses_a_phase_that_it_would_cut(
-    folder: Path,
+def test_two_processes_go_on_where_one_stopped(train: Sized) -> None:
+    assert train("one", kill=5).code != 0
+
+    done = train("one", "per_device_batch_size=4", processes=2)
+
+    assert done.code == 0, done.said
+    first = min(done.losses)
+    assert 0 < first <= 5
+    train.check_batches("one", named, range(first, blended.STEPS))
+    train.logged("one")
+
+
+def test_experts_and_a_context_axis_get_the_batches_and_resume(
+    train: Sized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused = train(folder, "cut", rows=4)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+    settings = (*EXPERTS, "per_device_batch_size=2")
+    assert train("experts", *settings, kill=5).code != 0
 
-    assert refused.code == 1
-    assert "only the first 4 rows" in refused.error
+    done = train("experts", *settings)
+
+    assert done.code == 0, done.said
+    assert min(done.losses) > 0
+    assert train.check_batches("experts", named) > 0
+    train.logged("experts")
+
+
+def test_maxtext_refuses_a_phase_that_it_would_cut(train: Sized) -> None:
+    rows = "per_device_batch_size=4"
+    train.check_is_refused("cut", rows, words="only the first 4 rows")
+
+
+def test_maxtext_refuses_the_checkpoint_of_another_corpus(
+    train: Sized, tmp_path: Path
+) -> None:
+    train.check_other_corpus_is_refused(tmp_path)

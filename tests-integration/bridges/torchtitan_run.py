@@ -1,8 +1,6 @@
-"""Trains a few steps with torchtitan: `torchtitan_run.py CORPUS RUN SEEN KILL OPTIONS`.
+"""Trains a few steps with torchtitan; see `blended`.
 
-What the model gets at each step is saved as `SEEN/STEP-RANK.npz`, and the losses are in
-`SEEN/losses.txt`. The program kills itself before it trains step `KILL`. torchtitan
-wants a GPU, so parts of a CPU stand in for what torchtitan asks of one.
+torchtitan wants a GPU, so parts of a CPU stand in for what torchtitan asks of one.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -71,6 +69,7 @@ def attention(q: Any, k: Any, v: Any, *, block_mask: Any, **options: Any) -> Any
 use_cpu()
 
 from roxxel_curriculum.torchtitan import feed  # noqa: E402
+from torchtitan.components.metrics import MetricsProcessor  # noqa: E402
 from torchtitan.models.common.attention import FlexAttention  # noqa: E402
 from torchtitan.models.llama3.config_registry import llama3_debugmodel  # noqa: E402
 from torchtitan.train import main  # noqa: E402
@@ -87,6 +86,7 @@ def fed() -> Any:
     config.checkpoint.enable, config.checkpoint.interval = True, 2
     config.checkpoint.keep_latest_k = 0
     config.debug.seed = 1
+    config.metrics.log_freq = 1
     config.parallelism.spmd_backend = "partial_dtensor"
     return feed(
         config, blended.curriculum_of(CORPUS), blended.SEED, record=f"{RUN}/log"
@@ -96,6 +96,7 @@ def fed() -> Any:
 def spy() -> None:
     """Save what the model gets and the losses, and kill the program."""
     train_step, process = Trainer.train_step, Trainer.post_dataloading_process
+    log = MetricsProcessor.log
     got: list[dict[str, Any]] = []
 
     def spied_step(self: Any, batches: Any) -> None:
@@ -109,17 +110,20 @@ def spy() -> None:
         }
         rank = torch.distributed.get_rank()
         np.savez(Path(SEEN) / f"{self.step - 1}-{rank}.npz", **whole)
-        if rank == 0:
-            with (Path(SEEN) / "losses.txt").open("a") as file:
-                file.write(f"{self.step - 1} {self._loss['loss']!r}\n")
 
     def spied_process(self: Any, named: dict[str, Any], labels: Any) -> Any:
         columns = {**named, "labels": labels}
         got.append({name: x.numpy() for name, x in columns.items()})
         return process(self, named, labels)
 
+    def spied_log(self: Any, step: int, loss: float, *rest: Any, **more: Any) -> None:
+        if torch.distributed.get_rank() == 0:
+            blended.add_loss(SEEN, step - 1, loss)
+        log(self, step, loss, *rest, **more)
+
     Trainer.train_step = spied_step
     Trainer.post_dataloading_process = spied_process
+    MetricsProcessor.log = spied_log
 
 
 if __name__ == "__main__":

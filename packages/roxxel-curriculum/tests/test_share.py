@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
-from roxxel_curriculum.run_log import METRICS, RunLog
-from roxxel_curriculum.share import Share, next_token, step_of_row
+from roxxel_curriculum.digest import batch_digest
+from roxxel_curriculum.run_log import METRICS, RunLog, StepLog
+from roxxel_curriculum.share import Share, check_length, next_token, step_of_row
 from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.testing import PositionReader
 
@@ -93,6 +96,83 @@ def test_the_log_of_an_iterator_begins_at_its_step(tmp_path: Path) -> None:
         assert log.step == 2
     lines = (tmp_path / METRICS).read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [0, 1, 2, 2, 2, 2]
+
+
+def rows_of(folder: Path) -> list[Any]:
+    lines = (folder / METRICS).read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    return [(row["step"], row.get("loss")) for row in found if row["kind"] == "train"]
+
+
+def test_a_row_waits_for_what_is_told_late(tmp_path: Path) -> None:
+    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
+    log = StepLog(tmp_path, steps)
+    log.begin()
+    for step in range(3):
+        tokens = next(steps)["tokens"]
+        log.note(step, digest=partial(batch_digest, tokens))
+        log.write(step)
+        log.note(step, loss=np.float32(step))
+    assert rows_of(tmp_path) == [(1, 0.0), (2, 1.0)]
+
+    log.note(3, digest=batch_digest(next(steps)["tokens"]))
+    log.sync(4)  # as before a checkpoint that comes before the loss
+    log.note(3, loss=2.5)
+    log.close(4)
+
+    assert rows_of(tmp_path) == [(1, 0.0), (2, 1.0), (3, 2.0), (4, None)]
+
+
+def test_steps_that_are_written_at_once_took_their_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
+    log = StepLog(tmp_path, steps)
+    log.begin()
+    for step in range(4):
+        clock[0] += 2.0
+        log.note(step, digest=batch_digest(next(steps)["tokens"]))
+    log.close(4)
+
+    lines = (tmp_path / METRICS).read_text().splitlines()[1:-1]
+    assert [json.loads(line)["step_s"] for line in lines] == [2.0] * 4
+    assert [json.loads(line)["tokens_per_s"] for line in lines] == [9.0] * 4
+
+
+def test_a_step_that_failed_has_no_row(tmp_path: Path) -> None:
+    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
+    log = StepLog(tmp_path, steps)
+    log.begin()
+    for step in range(2):
+        log.note(step, digest=batch_digest(next(steps)["tokens"]))
+    log.close(1, RuntimeError())
+
+    assert rows_of(tmp_path) == [(1, None)]
+    assert "ended with an error" in (tmp_path / METRICS).read_text()
+
+
+def test_one_process_writes_and_the_others_need_no_case(tmp_path: Path) -> None:
+    steps = StepIterator(curriculum_of([Phase(4, 2, 9)]), 3)
+    for log in (StepLog(tmp_path, steps, writes=False), StepLog(None, steps)):
+        log.begin()
+        log.note(0, digest=0)
+        log.sync(1)
+        log.close(1)
+
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_phase_beyond_a_table_of_positions_is_named() -> None:
+    sampler = curriculum_of([Phase(1, 2, 9), Phase(1, 2, 17), Phase(1, 2, 5)]).sampler(
+        0
+    )
+
+    check_length(sampler, "max_len", 16)
+    check_length(sampler, "max_len", 17, over=0)
+    with pytest.raises(ValueError, match=r"phase 1 .* set max_len to 16 or more"):
+        check_length(sampler, "max_len", 15)
 
 
 def test_columns_say_what_is_learned() -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import pytest
 from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_curriculum.digest import add_step, batch_digest, digest_text
+from roxxel_curriculum.run_log import METRICS
 from roxxel_format import Roxxel
 from roxxel_loader.bridges import maxtext
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 CONFIG = {
@@ -30,14 +37,14 @@ class StandIn:
     """Stands for MaxText's iterator of global arrays: its batches are the process's."""
 
     def __init__(self, steps: Any, _: Any) -> None:
-        self.steps, self.batches = steps, iter(steps)
+        self.steps, self.local_iterator = steps, iter(steps)
 
     def __iter__(self) -> Any:
-        self.batches = iter(self.steps)
+        self.local_iterator = iter(self.steps)
         return self
 
     def __next__(self) -> Any:
-        return next(self.batches)
+        return next(self.local_iterator)
 
 
 @pytest.fixture
@@ -50,13 +57,15 @@ def interface(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     modules = {name: ModuleType(f"maxtext{name}") for name in names}
     vars(modules[names[-2]])["MultiHostDataLoadIterator"] = StandIn
+    loop = {"scalar": {"learning/loss": 2.5}}
+    vars(modules[names[-3]])["training_loop_iteration"] = lambda *_: loop
     for module in modules.values():
         monkeypatch.setitem(sys.modules, module.__name__, module)
     return modules[names[-1]]
 
 
 @pytest.fixture
-def corpus(tmp_path: Any) -> Roxxel:
+def corpus(tmp_path: Path) -> Roxxel:
     tokens = Roxxel(tmp_path / "corpus.rox")
     tokens.write((np.arange(20) + start for start in range(30)), vocab_size=64)
     return tokens
@@ -69,7 +78,7 @@ def curriculum_of(corpus: Roxxel, second: int = 4, **options: Any) -> Curriculum
 
 def iterators(interface: Any, **changes: Any) -> tuple[Any, Any]:
     config = SimpleNamespace(**(CONFIG | changes))
-    return interface.create_data_iterator(config, None)
+    return interface.create_data_iterator(config, jax.make_mesh((1,), ("data",)))
 
 
 def test_every_batch_has_maxtexts_names_and_learns_what_the_mask_says(
@@ -132,12 +141,36 @@ def test_the_future_of_a_run_may_be_edited_between_two_starts(
     assert [len(batch["inputs"]) for batch in resumed] == [4, 4, 2, 2]
 
 
+def test_the_log_has_what_the_devices_hold_and_waits_for_its_loss(
+    interface: Any, corpus: Roxxel, tmp_path: Path
+) -> None:
+    maxtext.feed(curriculum_of(corpus), seed=3, record=tmp_path / "log")
+    trained, _ = iterators(interface)
+    training: Any = sys.modules["maxtext.trainers.pre_train.train"]
+    for step in range(5):
+        next(trained)
+        if step == 1:
+            trained.steps.get_state()  # MaxText saves before it knows the loss
+        training.training_loop_iteration()
+
+    log = tmp_path / "log" / METRICS
+    rows = [json.loads(line) for line in log.read_text().splitlines()][1:]
+
+    assert [(row["step"], row.get("loss")) for row in rows] == [
+        *((1, 2.5), (2, None), (3, 2.5))
+    ]
+    sampler, digest = curriculum_of(corpus).sampler(3), 0
+    for step, row in enumerate(rows):
+        digest = add_step(digest, step, batch_digest(sampler.batch(step)))
+        assert row["digest"] == digest_text(digest)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
         ({"global_batch_size_to_train_on": 2}, "per_device_batch_size"),
         ({"gradient_accumulation_steps": 3}, "gradient_accumulation_steps=3"),
-        ({"max_target_length": 15}, "max_target_length=16"),
+        ({"max_target_length": 15}, "max_target_length to 16"),
         ({"steps": 6}, "steps=5"),
         ({"dataset_type": "hf"}, "dataset_type=grain"),
         ({"enable_rampup_batch_size": True}, "enable_rampup_batch_size"),

@@ -19,7 +19,8 @@ import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum.run_log import RunLog
+from roxxel_curriculum.run_log import StepLog
+from roxxel_curriculum.share import check_length
 from roxxel_curriculum.steps import StepIterator
 from roxxel_curriculum.torch import gather_digest, next_token_labels, step_loader
 
@@ -87,15 +88,19 @@ class StepLoader(_loading.DataLoaderBase):
             curriculum, seed, dp_rank, dp_world_size, fields=_FIELDS
         )
         self.last: Any = None  # the last column of the newest batch
-        self._num_workers = num_workers
-        rows, length = self.steps.sampler.shape(0)
+        self._num_workers, self._in_epoch = num_workers, 1
         _loading.DataLoaderBase.__init__(
             self,
             work_dir=work_dir,
-            global_batch_size=rows * (length - 1),
+            global_batch_size=self.global_batch_size,
             dp_world_size=dp_world_size,
             dp_rank=dp_rank,
         )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of OLMo-core, in which the whole run is."""
+        return self._in_epoch
 
     @property
     def total_batches(self) -> int:
@@ -105,7 +110,8 @@ class StepLoader(_loading.DataLoaderBase):
     @property
     def global_batch_size(self) -> int:
         """Tokens of the first step over all ranks, which OLMo-core shows."""
-        return self._global_batch_size
+        rows, length = self.steps.sampler.shape(0)
+        return rows * (length - 1)
 
     @global_batch_size.setter
     def global_batch_size(self, _: int) -> None:
@@ -145,7 +151,7 @@ class StepLoader(_loading.DataLoaderBase):
                 "total_batches), and let the phases of the curriculum say how often a "
                 "source is read"
             )
-        self._epoch = epoch or 1
+        self._in_epoch = epoch or 1
 
     def reset(self) -> None:
         """Go on counting: a run has no second epoch."""
@@ -195,58 +201,55 @@ class StepRecorder(_callbacks.Callback):
 
     def __post_init__(self) -> None:
         """Have no log before the training begins."""
-        self._log: RunLog | None = None
-        self._digests: dict[int, int] = {}
+        self._log: StepLog | None = None
         self._group: Any = None
+
+    @property
+    def _loader(self) -> StepLoader:
+        return cast("StepLoader", self.trainer.data_loader)
 
     def pre_train(self) -> None:
         """Open the log where the restored checkpoint was saved.
 
         Raises:
-            ValueError: The trainer skips steps, or the log lacks a row before.
+            ValueError: The trainer skips steps, a phase is longer than it expects, or
+                the log lacks a row before.
         """
-        trainer = self.trainer
+        trainer, loader = self.trainer, self._loader
         if trainer.steps_to_skip:
             raise ValueError(
                 f"steps_to_skip={trainer.steps_to_skip}: the log would call these "
                 "steps trained; leave them out, or train without StepRecorder"
             )
-        loader = cast("StepLoader", trainer.data_loader)
+        longest = getattr(trainer.train_module, "max_sequence_length", None)
+        if longest is not None:
+            check_length(loader.steps.sampler, "max_sequence_length", longest)
         loader.steps.step = loader.batches_processed
         distributed, rank = _torch.distributed, 0
         if distributed.is_initialized():
             self._group = distributed.new_group(backend="gloo")
             rank = distributed.get_rank()
-        if rank == 0:
-            steps = loader.steps
-            self._log = RunLog(
-                self.folder, steps.curriculum, steps.sampler, state=steps.state()
-            )
+        self._log = StepLog(self.folder, loader.steps, writes=rank == 0)
+        self._log.begin()
 
     def pre_step(self, batch: Mapping[str, Any]) -> None:
         """Note what the trainer got."""
-        loader, step = cast("StepLoader", self.trainer.data_loader), self.step - 1
+        loader, step = self._loader, self.step - 1
         tokens = _torch.cat([batch["input_ids"].cpu(), loader.last], 1)
         first = loader.steps.share.rows(step).start
-        self._digests[step] = gather_digest(tokens, first, self._group)
+        digest = gather_digest(tokens, first, self._group)
+        cast("StepLog", self._log).note(step, digest=digest)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the rows up to a step: OLMo-core gathers metrics of several at once."""
-        if "train/CE loss" in metrics:
-            self._write(step, loss=metrics["train/CE loss"])
-
-    def _write(self, step: int, **values: float) -> None:
-        for each in [each for each in self._digests if each < step]:
-            digest = self._digests.pop(each)
-            if self._log is not None:
-                of_it = values if each == step - 1 else {}
-                self._log.record(each, digest=digest, **of_it)
+        if self._log is not None and "train/CE loss" in metrics:
+            self._log.note(step - 1, loss=metrics["train/CE loss"])
+            self._log.write(step)
 
     def state_dict(self) -> dict[str, Any]:
         """Bring the rows onto the disk; the loader's state says where to go on."""
-        self._write(self.step)
         if self._log is not None:
-            self._log.state()
+            self._log.sync(self.step)
         return {}
 
     def on_error(self, exc: BaseException) -> None:
@@ -258,7 +261,6 @@ class StepRecorder(_callbacks.Callback):
         self._close(self.step)
 
     def _close(self, step: int, error: BaseException | None = None) -> None:
-        self._write(step)
         if self._log is not None:
-            self._log.close(error)
+            self._log.close(step, error)
             self._log = None

@@ -16,7 +16,7 @@ import zlib
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import numpy as np
 from roxxel_format import Roxxel
@@ -152,6 +152,7 @@ class RunLog:
         tokens: npt.ArrayLike | None = None,
         *,
         digest: int | None = None,
+        at_s: float | None = None,
         **values: Any,
     ) -> None:
         """Append the row of a step that your loop has trained.
@@ -162,6 +163,8 @@ class RunLog:
                 JAX or PyTorch on the CPU.
             digest: In place of tokens, the digest of the whole batch: `batch_digest`,
                 or `sum_digests` of those of all processes, each of its own rows.
+            at_s: What `time.perf_counter()` said when the step was made, by which the
+                log knows how long a step takes; None for now.
             values: Numbers of the step, such as `loss`.
 
         Raises:
@@ -181,8 +184,8 @@ class RunLog:
             raise ValueError("give either tokens or digest")
         self._digest = add_step(self._digest, step, digest)
         self.step, before = step + 1, self._sampler.delivered_tokens(step)
-        now_s = time.perf_counter()
-        seconds, self._at_s = max(now_s - self._at_s, 1e-9), now_s
+        at_s = time.perf_counter() if at_s is None else at_s
+        seconds, self._at_s = max(at_s - self._at_s, 1e-9), at_s
         fields = fed_fields(self._sampler, self.step)
         row = {
             **head("train", self.step),
@@ -238,6 +241,114 @@ class RunLog:
         self._file.write(json_line, row)
         if self._file.failure is not None:
             raise self._file.failure
+
+
+class _Steps(Protocol):
+    """What a `StepIterator` says of itself."""
+
+    curriculum: Curriculum
+    sampler: Sampler
+
+    def state(self) -> dict[str, Any]: ...
+
+
+class StepLog:
+    """The log of a run whose trainer tells the digest and the loss of a step apart.
+
+    Every process makes this object, and one writes. A row is written when `write`,
+    `sync` or `close` says that nothing more will be known of its step.
+
+    Args:
+        folder: As for `RunLog`; None for no log.
+        steps: What the trainer reads, a `StepIterator`.
+        writes: Whether this process writes the log.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.digest import batch_digest
+        >>> from roxxel_curriculum.steps import StepIterator
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> steps = StepIterator(Curriculum(PositionReader(999), [Phase(2, 2, 8)]))
+        >>> log = StepLog("runs/late", steps)
+        >>> log.begin()
+        >>> for step, batch in enumerate(steps):
+        ...     log.note(step, digest=batch_digest(batch["tokens"]))
+        ...     log.note(step, loss=2.5)
+        ...     log.write(step + 1)
+        >>> log.close(2)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str] | None,
+        steps: _Steps,
+        *,
+        writes: bool = True,
+    ) -> None:
+        self._folder = folder if writes else None
+        self._steps = steps
+        self._log: RunLog | None = None
+        self._noted: dict[int, tuple[float, dict[str, Any]]] = {}
+
+    def begin(self) -> None:
+        """Open the log after its row of the steps done, unless it is open.
+
+        Raises:
+            ValueError: The log has no such row.
+            StateMismatch: The log is of another curriculum, corpus or seed.
+            BlockingIOError: Another program writes the log.
+        """
+        if self._folder is not None and self._log is None:
+            steps = self._steps
+            self._log = RunLog(
+                self._folder, steps.curriculum, steps.sampler, state=steps.state()
+            )
+
+    def note(self, step: int, **values: Any) -> None:
+        """Note what is known of a step, unless its row is written.
+
+        Args:
+            step: Number of the batch, from 0.
+            values: `digest`, that of the whole batch or a function that returns it, and
+                numbers such as `loss`, which may still be on a device.
+        """
+        if self._log is not None and step >= self._log.step:
+            # A trainer may tell of several steps at once what it knows of their end.
+            self._noted.setdefault(step, (time.perf_counter(), {}))[1].update(values)
+
+    def write(self, stop: int) -> None:
+        """Append the rows of all steps before `stop` that were noted.
+
+        Raises:
+            ValueError: A step has no digest, or is not the next one.
+            OSError: A row cannot be written.
+        """
+        while self._log is not None and self._noted and self._log.step < stop:
+            step = min(self._noted)
+            at_s, values = self._noted.pop(step)
+            digest: Any = values.pop("digest", None)
+            whole = cast("int", digest() if callable(digest) else digest)
+            numbers = {name: float(value) for name, value in values.items()}
+            self._log.record(step, digest=whole, at_s=at_s, **numbers)
+
+    def sync(self, stop: int) -> None:
+        """Bring the rows before `stop` onto the disk, before a checkpoint of this step.
+
+        Raises the errors of `write`.
+        """
+        self.write(stop)
+        if self._log is not None:
+            self._log.state()
+
+    def close(self, stop: int, error: BaseException | None = None) -> None:
+        """Append the rows before `stop`, and how the run ended, and close the file.
+
+        Raises the errors of `write`.
+        """
+        self.write(stop)
+        if self._log is not None:
+            self._log.close(error)
+            self._log = None
 
 
 def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:

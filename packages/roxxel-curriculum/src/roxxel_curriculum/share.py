@@ -2,7 +2,8 @@
 
 In data parallelism every process takes the same step, and its own part of that step's
 rows: `Share.batch`. `next_token` makes of rows of T + 1 tokens the T columns that most
-loops train on. `step_of_row` is for frameworks that ask for single rows.
+loops train on. `step_of_row` is for frameworks that ask for single rows, and
+`check_length` for those that size a table of positions.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum.sampler import Sampler
 
-__all__ = ["NEXT_TOKEN_FIELDS", "Share", "next_token", "step_of_row"]
+__all__ = ["NEXT_TOKEN_FIELDS", "Share", "check_length", "next_token", "step_of_row"]
 
 NEXT_TOKEN_FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 """The fields of a sampler from which `next_token` makes all that it can."""
@@ -150,3 +151,32 @@ def step_of_row(sampler: Sampler, index: int) -> tuple[int, int]:
     phase = sampler.phases[at]
     step, row = divmod(index - firsts[at], phase.batch_size)
     return phase.start + step, row
+
+
+def check_length(sampler: Sampler, setting: str, value: int, over: int = 1) -> None:
+    """Raise an error if a phase is longer than a trainer's table of positions.
+
+    Args:
+        sampler: The sampler of the run.
+        setting: What the trainer calls the length of its table.
+        value: Positions in the table.
+        over: Tokens of a row that are beyond the positions: 1 for the last target, 0
+            for a trainer whose rows end with a token that predicts nothing.
+
+    Raises:
+        ValueError: The longest phase has more positions.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(999), [Phase(2, 2, 9)]).sampler(0)
+        >>> check_length(sampler, "max_seq_len", 8)
+    """
+    phase = max(sampler.phases, key=lambda each: each.seq_len)
+    needed = phase.seq_len - over
+    if needed > value:
+        raise ValueError(
+            f"phase {phase.index} has seq_len={phase.seq_len}, and {setting}={value}, "
+            f"the length of the trainer's table of positions; set {setting} to "
+            f"{needed} or more"
+        )

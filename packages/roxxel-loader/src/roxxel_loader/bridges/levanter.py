@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.multihost_utils import process_allgather
 from roxxel_curriculum.digest import batch_digest, sum_digests
-from roxxel_curriculum.run_log import RunLog, recorded_state
-from roxxel_curriculum.share import step_of_row
+from roxxel_curriculum.run_log import StepLog, recorded_state
+from roxxel_curriculum.share import check_length, step_of_row
 from roxxel_curriculum.steps import StepIterator
 
 try:
@@ -55,7 +57,7 @@ def feed(
     curriculum: Curriculum,
     seed: int = 0,
     *,
-    record: str | os.PathLike[str] | None = None,
+    record: str | os.PathLike[str],
 ) -> Any:
     """Return a `TrainLmConfig` that reads a curriculum, from levanter's checkpoint on.
 
@@ -70,16 +72,16 @@ def feed(
         curriculum: What the run reads. You may edit the future of a run between two
             starts.
         seed: Seed of the order.
-        record: Folder in which the log of the run is written, by one process; None for
-            no log, and no proof that a resumed run reads its own data.
+        record: Folder in which process 0 writes the log of the run. All processes read
+            there, at a resume, which data the checkpoint belongs to.
 
     Raises:
         ValueError: `trainer.id` is missing, the model has no positions for the longest
-            phase, or the log in `record` lacks the step of the checkpoint.
-        StateMismatch: The log in `record` belongs to other data, another seed or past.
+            phase, or the log lacks the step of the checkpoint.
+        StateMismatch: The log belongs to other data, another seed or past.
 
     Example:
-        >>> train_lm.main(feed(config, curriculum))  # doctest: +SKIP
+        >>> train_lm.main(feed(config, curriculum, record="r"))  # doctest: +SKIP
     """
     trainer = config.trainer
     if trainer.id is None:
@@ -90,25 +92,15 @@ def feed(
     paths = trainer.checkpoint_search_paths(trainer.id)
     found = _checkpoint.discover_checkpoint_candidates(*paths)
     if found and trainer.load_checkpoint is not False:
-        steps.step = found[-1].step + 1  # levanter names its last step
-        if record is not None:
-            steps.restore(recorded_state(record, steps.step))
+        steps.restore(recorded_state(record, found[-1].step + 1))  # its last step
+    check_length(steps.sampler, "max_seq_len", config.model.max_seq_len, over=0)
     phases = steps.sampler.phases
-    longest = max(phase.seq_len for phase in phases)
-    if longest > config.model.max_seq_len:
-        raise ValueError(
-            f"a phase has seq_len={longest}, and the model has positions for "
-            f"{config.model.max_seq_len}; set max_seq_len to {longest}"
-        )
-    last = min(steps.step, steps.sampler.total_steps - 1)
-    length = steps.sampler.shape(last)[1]
-    rest = [phase for phase in phases if phase.stop > last]
-    stop = next((p.start for p in rest if p.seq_len != length), rest[-1].stop)
-    rows = _Rows(steps, length, stop, {} if record else None)
+    rest = [phase for phase in phases if phase.stop > steps.step] or phases[-1:]
+    length = rest[0].seq_len
+    *_, last = takewhile(lambda phase: phase.seq_len == length, rest)
+    rows = _Rows(steps, length, last.stop)
     trackers = trainer.tracker
     trackers = trackers if isinstance(trackers, tuple) else (trackers,)
-    if record is not None:
-        trackers = (*trackers, _Record(record, rows))
     data = {each.name: getattr(config.data, each.name) for each in fields(config.data)}
     schedule = [
         _schedule.ScheduleStep(phase.start, phase.batch_size) for phase in phases
@@ -121,7 +113,7 @@ def feed(
             trainer,
             train_batch_size=schedule,
             num_train_steps=steps.sampler.total_steps,
-            tracker=trackers,
+            tracker=(*trackers, _Record(record, rows)),
         ),
     )
 
@@ -132,20 +124,11 @@ class _Rows(_dataset.AsyncDataset):
     It notes the digests of the rows it hands out, by step and row.
     """
 
-    def __init__(
-        self,
-        steps: StepIterator,
-        length: int,
-        stop: int,
-        digests: dict[int, dict[int, int]] | None,
-    ) -> None:
-        self.steps, self.length, self.digests = steps, length, digests
-        phases = steps.sampler.phases
-        self._num_rows = sum(
-            (min(phase.stop, stop) - phase.start) * phase.batch_size
-            for phase in phases
-            if phase.start < stop
-        )
+    def __init__(self, steps: StepIterator, length: int, stop: int) -> None:
+        self.steps, self._length = steps, length
+        self.digests: dict[int, dict[int, int]] = {}
+        phases = [phase for phase in steps.sampler.phases if phase.start < stop]
+        self._num_rows = sum(phase.steps * phase.batch_size for phase in phases)
 
     def is_finite(self) -> bool:
         return True
@@ -154,10 +137,9 @@ class _Rows(_dataset.AsyncDataset):
         return self._num_rows
 
     async def get_batch(self, indices: Sequence[int]) -> Sequence[Any]:
-        sampler, made = self.steps.sampler, dict[int, Any]()
-        by_step: dict[int, dict[int, int]] = {}
+        made, by_step = dict[int, Any](), dict[int, dict[int, int]]()
         for index in indices:
-            step, row = step_of_row(sampler, index)
+            step, row = step_of_row(self.steps.sampler, index)
             by_step.setdefault(step, {})[row] = index
         for step, wanted in by_step.items():
             rows = self._read(step, [*wanted])
@@ -167,21 +149,29 @@ class _Rows(_dataset.AsyncDataset):
 
     def _read(self, step: int, rows: list[int]) -> Mapping[str, Any]:
         planned = self.steps.sampler.shape(step)[1]
-        if planned == self.length:
+        if planned == self._length:
             found = self.steps.sampler.rows(step, rows)
-            if self.digests is not None:
-                of_step = self.digests.setdefault(step, {})
-                for row, tokens in zip(rows, found["tokens"], strict=True):
-                    of_step[row] = batch_digest(tokens[None], first_row=row)
+            of_step = self.digests.setdefault(step, {})
+            for row, tokens in zip(rows, found["tokens"], strict=True):
+                of_step[row] = batch_digest(tokens[None], first_row=row)
             return found
         if (step, rows) == (0, [0]):
             # levanter looks at the first row of the run for the shape of a launch.
-            return dict.fromkeys(_FIELDS, np.zeros((1, self.length), np.int32))
+            return dict.fromkeys(_FIELDS, np.zeros((1, self._length), np.int32))
         raise ValueError(
-            f"step {step} has rows of {planned} tokens, and this launch {self.length}: "
-            "levanter goes on from another checkpoint than its newest; leave out "
+            f"step {step} has rows of {planned} tokens, and this launch {self._length}:"
+            " levanter goes on from another checkpoint than its newest; leave out "
             "load_checkpoint_path and initialize_from"
         )
+
+    def digest(self, step: int) -> int:
+        """Return the digest of a step; all processes call this method together."""
+        halves = np.zeros((self.steps.sampler.shape(step)[0], 2), np.uint32)
+        for row, digest in self.digests.pop(step, {}).items():
+            halves[row] = digest & 0xFFFFFFFF, digest >> 32
+        # Processes that hold the same row have the same digest of it, the others 0.
+        whole = np.asarray(process_allgather(halves)).max(axis=0)
+        return sum_digests(low | high << 32 for low, high in whole.tolist())
 
 
 @jax.jit
@@ -210,11 +200,6 @@ class _Record(_tracker.TrackerConfig):
 
     def init(self, run_id: str | None) -> Any:
         del run_id
-        if jax.process_count() > 1:
-            raise ValueError(
-                f"{jax.process_count()} processes hold the rows of a step, and the log "
-                "is written from one that holds all; leave record out"
-            )
         return _Recorder(self.rows, self.folder)
 
 
@@ -222,18 +207,26 @@ class _Recorder(_tracker.NoopTracker):
     name = "roxxel"
 
     def __init__(self, rows: _Rows, folder: Any) -> None:
-        self._rows, steps = rows, rows.steps
-        self._log = RunLog(folder, steps.curriculum, steps.sampler, state=steps.state())
+        self._rows, self._next = rows, rows.steps.step
+        self._log = StepLog(folder, rows.steps, writes=jax.process_index() == 0)
+        self._log.begin()
 
     def log(
         self, metrics: Mapping[str, Any], *, step: int | None, commit: Any = None
     ) -> None:
         del commit
         # levanter calls its hooks twice for the last step.
-        if "train/loss" in metrics and step is not None and step >= self._log.step:
-            parts = (self._rows.digests or {}).pop(step).values()
-            loss = float(metrics["train/loss"])
-            self._log.record(step, digest=sum_digests(parts), loss=loss)
+        if "train/loss" not in metrics or step is None or step < self._next:
+            return
+        self._next = step + 1
+        digest = self._rows.digest(step)
+        try:
+            self._log.note(step, digest=digest, loss=metrics["train/loss"])
+            self._log.write(self._next)
+        except (OSError, ValueError) as error:
+            # levanter swallows the exceptions of trackers, and a log with a hole could
+            # not resume its run.
+            raise SystemExit(f"step {step} cannot be recorded: {error}") from error
 
     def finish(self) -> None:
-        self._log.close()
+        self._log.close(self._next)

@@ -17,14 +17,20 @@ from __future__ import annotations
 
 import atexit
 import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+import sys
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_curriculum.digest import device_digest
-from roxxel_curriculum.run_log import RunLog
-from roxxel_curriculum.share import NEXT_TOKEN_FIELDS, Share, next_token
+from roxxel_curriculum.run_log import StepLog
+from roxxel_curriculum.share import (
+    NEXT_TOKEN_FIELDS,
+    Share,
+    check_length,
+    next_token,
+)
 from roxxel_curriculum.steps import StepIterator
 from roxxel_store import missing_extra
 
@@ -79,24 +85,25 @@ def feed(
         "maxtext.input_pipeline.multihost_dataloading"
     )
     training: Any = importlib.import_module("maxtext.trainers.pre_train.train")
+    iterate: Any = training.training_loop_iteration
 
     class Fed(loading.MultiHostDataLoadIterator):
-        recorder: _Recorder | None = None
-
         def __next__(self) -> dict[str, Any]:
-            if self.recorder is None:
-                return super().__next__()
-            self.recorder.open()
+            self.local_iterator.log.begin()
             batch = super().__next__()
-            self.recorder.note(batch)
+            self.local_iterator.note_batch(batch)
             return batch
 
     def create_data_iterator(config: Any, mesh: Any) -> tuple[Any, Any]:
-        steps = _Steps(config, StepIterator(curriculum, seed, *_place()))
+        steps = _Steps(config, StepIterator(curriculum, seed, *_place()), record, mesh)
+
+        def training_loop_iteration(*arguments: Any) -> Any:
+            metrics = iterate(*arguments)
+            steps.note_loss(metrics["scalar"]["learning/loss"])
+            return metrics
+
+        training.training_loop_iteration = training_loop_iteration
         trained = Fed(steps, mesh)
-        if record is not None:
-            trained.recorder = steps.recorder = _Recorder(steps, record, mesh)
-            steps.recorder.read_losses(training)
         if config.eval_interval <= 0:
             return trained, None
         if held_out is None:
@@ -107,6 +114,7 @@ def feed(
         evaluated = _HeldOut(config, held_out)
         return trained, loading.MultiHostDataLoadIterator(evaluated, mesh)
 
+    # MaxText has no names for data sets of others, and no callbacks.
     interface.create_data_iterator = create_data_iterator
 
 
@@ -136,10 +144,21 @@ def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
 class _Steps(ElasticIterator):
     """The batches of a run; MaxText writes the state of this class once for all."""
 
-    def __init__(self, config: Any, steps: StepIterator) -> None:
-        self._config, self.steps = config, steps
-        self.recorder: _Recorder | None = None
+    def __init__(
+        self,
+        config: Any,
+        steps: StepIterator,
+        record: str | os.PathLike[str] | None,
+        mesh: Any,
+    ) -> None:
         _check(config, steps.sampler)
+        self._config, self.steps = config, steps
+        self.log = StepLog(record, steps, writes=jax.process_index() == 0)
+        self._digest: Any = None
+        if record is not None:
+            whole = NamedSharding(mesh, PartitionSpec())
+            self._digest = jax.jit(_digest_of, out_shardings=whole)
+            atexit.register(self._close)
 
     def __iter__(self) -> Any:
         return self
@@ -147,9 +166,27 @@ class _Steps(ElasticIterator):
     def __next__(self) -> dict[str, Any]:
         return _named(next(self.steps))
 
+    def note_batch(self, batch: Mapping[str, Any]) -> None:
+        """Note a batch on the devices; all processes call this method together."""
+        if self._digest is None:
+            return
+        step = self.steps.step - 1
+        # MaxText itself has waited for the losses before the last step.
+        self.log.write(step - 1)
+        halves = self._digest(batch["inputs"], batch["targets"])
+
+        def digest() -> int:
+            low, high = np.asarray(halves).tolist()
+            return low | high << 32
+
+        self.log.note(step, digest=digest)
+
+    def note_loss(self, loss: Any) -> None:
+        """Note the loss of the newest step."""
+        self.log.note(self.steps.step - 1, loss=loss)
+
     def get_state(self) -> dict[str, Any]:
-        if self.recorder is not None:
-            self.recorder.sync()
+        self.log.sync(self.steps.step)
         return self.steps.state()
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -159,78 +196,10 @@ class _Steps(ElasticIterator):
     def close(self) -> None:
         pass
 
-
-class _Noted(NamedTuple):
-    """A step that MaxText has got: its digest on the devices, and then its loss."""
-
-    step: int
-    digest: Any
-    loss: Any = None
-
-
-class _Recorder:
-    """Writes a row for each step that MaxText has got, one step late.
-
-    By then MaxText itself has waited for the loss, so that reading it costs nothing.
-    """
-
-    def __init__(
-        self, steps: _Steps, folder: str | os.PathLike[str], mesh: Any
-    ) -> None:
-        self._steps, self._folder = steps, folder
-        self._log: RunLog | None = None
-        self._noted: list[_Noted] = []
-        whole = NamedSharding(mesh, PartitionSpec())
-        self._digest = jax.jit(_digest_of, out_shardings=whole)
-
-    def read_losses(self, training: Any) -> None:
-        """Note the loss after each iteration of MaxText's loop."""
-        iterate: Any = training.training_loop_iteration
-
-        def training_loop_iteration(*arguments: Any) -> Any:
-            metrics = iterate(*arguments)
-            if self._noted:
-                loss = metrics["scalar"]["learning/loss"]
-                self._noted[-1] = self._noted[-1]._replace(loss=loss)
-            return metrics
-
-        training.training_loop_iteration = training_loop_iteration
-
-    def open(self) -> None:
-        """Open the log, before the first batch of this start."""
-        if jax.process_index() == 0 and self._log is None:
-            steps = self._steps.steps
-            self._log = RunLog(
-                self._folder, steps.curriculum, steps.sampler, state=steps.state()
-            )
-            atexit.register(self._close)
-
-    def note(self, batch: Mapping[str, Any]) -> None:
-        """Note a batch on the devices; all processes call this method together."""
-        self._write(self._noted[:-1])
-        digest = self._digest(batch["inputs"], batch["targets"])
-        step = self._steps.steps.step - 1
-        self._noted = [*self._noted[-1:], _Noted(step, digest)]
-
-    def sync(self) -> None:
-        """Bring the rows of all steps so far onto the disk."""
-        self._write(self._noted)
-        self._noted = []
-        if self._log is not None:
-            self._log.state()
-
-    def _write(self, noted: list[_Noted]) -> None:
-        if self._log is None:
-            return
-        for step, digest, loss in noted:
-            low, high = np.asarray(digest).tolist()
-            values = {} if loss is None else {"loss": float(loss)}
-            self._log.record(step, digest=low | high << 32, **values)
-
     def _close(self) -> None:
-        if self._log is not None:
-            self.sync()
-            self._log.close()
+        # After an error, the newest step has not been trained.
+        error: BaseException | None = getattr(sys, "last_value", None)
+        self.log.close(self.steps.step - (error is not None), error)
 
 
 def _digest_of(inputs: Any, targets: Any) -> Any:
@@ -267,18 +236,13 @@ def _check(config: Any, sampler: Sampler) -> None:
             "leave it False, and let the phases of the curriculum raise batch_size"
         )
     _check_rows(sampler, config.global_batch_size_to_train_on, "")
+    check_length(sampler, "max_target_length", config.max_target_length)
     parts = config.gradient_accumulation_steps
     for phase in sampler.phases:
         if phase.batch_size % parts:
             raise ValueError(
                 f"phase {phase.index} has batch_size={phase.batch_size}, which "
                 f"gradient_accumulation_steps={parts} does not divide"
-            )
-        if phase.seq_len > config.max_target_length + 1:
-            raise ValueError(
-                f"phase {phase.index} has seq_len={phase.seq_len}; set "
-                f"max_target_length={phase.seq_len - 1} or more, which is the length "
-                "of MaxText's tables of positions"
             )
     if config.steps > sampler.total_steps:
         raise ValueError(
