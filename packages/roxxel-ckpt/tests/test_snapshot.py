@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel_ckpt import Checkpointer, CheckpointWriteError
-from roxxel_ckpt._arrays import orbax, snapshot
+from roxxel_ckpt import Checkpointer, CheckpointWriteError, devices
+from roxxel_ckpt._arrays import orbax
 from roxxel_ckpt._place.disk import LocalFolder
 
 from .helpers import content, make, train
@@ -117,7 +117,7 @@ def test_a_save_waits_for_the_host_if_no_device_has_room_after_all(
 
         return refuse
 
-    monkeypatch.setattr(snapshot, "_copier", full)
+    monkeypatch.setattr(devices, "_copier", full)
     tree = {"w": jnp.arange(8)}
     with Checkpointer(tmp_path) as saving:
         saving.save(1, state=tree, snapshot=True)
@@ -156,8 +156,8 @@ def test_room_is_room_on_every_device(free: list[int], *, is_sharded: bool) -> N
     needed = 32 if is_sharded else 256
     by_device = dict(zip(jax.devices(), free, strict=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot, "_free_bytes", by_device.__getitem__)
-        assert snapshot.has_room({"w": array}) is (min(free) >= needed)
+        patch.setattr(devices, "_free_bytes", by_device.__getitem__)
+        assert devices.has_room({"w": array}) is (min(free) >= needed)
 
 
 def test_too_little_memory_of_the_host_is_said_before_training(
@@ -166,7 +166,7 @@ def test_too_little_memory_of_the_host_is_said_before_training(
     class Gpu:
         platform = "gpu"
 
-    monkeypatch.setattr(snapshot, "bytes_by_device", lambda _: {Gpu: 70 << 30})
+    monkeypatch.setattr(devices, "bytes_by_device", lambda _: {Gpu: 70 << 30})
     monkeypatch.setattr(np, "zeros", lambda *_: None)
     monkeypatch.setattr(jax.sharding, "SingleDeviceSharding", lambda *_, **__: None)
 
@@ -175,7 +175,7 @@ def test_too_little_memory_of_the_host_is_said_before_training(
 
     monkeypatch.setattr(jax, "device_put", refuse)
     with pytest.raises(CheckpointWriteError, match=r"copies 70\.0 GiB .* above 70 "):
-        snapshot.reserve_on_host({})
+        devices.reserve_on_host({})
 
 
 def test_a_device_that_does_not_tell_its_memory_has_no_room(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, SupportsIndex
 
 from roxxel_ckpt._arrays.leaves import LiveObjects, StateTree
-from roxxel_ckpt._arrays.snapshot import copied, has_room, reserve_on_host
 from roxxel_ckpt._names import STATE_ROOT
 from roxxel_ckpt._place.description import (
     Description,
@@ -28,6 +27,7 @@ from roxxel_ckpt._restore.compare import Options
 from roxxel_ckpt._restore.restorer import Restorer
 from roxxel_ckpt._save.save import Save, SaveRecord, begin_save, check_shared
 from roxxel_ckpt.coordination import Channel, process_count, process_index
+from roxxel_ckpt.devices import copied, has_room, reserve_on_host
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointDamagedError,

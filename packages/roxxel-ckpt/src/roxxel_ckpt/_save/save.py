@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_store import roxxel_command
 
-from roxxel_ckpt._arrays.snapshot import NoRoomError, copied
 from roxxel_ckpt._integrity import (
     crc_of,
     digest_files,
@@ -37,6 +36,7 @@ from roxxel_ckpt.coordination import (
     process_count,
     process_index,
 )
+from roxxel_ckpt.devices import NoRoomError, copied
 from roxxel_ckpt.errors import (
     CheckpointError,
     CheckpointTimeoutError,
