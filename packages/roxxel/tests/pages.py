@@ -155,6 +155,9 @@ def write_description(folder: Path, step: int, **members: Any) -> None:
     path = folder / "checkpoints" / str(step) / "checkpoint.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"body": body, "crc32": crc}))
+    record = folder / "run.json"  # which a trainer writes before it saves
+    if not record.exists():
+        record.write_text("{}")
 
 
 def facts_and_page(run: Path) -> tuple[RunFacts, str]:
