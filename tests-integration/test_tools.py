@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .benchmarks import paths
 from .conftest import CUDA, REAL, real
 from .drill_cases import SIMULATED, places
-from .tools import bare, devices, imports, prose
+from .tools import bare, devices, imports, paths, prose
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from .tools.trips import Trip
 
 EXTRA = "from roxxel_store import missing_extra"
 
@@ -140,8 +140,32 @@ def test_installed_files_are_compared_with_the_sources(
     assert [line.partition(":")[0] for line in wrong] == found
 
 
-def test_the_drawing_of_a_batch_shows_modules_that_run_for_it() -> None:
-    ran = paths.main()["a batch"].modules
+@pytest.fixture(scope="module")
+def walked() -> dict[str, Trip]:
+    return paths.main()
+
+
+def test_paths_pass_through_few_modules(walked: dict[str, Trip]) -> None:
+    most = {
+        "a batch": 13,
+        "a save": 20,
+        "a restore": 19,
+        "a save in a bucket": 19,
+        "a restore in a bucket": 20,
+        "ls": 16,
+        "report": 37,
+        "a refused replay": 65,
+    }
+
+    assert walked.keys() == most.keys()
+    for name, modules in most.items():
+        assert len(walked[name].modules) <= modules, name
+
+
+def test_the_drawing_of_a_batch_shows_modules_that_run_for_it(
+    walked: dict[str, Trip],
+) -> None:
+    ran = walked["a batch"].modules
 
     drawn = {module for _, module, _ in imports.BATCH}
     # `paths` reads a stream without a trainer.

@@ -6,15 +6,19 @@ prints a row for each trip of the lower house, such as an array that becomes a c
 the modules of Roxxel that run, their functions and calls, and the returns. A return is
 a pair of modules of which the first calls the second, although the second was entered
 before it: there a reader who follows the job down goes back up. Each trip is made once
-before it is counted, so imports and first checks do not count.
+before it is counted, so imports and first checks do not count. Modules of the package
+roxxel itself are left out, and so are generated functions, such as the constructor of a
+dataclass. `paths.py` beside it counts the trips that need JAX.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
@@ -22,47 +26,88 @@ from roxxel_format import Roxxel
 from roxxel_prepare import write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from types import FrameType
 
 
-class Trip(NamedTuple):
-    """What ran for one job."""
+class Trip:
+    """What ran for one job; `modules` in the order of their first calls."""
 
-    modules: int
-    functions: int
-    calls: int
-    returns: int
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+        self.num_calls = 0
+        self._functions: set[str] = set()
+        self._pairs: set[tuple[str, str]] = set()
+
+    @property
+    def num_returns(self) -> int:
+        """Pairs of modules of which the second was entered first."""
+        at = {module: number for number, module in enumerate(self.modules)}
+        return sum(at[called] < at[caller] for caller, called in self._pairs)
+
+    def note(self, caller: str | None, called: str, function: str) -> None:
+        """Note a call of a function, from a module or from outside."""
+        self.num_calls += 1
+        self._functions.add(f"{called} {function}")
+        if called not in self.modules:
+            self.modules.append(called)
+        if caller is not None and caller in self.modules:
+            self._pairs.add((caller, called))
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.modules)} modules, {len(self._functions)} functions, "
+            f"{self.num_calls} calls, {self.num_returns} returns"
+        )
 
 
-def trip(job: Callable[[], object]) -> Trip:
-    """Run a job in this thread, and return what it passed through."""
-    entered: dict[str, int] = {}
-    functions: set[str] = set()
-    pairs: set[tuple[str, str]] = set()
-    calls = 0
+class Calls:
+    """The calls of functions of Roxxel, in every thread that starts meanwhile."""
 
-    def module_of(frame: FrameType | None) -> str:
-        name: str = "" if frame is None else frame.f_globals.get("__name__", "")
-        return name if name.startswith("roxxel_") else ""
+    def __init__(self) -> None:
+        self._trip: Trip | None = None
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal calls
-        name, caller = module_of(frame), module_of(frame.f_back)
-        if event != "call" or not name:
+    @contextlib.contextmanager
+    def watched(self) -> Generator[None]:
+        """Watch this thread, and those that start within the context.
+
+        The profiler does not reach threads that live already.
+        """
+        threading.setprofile(self._note)
+        sys.setprofile(self._note)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    @contextlib.contextmanager
+    def recorded(self) -> Generator[Trip]:
+        """Give a trip that holds the calls once the context is left."""
+        trip = self._trip = Trip()
+        try:
+            yield trip
+        finally:
+            self._trip = None
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        del argument
+        trip = self._trip
+        if trip is None or event != "call" or frame.f_code.co_filename[0] == "<":
             return
-        calls += 1
-        functions.add(f"{name} {frame.f_code.co_qualname}")
-        if name in entered and entered[name] < entered.get(caller, -1):
-            pairs.add((caller, name))
-        entered.setdefault(name, len(entered))
+        called = _module_of(frame)
+        if called is None:
+            return
+        caller = frame.f_back
+        while caller is not None and _module_of(caller) is None:
+            caller = caller.f_back
+        name = None if caller is None else _module_of(caller)
+        trip.note(name, called, frame.f_code.co_qualname)
 
-    sys.setprofile(note)
-    try:
-        job()
-    finally:
-        sys.setprofile(None)
-    return Trip(len(entered), len(functions), calls, len(pairs))
+
+def _module_of(frame: FrameType) -> str | None:
+    name: str = frame.f_globals.get("__name__", "")
+    return name if name.startswith("roxxel_") else None
 
 
 def trips(folder: Path) -> dict[str, Trip]:
@@ -97,9 +142,12 @@ def trips(folder: Path) -> dict[str, Trip]:
         "a window, warm": lambda: corpus.read([5], 64),
     }
     found: dict[str, Trip] = {}
-    for name, job in jobs.items():
-        job()
-        found[name] = trip(job)
+    calls = Calls()
+    with calls.watched():
+        for name, job in jobs.items():
+            job()
+            with calls.recorded() as found[name]:
+                job()
     return found
 
 
@@ -107,10 +155,7 @@ def main() -> None:
     """Print the trips."""
     with tempfile.TemporaryDirectory() as folder:
         for name, found in trips(Path(folder)).items():
-            print(
-                f"{name}: {found.modules} modules, {found.functions} functions, "
-                f"{found.calls} calls, {found.returns} returns"
-            )
+            print(f"{name}: {found}")
 
 
 if __name__ == "__main__":

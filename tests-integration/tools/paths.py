@@ -1,0 +1,132 @@
+"""Counts the modules whose functions run for a batch, a save, a restore or a command.
+
+    python tests-integration/tools/paths.py
+
+prints each trip as `trips.py` counts it, and its modules in the order of their first
+calls. Each action runs once before, so that nothing is loaded, compiled or opened for
+the first time. The commands `ls`, `report` and `replay`, which is refused, ask the
+folder of a small run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+import jax
+import optax
+from flax import nnx
+from roxxel.cli import main as command
+from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_loader import device_stream
+
+sys.path.append(str(Path(__file__).parents[1]))
+from buckets import running_bucket
+from tools.trips import Calls, Trip
+
+PREFETCH = 2
+MODEL = """
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+def make():
+    model = nnx.Embed(64, 4, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    return model, optimizer, lambda model, batch: jnp.square(model(batch)).mean()
+"""
+CONFIG = """
+model = "paths_model:make"
+save_path = "run"
+sources = { self = "corpus.rox" }
+phases = [{ steps = 3, batch_size = 2, seq_len = 8 }]
+trainer = { checkpoint_every = 1 }
+"""
+
+
+def main() -> dict[str, Trip]:
+    """Print and return the trips."""
+    calls = Calls()
+    with tempfile.TemporaryDirectory() as folder, calls.watched():
+        paths = {
+            "a batch": batch(calls, Path(folder)),
+            **saved_and_restored(calls, Path(folder) / "checkpoints", ""),
+            **commands(calls, Path(folder) / "asked"),
+        }
+        with running_bucket(Path(folder)):
+            # A process that has saved to a URL remembers it.
+            url = f"s3://data/{Path(folder).name}"
+            paths |= saved_and_restored(calls, url, " in a bucket")
+    print(f"Python {sys.version.split()[0]}, JAX {jax.__version__}")
+    for name, trip in paths.items():
+        print(f"{name}: {trip}")
+        print(*(f"  {module}" for module in trip.modules), sep="\n")
+    return paths
+
+
+def batch(calls: Calls, folder: Path) -> Trip:
+    """Return the trip of one batch of a stream that is under way.
+
+    This is the shortest of five recordings: a thread that looks every few milliseconds
+    after pages and files is in some of them.
+    """
+    Roxxel(folder / "tokens_*.rox").write([range(1000)] * 40, vocab_size=1000)
+    phases = [Phase(steps=40, batch_size=8, seq_len=129)]
+    recordings: list[Trip] = []
+    sampler = Curriculum(Roxxel(folder / "tokens_*.rox"), phases).sampler(seed=0)
+    with device_stream(sampler, 0, 40, prefetch=PREFETCH) as stream:
+        for _ in range(5):
+            next(stream)
+        for _ in range(5):
+            with calls.recorded() as trip:
+                # The first of these requests the batch that the last of them delivers.
+                for _ in range(1 + PREFETCH):
+                    next(stream)
+            recordings.append(trip)
+    return min(recordings, key=lambda each: len(each.modules))
+
+
+def commands(calls: Calls, folder: Path) -> dict[str, Trip]:
+    """Return the trips of commands that ask a run of three steps, the second time."""
+    folder.mkdir()
+    Roxxel(folder / "corpus.rox").write([range(40)] * 40, vocab_size=64)
+    (folder / "paths_model.py").write_text(MODEL)
+    config, run = folder / "run.toml", str(folder / "run")
+    config.write_text(CONFIG)
+    refused = ["replay", run, "--without", "self:39"]
+    words = {"ls": ["ls", run], "report": ["report", run], "a refused replay": refused}
+    found: dict[str, Trip] = {}
+    quiet = io.StringIO()
+    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+        command(["train", str(config)])
+        for name, each in words.items():
+            command(each)
+            with calls.recorded() as trip:
+                command(each)
+            found[name] = trip
+    return found
+
+
+def saved_and_restored(calls: Calls, folder: str | Path, where: str) -> dict[str, Trip]:
+    """Return the trips of a second save and of a second restore."""
+    model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+    with Checkpointer(folder, model, optimizer) as checkpointer:
+        checkpointer.save(1)
+        checkpointer.wait()
+        checkpointer.restore()
+        with calls.recorded() as saved:
+            checkpointer.save(2)
+            checkpointer.wait()
+        with calls.recorded() as restored:
+            checkpointer.restore()
+    return {f"a save{where}": saved, f"a restore{where}": restored}
+
+
+if __name__ == "__main__":
+    main()
