@@ -53,7 +53,7 @@ _EXACT = (
 TIMEOUT_S = 600.0
 
 # Small batches that a stream makes ahead of the step that is due.
-AHEAD = 8
+AHEAD = 16
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def test_nothing_is_lost_that_could_be_saved(drilled: Drill, case: Case) -> None
 
     alone = PLACES[case.where][0] == 1
     if case.accident == "SIGTERM":
-        # The batch that was being read may be eight ahead of the one that is due;
+        # The batch that was being read may be sixteen ahead of the one that is due;
         # several processes agree to train on for a while.
         assert resumed >= case.step - AHEAD
         assert resumed <= case.step + 1 or not alone
