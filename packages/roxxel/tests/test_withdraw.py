@@ -103,6 +103,11 @@ def test_one_command_says_where_masks_and_gives_a_receipt(
 
     assert main(command) == 0  # nothing more changes
     assert (project / "run.toml").read_text() == text
+    answered = (project / "r.json").read_bytes()
+    assert main(["withdraw", "run", "--documents", "self:9", "--receipt", "r.json"])
+    assert "r.json: is the receipt of another request" in capsys.readouterr().err
+    assert (project / "r.json").read_bytes() == answered
+    assert (project / "run.toml").read_text() == text
     capsys.readouterr()
     assert main(["plan", "run.toml"]) == 0
     assert "8" in capsys.readouterr().out

@@ -186,6 +186,7 @@ def withdraw(
     asked = tuple(_asked(run, sampler, chosen))
     path = expanded(_name(run, chosen) if receipt is None else receipt)
     check_output(path)
+    _check_receipt(path, run, chosen)
     step, seconds = _price(run, sampler, chosen)
     file, masked_from, total = None, None, sampler.total_steps
     if run.config is not None or config is not None:
@@ -211,6 +212,24 @@ def withdraw(
     del members["receipt"]
     replace_file(path, _KIND.pack(members))
     return result
+
+
+def _check_receipt(path: Path, run: Run, chosen: Mapping[str, Sequence[int]]) -> None:
+    """Raise a RunFolderError if a receipt is there that answers another request."""
+    if not path.exists():
+        return
+    before = _KIND.read(path)
+    documents = [(name, number) for name, each in chosen.items() for number in each]
+    try:
+        answered = [(each["source"], each["document"]) for each in before["documents"]]
+        is_same = answered == documents and before["run"]["id"] == TheRun.of(run).id
+    except (LookupError, TypeError):
+        is_same = False
+    if not is_same:
+        raise RunFolderError(
+            f"{path}: is the receipt of another request; give this one another file "
+            "by --receipt"
+        )
 
 
 def _asked(
