@@ -77,6 +77,19 @@ def test_text_that_utf_8_cannot_encode_survives() -> None:
     assert PLAN.parse(PLAN.pack(members), "a") == members
 
 
+def test_a_record_of_another_kind_is_not_called_damaged() -> None:
+    other = RecordKind("receipt", 1, remedy="", mark="receipt", is_sealed=False)
+    mine = RecordKind("plan", 1, remedy="plan again", mark="plan")
+    damaged = mine.pack({"a": 1}).replace(b'"a":1', b'"a":2')
+
+    with pytest.raises(ValueError, match="is 'receipt', not a plan; plan again"):
+        mine.parse(other.pack({"a": 1}), "x.json")
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        mine.parse(damaged, "x.json")
+    with pytest.raises(ValueError, match="does not match its checksum"):
+        mine.parse(b'{"a":1}', "x.json")
+
+
 def test_a_checksum_is_that_of_the_bytes_before_it() -> None:
     data = seal({"a": 1})
 

@@ -105,19 +105,26 @@ class RecordKind:
             RecordError: The record is damaged, has another version, or is no record.
                 An `error` or an `other_error` is raised instead.
         """
-        if self.is_sealed and checksum_of(data) is None:
-            raise self.error(
-                f"{where}: the {self.name} does not match its checksum, so it is "
-                f"damaged; {self.remedy}"
-            )
-        table = parse_object(data, where, self.remedy, self.error)
-        if self.is_sealed:
-            del table["crc32"]
+        is_damaged = self.is_sealed and checksum_of(data) is None
+        damage = (
+            f"{where}: the {self.name} does not match its checksum, so it is damaged; "
+            f"{self.remedy}"
+        )
+        try:
+            table = parse_object(data, where, self.remedy, self.error)
+        except self.error:
+            if is_damaged:
+                raise self.error(damage) from None
+            raise
         mark = table.pop("format", None) if self.mark is not None else None
-        if mark != self.mark:
+        # Without a checksum it is a file of another kind, unless it says nothing.
+        if mark != self.mark and (not is_damaged or (mark and "crc32" not in table)):
             raise self.error(
                 f"{where}: is {mark!r:.100}, not a {self.name}; {self.remedy}"
             )
+        if is_damaged:
+            raise self.error(damage)
+        table.pop("crc32", None)
         version = table.pop("version", None)
         if type(version) is not int or version != self.version:
             raise (self.other_error or self.error)(
