@@ -282,7 +282,7 @@ def _add_write_options(write: ArgumentParser) -> None:
         help="columns of the corpus for which an append brings no values, so that they "
         "cannot be read until Roxxel(...).write_column writes them (default: an error)",
     )
-    _add_runners(write, "then run the command `commit`")
+    _add_runners(write, "then run `roxxel prepare commit`")
     write.add_argument(
         "--split",
         type=values.split,

@@ -84,10 +84,13 @@ def run(options: argparse.Namespace) -> None:
             "speaks of; restore the run's own folder, or branch from a step before them"
         )
     if not result.is_sound:
+        num = len(result.differences)
+        differ = (
+            "intervals of its log differ" if num > 1 else "interval of its log differs"
+        )
         raise Found(
-            f"{options.run}: {len(result.differences)} intervals of its log differ "
-            "from what the corpora hold now; verify the corpora, and find the steps of "
-            "a damaged block with `roxxel where`"
+            f"{options.run}: {num} {differ} from what the corpora hold now; verify the "
+            "corpora, and find the steps of a damaged block with `roxxel where`"
         )
 
 
