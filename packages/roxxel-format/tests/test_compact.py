@@ -391,3 +391,19 @@ def test_a_copy_of_an_earlier_state_is_brought_up_to_date(tmp_path: Path) -> Non
 
     assert views_of(Roxxel(tmp_path / "copy")) == views_of(corpus)
     assert len(names_in(tmp_path / "copy")) == 3
+
+
+def test_a_kept_write_and_a_copy_say_the_version_of_a_merged_corpus(
+    tmp_path: Path,
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write([[1]], dtype="uint16")
+    corpus.write([[2]], exist="append")
+    corpus.compact()
+
+    copied = corpus.copy_to(tmp_path / "copy" / "c_*.rox")
+
+    assert copied.fingerprint == Roxxel(tmp_path / "copy" / "c_*.rox").fingerprint
+    assert copied.fingerprint == corpus.fingerprint
+    again = corpus.copy_to(tmp_path / "copy" / "c_*.rox")
+    assert (again.kept, again.fingerprint) == (True, corpus.fingerprint)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_format.errors import ManifestError
+from roxxel_store.records import sealed, unsealed
 
 from .conformance.reader import seal
 from .helpers import (
@@ -259,3 +260,17 @@ def test_leftovers_of_a_corpus_that_was_written_as_a_star_are_found_by_its_folde
     assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
     assert Roxxel(tmp_path).remove_leftovers() == [str(left)]
     assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
+
+
+def test_an_append_refuses_parts_that_do_not_stand_on_lines(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    for number in range(2):
+        corpus.write([[number]], dtype="uint16", exist="append")
+    file = tmp_path / "c_manifest.json"
+    data = unsealed(file.read_bytes()).replace(b'"parts":[\n', b'"parts":[')
+    file.write_bytes(sealed(data))
+
+    with pytest.raises(ManifestError, match="on lines of their own"):
+        Roxxel(tmp_path / "c_*.rox").write([[9]], exist="append")
+
+    assert Roxxel(tmp_path / "c_*.rox").num_documents == 2

@@ -335,3 +335,20 @@ def test_info_says_bins_padding_and_cut_documents(
     assert facts["documents"] == corpus.num_documents == 5
     assert main(["info", str(tmp_path)]) == 0
     assert f"padding      {corpus.num_padding}\n" in capsys.readouterr().out
+
+
+def test_a_list_of_packed_corpora_of_several_shards_is_copied(tmp_path: Path) -> None:
+    pack: Any = {"pack": 4, "separator": 0, "dtype": "uint16"}
+    one, other = Roxxel(tmp_path / "a_*.rox"), Roxxel(tmp_path / "b_*.rox")
+    one.write([[1, 2]], **pack)
+    one.write([[3]], exist="append", **pack)
+    other.write([[4]], **pack)
+    both = Roxxel([str(tmp_path / "a_*.rox"), str(tmp_path / "b_*.rox")])
+
+    both.copy_to(tmp_path / "new" / "c_*.rox")
+
+    copied = Roxxel(tmp_path / "new" / "c_*.rox")
+    assert [each.tolist() for each in copied.documents] == [
+        each.tolist() for each in both.documents
+    ]
+    assert copied.num_tokens == both.num_tokens == 12

@@ -277,7 +277,7 @@ class Roxxel(TokenReader):
     def column(self, name: str) -> Column:
         """Return a column, which has a value for each token or each document.
 
-        Replacing a column changes only the current version. The first opening of a
+        A replaced column has its new values in all versions. The first opening of a
         column's file verifies the digest of the file.
 
         Raises:
@@ -757,7 +757,7 @@ class Roxxel(TokenReader):
         Tokens, documents and columns stay the same, and every block is verified before
         it is merged. Each earlier version stays readable, as the beginning of the
         corpus, under its own fingerprint: a run that began with it resumes. The merged
-        shards are committed as a new version; only then are the old files deleted, so a
+        shards are committed, and only then are the old files deleted, so a
         compaction that is killed changes nothing. A reader that has the corpus open
         raises ShardError when it next opens one of the old files.
 

@@ -311,7 +311,11 @@ def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
     shards = ShardTable.chained(part.shards for part in parts)
     kept = next((part.kept for part in parts if part.kept is not None), None)
     writes = [part.manifest.arguments for part in parts]
-    found = [part.bins for part in parts if part.bins is not None]
+    found = [
+        part.manifest.bins.of(range(len(part.paths)))
+        for part in parts
+        if part.manifest.bins is not None
+    ]
     bins = sum(found[1:], found[0]) if found else None
     version = Version().followed_by(
         shards,

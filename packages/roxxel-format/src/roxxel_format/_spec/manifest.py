@@ -366,6 +366,11 @@ def parse_end(data: bytes, path: str) -> Manifest:
     """
     if checksum_of(data) is not None:
         stop_of_head, start, stop = _lines(data)
+        if not data[:start].endswith((b"[\n", b",\n")):
+            raise ManifestError(
+                f"{path}: its parts do not stand on lines of their own, so nothing can "
+                "be appended; copy the corpus, and append to the copy"
+            )
         data = sealed(data[:stop_of_head] + data[start:stop] + _AFTER_PARTS)
     return _checked(data, path, _parsed)
 

@@ -168,7 +168,9 @@ class CorpusWrite:
                 'restore it, or use exist="replace"'
             )
         listed = self.place.listed(manifest)
-        return self.place.summary(listed, self._started, kept=True)
+        return self.place.summary(
+            listed, self._started, fingerprint=manifest.fingerprint, kept=True
+        )
 
     def __enter__(self) -> Self:
         place, replaces = self.place, self.recipe.exist == "replace"

@@ -386,16 +386,24 @@ class Place:
         )
 
     def summary(
-        self, new: NewShards, started: float, *, kept: bool = False
+        self,
+        new: NewShards,
+        started: float,
+        *,
+        fingerprint: str | None = None,
+        kept: bool = False,
     ) -> WriteSummary:
-        """Return the summary of shards at this place."""
+        """Return the summary of shards at this place.
+
+        The fingerprint is that of the new shards alone, unless it is given.
+        """
         return WriteSummary(
             paths=tuple(self.folder + each for each in new.shards.names),
             num_documents=new.num_documents,
             num_tokens=new.num_tokens,
             num_bytes=sum(new.shards.num_bytes),
             dtype=str(new.dtype),
-            fingerprint=new.shards.fingerprint(),
+            fingerprint=fingerprint or new.shards.fingerprint(),
             kept=kept,
             duration_s=time.perf_counter() - started,
             sync_s=new.sync_s,

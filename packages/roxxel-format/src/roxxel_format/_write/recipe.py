@@ -236,10 +236,11 @@ class Recipe:
             if is_unclear and place.lists([str(added.fingerprint)]):
                 # Names cannot tell any more whose documents were merged.
                 raise FileExistsError(
-                    f"{place.manifest}: was compacted during this commit, which may "
-                    "have taken effect; compare the corpus with "
+                    f"{place.manifest}: another program changed the corpus during this "
+                    "commit, and has appended the same documents, or merged those of "
+                    "this commit; compare the corpus with "
                     f"`{roxxel_command('format info')}` before you write again, "
-                    "because an append would add the documents twice"
+                    "because an append may add the documents twice"
                 )
             if not self.appends:
                 raise FileExistsError(

@@ -95,7 +95,12 @@ def copy_corpus(
                     "copy again"
                 )
             place.discard(there.file_names() - copied.file_names())
-    return place.summary(place.listed(copied), started, kept=is_same and not missing)
+    return place.summary(
+        place.listed(copied),
+        started,
+        fingerprint=copied.fingerprint,
+        kept=is_same and not missing,
+    )
 
 
 class _Files:

@@ -99,7 +99,9 @@ def _committed(place: Place, filepath: str, started: float) -> WriteSummary:
             f"{filepath}: has no preparation to commit; check the path, and that a "
             "part was written"
         )
-    kept = place.summary(place.listed(found), started, kept=True)
+    kept = place.summary(
+        place.listed(found), started, fingerprint=found.fingerprint, kept=True
+    )
     note(
         f"{filepath}: already committed, with {kept.num_tokens:,} tokens in "
         f"{kept.num_documents:,} documents"
