@@ -156,6 +156,20 @@ def test_a_job_of_several_batches_ends_after_the_one_in_progress() -> None:
     assert made == list(range(11))
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_all_batches_before_an_error_come(error: type[BaseException]) -> None:
+    def failing_at_thirty(n: int) -> int:
+        if n == 30:
+            raise error
+        return n
+
+    results = Squares(100, failing_at_thirty, ahead=20)
+    assert [next(results) for _ in range(30)] == list(range(30))
+    with pytest.raises(error):
+        next(results)
+    results.close()
+
+
 def test_a_batch_lives_no_longer_than_its_consumer_wants() -> None:
     def batch_of(step: int) -> np.ndarray:
         return np.full((8, 8), step)

@@ -223,7 +223,7 @@ class BatchIterator(Generic[B]):
         # The number of batches that a job makes; several only where one thread works.
         self._together = 1
         self._is_lone = workers == 1 and executor is None
-        self._pending: deque[Future[deque[Made | Exception]]] = deque()
+        self._pending: deque[Future[deque[Made | BaseException]]] = deque()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         # A thread holds `_turn` while it waits for a batch. `close` needs only `_lock`,
@@ -327,11 +327,11 @@ class BatchIterator(Generic[B]):
                 "the executor cancelled an accepted batch; keep the executor open "
                 "until the iteration ends, and iterate again from this step"
             ) from None
-        result = results.popleft()
         with self._lock:
+            result = results.popleft()
             if self._pending and not results:  # no job if this iterator was closed
                 self._pending.popleft()
-            if isinstance(result, Exception):
+            if isinstance(result, BaseException):
                 raise result
             if self._fits_ahead:
                 self._ahead = _num_ahead(result.num_bytes)
@@ -391,17 +391,15 @@ def _num_together(ahead: int, made: Made) -> int:
 
 def _make_together(
     make: Callable[[int], Made], steps: range, ended: threading.Event
-) -> deque[Made | Exception]:
+) -> deque[Made | BaseException]:
     """Make consecutive batches, until an error, which is the last result then."""
-    results = deque[Made | Exception]()
+    results = deque[Made | BaseException]()
     for step in steps:
         if results and ended.is_set():
             break
         try:
             results.append(guarded(make, step))
-        except Exception as error:
-            if not results:
-                raise
+        except BaseException as error:  # noqa: BLE001 - raised where its batch is due
             results.append(error)
             break
     return results
