@@ -51,13 +51,15 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
     raises any write error.
     """
     small = {name: arrays[name] for name in small_leaves(arrays)}
-    content = packed(small) if small and process_index() == 0 else b""
+    pieces = packed(small) if small and process_index() == 0 else []
     others = {name: array for name, array in arrays.items() if name not in small}
     wait_for_others = _start_writing(directory / STATE, others) if others else None
 
     def wait() -> None:
-        if content:
-            (directory / SMALL_FILE).write_bytes(content)
+        if pieces:
+            with (directory / SMALL_FILE).open("wb") as file:
+                file.writelines(pieces)
+            pieces.clear()
         if wait_for_others is not None:
             wait_for_others()
 

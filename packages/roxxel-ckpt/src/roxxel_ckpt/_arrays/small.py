@@ -49,15 +49,18 @@ def _is_small(array: Any) -> bool:
     return array.is_fully_replicated and 0 in owners
 
 
-def packed(arrays: Mapping[str, Any]) -> bytes:
-    """Return the content of the file: a copy of the values."""
+def packed(arrays: Mapping[str, Any]) -> list[bytes]:
+    """Return the content of the file in pieces: the header, and copies of the values.
+
+    Joined, they would need the memory twice.
+    """
     values = jax.device_get(dict(arrays))  # all copies from a device begin at once
     described = {
         name: (DTYPES[value.dtype.name], value.shape, value.nbytes)
         for name, value in values.items()
     }
     header = packed_header(described, {"format": "np"})
-    return b"".join([header, *(value.tobytes() for value in values.values())])
+    return [header, *(value.tobytes() for value in values.values())]
 
 
 def read_small(directory: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
