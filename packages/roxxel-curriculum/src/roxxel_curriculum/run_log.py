@@ -345,10 +345,12 @@ class StepLog:
 
         Raises the errors of `write`.
         """
-        self.write(stop)
-        if self._log is not None:
-            self._log.close(error)
-            self._log = None
+        try:
+            self.write(stop)
+        finally:
+            if self._log is not None:
+                self._log.close(error)
+                self._log = None
 
 
 def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:

@@ -244,9 +244,11 @@ class RunFolder:
 
     @property
     def _is_of_trainer(self) -> bool:
-        # A trainer writes its record before it saves. Without one, `checkpoints/` is of
-        # a loop that writes its log by `RunLog` and keeps its checkpoints itself.
-        return (self.path / RECORD).exists()
+        # A loop that writes its log by `RunLog` keeps its checkpoints itself. It writes
+        # no record, and its starts have no settings.
+        return (self.path / RECORD).exists() or all(
+            "settings" in start.row for start in self.starts()
+        )
 
     @property
     def _steps(self) -> list[int]:
