@@ -20,7 +20,7 @@ import numpy as np
 from roxxel_store.files import mode_of
 
 from roxxel_ckpt._arrays.tensor_file import DTYPES, packed_header, read_header
-from roxxel_ckpt._names import SMALL_FILE
+from roxxel_ckpt._names import SMALL_FILE, STATE, leaf_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,6 +67,10 @@ def read_small(directory: Path, names: Iterable[str]) -> dict[str, npt.NDArray[A
     """Return those of the leaves that are in the file, as numpy arrays."""
     path = directory / SMALL_FILE
     if mode_of(path) is None:
+        return {}
+    # Most calls of a restore read large leaves alone: parse the header for no others.
+    names = [n for n in names if mode_of(directory / STATE / leaf_path(n)) is None]
+    if not names:
         return {}
     header, first = read_header(path, "restore another step")
     found: dict[str, npt.NDArray[Any]] = {}

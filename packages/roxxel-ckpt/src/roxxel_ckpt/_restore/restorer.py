@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+import operator
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -163,7 +164,9 @@ class Restorer:
                 source: _bytes_here(candidate.saved[source], target)
                 for source, target in targets.items()
             }
-            for group in in_groups(sizes, orbax.BYTES_AT_ONCE):
+            # Small ones first: those that share a file come in few calls.
+            by_size = dict(sorted(sizes.items(), key=operator.itemgetter(1)))
+            for group in in_groups(by_size, orbax.BYTES_AT_ONCE):
                 wanted = {source: targets[source] for source in group}
                 stored = orbax.read_arrays(files.directory, wanted)
                 for source in group:
