@@ -80,7 +80,7 @@ def export_safetensors(
         if dtype is None:
             raise ValueError(
                 f"{directory}: {name} is {spec}, which safetensors cannot hold; "
-                "read the checkpoint with Orbax instead"
+                "read it by `Checkpointer.load` instead"
             )
         if names[name] in arrays:
             raise ValueError(
