@@ -164,7 +164,7 @@ class RunLog:
             digest: In place of tokens, the digest of the whole batch: `batch_digest`,
                 or `sum_digests` of those of all processes, each of its own rows.
             at_s: What `time.perf_counter()` said when the step was made, by which the
-                log knows how long a step takes; None for now.
+                log knows how long a step takes; None takes the time of this call.
             values: Numbers of the step, such as `loss`.
 
         Raises:
