@@ -22,7 +22,9 @@ service = SimpleNamespace(
     process_index=1, host="127.0.0.1", get=lambda key, timeout_s: sys.argv[1]
 )
 Links(service, "keys").connect(60)
-ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
+sys.stdin.readline()
+print(flush=True)
+ctypes.PyDLL(None).sleep(3600)  # holds the interpreter lock
 """
 
 
@@ -39,13 +41,21 @@ class Service:
 def test_process_that_is_stopped_takes_nothing_and_a_busy_one_does() -> None:
     service = Service()
     links = Links(cast("Any", service), "keys")
-    with subprocess.Popen([sys.executable, "-c", OTHER, service.value]) as other:
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER, service.value],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdin
+        assert other.stdout
         try:
             assert links.wait(60) == {}  # the connection
-            num_taken = 0
-            while num_taken < ENOUGH:
-                num_taken += links.is_taking(1)
-                assert links.wait(1e-3) == {}
+            # Its thread needs the lock once, to begin the call that takes zeros.
+            _wait_until_taken(links)
+            other.stdin.write(b"hold the lock\n")
+            other.stdin.flush()
+            other.stdout.readline()
+            _wait_until_taken(links)
 
             other.send_signal(signal.SIGSTOP)
             os.waitpid(other.pid, os.WUNTRACED)
@@ -61,3 +71,10 @@ def test_process_that_is_stopped_takes_nothing_and_a_busy_one_does() -> None:
             other.kill()
     assert links.wait(60) == {1: "killed or crashed"}
     links.close()
+
+
+def _wait_until_taken(links: Links) -> None:
+    num_taken = 0
+    while num_taken < ENOUGH:
+        num_taken += links.is_taking(1)
+        assert links.wait(1e-3) == {}
