@@ -141,9 +141,14 @@ def test_blocks_of_a_page_say_their_language(page: Path) -> None:
         assert said in SHOWN or said.startswith("{"), said
 
 
-@pytest.mark.parametrize("word", ["overlap", "mfu", "loss_mean"])
-def test_word_of_a_log_has_a_section_in_the_guide_to_the_log(word: str) -> None:
-    guide = (ROOT / "docs/guides/metrics.md").read_text()
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("overlap", "plan"), ("mfu", "metrics"), ("loss_mean", "metrics")],
+)
+def test_word_has_a_section_in_the_guide_where_a_reader_looks(
+    word: str, page: str
+) -> None:
+    guide = (ROOT / f"docs/guides/{page}.md").read_text()
     sections = {
         title: text
         for title, _, text in (part.partition("\n") for part in guide.split("\n## "))
@@ -153,7 +158,7 @@ def test_word_of_a_log_has_a_section_in_the_guide_to_the_log(word: str) -> None:
 
     assert explained.count(f"`{word}`") + explained.count(f"`{word}=") > 0
     assert len(explained.split()) > 40
-    assert "(guides/metrics.md)" in (ROOT / "docs/index.md").read_text()
+    assert f"(guides/{page}.md)" in (ROOT / "docs/index.md").read_text()
 
 
 @pytest.mark.parametrize("module", EXAMPLES)
