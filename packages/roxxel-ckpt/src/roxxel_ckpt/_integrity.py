@@ -36,7 +36,7 @@ _BLOCK_BYTES = 1 << 24
 
 
 class FileDigest(NamedTuple):
-    """Size of a file and CRC-32 of each block; the last block may be shorter."""
+    """Size of a file, and CRC-32 of each block; the last block may be shorter."""
 
     num_bytes: int
     block_bytes: int
@@ -67,7 +67,7 @@ def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
     """Parse the JSON of `digest_files` into digests by file name.
 
     Raises:
-        ValueError: A name leads out of the step, or numbers do not fit each other.
+        ValueError: A name leads out of the step, or the numbers contradict each other.
     """
     block_bytes = int(body["block_bytes"])
     found: dict[str, FileDigest] = {}
@@ -83,9 +83,9 @@ def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
 def sealed(body: Any) -> str:
     """Return a JSON text that holds a value and the CRC-32 of the value.
 
-    The CRC-32 is of the value, and not of the bytes as in `roxxel_store.records`: the
-    description of a step records this number for the digests of each process. Another
-    seal would be another `FORMAT` of checkpoints.
+    The CRC-32 covers the value, while `roxxel_store.records` covers bytes: the
+    description of a step records this number for the digests of each process. To change
+    the seal, change the `FORMAT` of checkpoints.
     """
     return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
 
@@ -131,7 +131,7 @@ def unsealed(place: object, name: str, read: ReadFile) -> Any:
 
 
 def problem_of(error: CheckpointDamagedError, *places: object) -> str:
-    """Return what is damaged, without the place and without the remedy."""
+    """Return what is damaged, without place and remedy."""
     text = str(error).removesuffix("; restore another step")
     for place in places:
         text = text.removeprefix(f"{place}: ")
@@ -186,7 +186,8 @@ class LocalFiles:
 
     Args:
         directory: Directory of the files.
-        fetch: Copies files of the step into the directory; None if it is the step.
+        fetch: Copies files of the step into the directory; None if the directory is the
+            step itself.
         close: Ends the use of a directory of copies; see `close`.
     """
 
@@ -201,7 +202,7 @@ class LocalFiles:
         self._sound: dict[str, tuple[int, ...]] = {}
 
     def close(self, *, keep: bool) -> None:
-        """End the use of copies; remove them unless `keep`, and a place keeps them."""
+        """End the use of copies; remove them unless the place may `keep` them."""
         self._sound.clear()
         if self._close is not None:
             self._close(keep)
@@ -215,8 +216,8 @@ class LocalFiles:
     def damages(self, digests: Mapping[str, FileDigest]) -> dict[str, str]:
         """Describe the damage of every file that is not sound, by name.
 
-        Files that are missing or have a wrong size come first. Copies of files that are
-        not here are fetched.
+        Files that are missing or have a wrong size come first. Fetches copies of files
+        that are not here.
         """
         found = self._damages(digests)
         if found and self._fetch is not None:

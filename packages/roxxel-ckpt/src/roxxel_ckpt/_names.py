@@ -1,11 +1,11 @@
 """The names of leaves, of a checkpoint's files, and of steps in messages.
 
-A leaf's name is its path in the state, as text. The folder of its files has a path that
-every file system, bucket and library takes as it is: a part of the name stays if it has
-few, small ASCII characters, and any other part is replaced by what resembles it, and a
-digest that tells it from every other one. So names that differ in the case of a letter,
-in the normal form of an accent or in a character that a disk refuses have files of
-their own, also after a copy to another disk.
+A leaf's name is its path in the state, as text. The path of its files' folder works on
+every file system, in every bucket and library: a short part of lowercase ASCII
+characters stays, and any other part becomes a similar text with a digest, which makes
+it unique. So two names that differ only in upper and lower case, in how an accent is
+encoded, or in a character that a disk refuses have different files, also after a copy
+to another disk.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _LONGEST_PATH = 400
 
 
 def leaf_name(parts: Iterable[str]) -> str:
-    """Return the name of the leaf with a path of these parts.
+    """Return the name of the leaf whose path has these parts.
 
-    Different paths have different names, which can be printed.
+    Different paths have different names. A name can be printed.
 
     Example:
         >>> leaf_name(["model", "a/b", "100 %"])
@@ -81,9 +81,9 @@ def listed(steps: list[int]) -> str:
 
 
 def in_groups(sizes: Mapping[str, int], num_bytes: int) -> Iterator[list[str]]:
-    """Yield names in order, those of at most `num_bytes` together, or of one file.
+    """Yield names in groups, in order; a group has at most `num_bytes`, or one file.
 
-    `sizes` maps the names to numbers of bytes.
+    `sizes` maps names to numbers of bytes.
     """
     group: list[str] = []
     left = num_bytes

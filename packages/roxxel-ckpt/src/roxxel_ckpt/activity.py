@@ -1,9 +1,9 @@
 """What this program does now, for the programs that wait for it.
 
-Whoever begins something that may take long says so in a block, which costs no request.
-`roxxel_train` publishes it with its signs of life, so that a process that holds all
-others is named together with the file that it reads. `roxxel_train` uses this module;
-user programs need not.
+Code that may take long declares this in a `with` block, which costs no request.
+`roxxel_train` publishes it with its signs of life. So if a process holds up all others,
+messages name it and the file that it reads. `roxxel_train` uses this module; user
+programs need not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Activity(NamedTuple):
-    """What a thread does; with `waits`, at which call it waits for the others.
+    """What a thread does; with `waits`, the call at which it waits for the others.
 
     Example:
         >>> with doing("reading a file"):
@@ -34,7 +34,7 @@ _activities: dict[int, Activity] = {}
 
 @contextmanager
 def doing(what: str, *, waits: bool = False) -> Generator[None]:
-    """Say what this thread does in the block; an inner block replaces an outer one."""
+    """Declare what this thread does in the block; an inner block hides an outer one."""
     thread = threading.get_ident()
     outer = _activities.get(thread)
     _activities[thread] = Activity(what, waits)

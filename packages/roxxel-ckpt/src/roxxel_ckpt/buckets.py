@@ -22,7 +22,7 @@ SWAP_ERRORS = SwapErrors(
 SWAP_ERRORS_ON_DISK = replace(
     SWAP_ERRORS, remedy="delete this file: the steps are the folders beside it"
 )
-"""The same for a disk, where a step is found by its folder."""
+"""The errors of the manifest of checkpoints on a disk, where folders are steps."""
 
 
 def checkpoint_bucket(url: str, timeout_s: float) -> Bucket:

@@ -191,15 +191,16 @@ class Checkpointer:
     ) -> bool:
         """Save the state as a step; return once its arrays may be donated.
 
-        On a GPU or TPU with room for a second copy of the state, that is as soon as the
-        devices hold this copy; it goes to the host, and to the files, in the
+        On a GPU or TPU with room for a second copy of the state, `save` returns as soon
+        as the devices hold this copy. The copy goes to the host and to the files in the
         background. Without room, and on a CPU, `save` waits for the copy to the host.
 
-        The run continues from the step that was last saved or restored, so newer
-        checkpoints would be another history of the run: then nothing is saved. To go
-        back to an earlier step, save into another folder, or delete the newer ones. A
-        newer checkpoint that `restore` skipped because it is damaged is renamed to
-        `<k>.damaged` (in a bucket: marked so), and the run goes on.
+        The run continues from the step that was last saved or restored. Newer
+        checkpoints belong to another history of the run, so if there are any, `save`
+        saves nothing and raises an error. To go back to an earlier step, save into
+        another folder, or delete the newer ones. A newer checkpoint that `restore`
+        skipped because it is damaged is renamed to `<k>.damaged` (in a bucket: marked
+        so), and the run goes on.
 
         Args:
             step: Number of updates done, at least 0; the same on every process. May
@@ -216,8 +217,8 @@ class Checkpointer:
             state: The pytree to save, if the checkpointer was made without a model. Its
                 leaves are arrays, typed PRNG keys and numbers of Python.
             snapshot: Whether to copy the arrays on their devices first, if they have
-                room. None: where every process knows of room for it, beside the peak
-                of its programs so far.
+                room. None: if the devices of every process have room for it, besides
+                the peak of its programs so far.
 
         Returns:
             True if a checkpoint is being written. False if the step exists already.
@@ -232,7 +233,7 @@ class Checkpointer:
                 different steps, or the checkpointer is read-only.
             TypeError: The step is not an integer, `metrics_dict` has values that are
                 not numbers, JSON cannot hold `extra`, or a leaf is neither an array nor
-                a number. Or `state` is missing, or is given beside a model.
+                a number. Or `state` is missing, or is given although there is a model.
             ValueError: The step is negative.
         """
         if self._is_read_only:
@@ -300,10 +301,10 @@ class Checkpointer:
     def state_digest(self) -> str:
         """Return a digest of the live model and optimizer, as 16 hexadecimal digits.
 
-        The digest is of the name, the place and the bits of every value, and it is
-        equal for every sharding and every number of processes. Save it in `extra`
-        as `state_digest`: then `roxxel-ckpt verify` finds a checkpoint whose arrays are
-        others. Every process makes this call.
+        It covers the name, the place and the bits of every value, and is equal for
+        every sharding and every number of processes. Save it in `extra` as
+        `state_digest`: then `roxxel-ckpt verify` finds a checkpoint with other arrays.
+        Every process makes this call.
 
         Raises:
             CheckpointError: An array was donated to a computation.
@@ -327,8 +328,9 @@ class Checkpointer:
     def has_room(self) -> bool | None:
         """Whether the devices have room for a snapshot of the model and optimizer.
 
-        Room is what the programs so far have left at their peak. None if a device does
-        not report its memory, as a CPU; then `save` makes no snapshot by itself.
+        Room is what the programs so far have left free at their peak. None if a device
+        does not report its memory, as a CPU: then `save` makes a snapshot only if
+        asked.
 
         Raises:
             TypeError: The checkpointer was made without a model.
@@ -336,14 +338,14 @@ class Checkpointer:
         return has_room(self._tree().to_stored())
 
     def warm_up(self) -> None:
-        """Do what the first save would do once, if saves make snapshots.
+        """Do the first save's one-time work now, if saves make snapshots.
 
-        That is to compile the digest and the copy of the state, and to take the host's
+        That is compiling the digest and the copy of the state, and allocating the host
         memory through which copies leave a GPU. The trainer makes this call while its
         first step is compiled. Every process makes it.
 
         Raises:
-            CheckpointWriteError: JAX may not take enough of the host's memory.
+            CheckpointWriteError: JAX cannot allocate enough host memory.
             TypeError: The checkpointer was made without a model.
         """
         if self.has_room:
@@ -358,8 +360,8 @@ class Checkpointer:
         If each process wrote to its own disk, no disk would hold a complete step. The
         first `save` of several processes calls `check_shared` unless the program did.
         On a disk, this method creates the folder. It takes over from an earlier
-        program, which then can no longer save. And it loads Orbax, so a program that
-        could not save learns that before it trains.
+        program, which can no longer save. It also loads Orbax, so a program that cannot
+        save learns this before it trains.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
@@ -463,8 +465,8 @@ class Checkpointer:
                 leaf that only the checkpoint has is dropped.
 
         Returns:
-            A new pytree. With `strict=False`, leaves that kept their values are shared
-            with `like`.
+            A new pytree. With `strict=False`, the result shares leaves that kept their
+            values with `like`.
 
         Raises:
             CheckpointNotFoundError: The folder holds no checkpoint, or not this step;
@@ -511,15 +513,15 @@ class Checkpointer:
 
         Args:
             step: The step; None for the newest sound checkpoint.
-            must_fit: Raise the error of `restore` if the checkpoint does not fit the
-                live objects, and one if they have no place for floats of the
-                checkpoint: weights, moments, averages.
+            must_fit: Raise an error if the checkpoint does not fit the live objects, as
+                `restore` does, or if it holds floats (weights, moments, averages) that
+                they lack.
 
         Returns:
             None if the folder holds no checkpoint.
 
         Raises:
-            CheckpointMismatchError: With `must_fit`, see there.
+            CheckpointMismatchError: As `must_fit` says.
             CheckpointNotFoundError, CheckpointDamagedError: As for `restore`.
             CheckpointUnreadableError: As for `restore`.
             CheckpointWriteError, CheckpointTimeoutError: As for `restore`.
@@ -582,7 +584,7 @@ class Checkpointer:
 
     @property
     def mngr(self) -> NoReturn:
-        """Name what replaces the manager of Orbax; this class has none.
+        """Say in an error which methods replace those of Orbax's manager.
 
         Raises:
             AttributeError: Always.
@@ -627,7 +629,7 @@ class Checkpointer:
                 self._awaited = self._last
 
     def close(self) -> None:
-        """Call `wait`, which may raise; all methods may still be called afterwards."""
+        """Call `wait`, which may raise an error. All methods still work afterwards."""
         self.wait()
 
     def __enter__(self) -> Self:
@@ -678,8 +680,8 @@ class Checkpointer:
     def _turn(self) -> Manifest | None:
         """Return whose turn to save it is, for a program that restores and then saves.
 
-        Steps on a disk can be read without a manifest, so one that is damaged or cannot
-        be read is an error of `save`.
+        Steps on a disk can be read without a manifest, so only `save` raises an error
+        for a damaged or unreadable one.
         """
         if self._is_read_only or process_index() != 0:
             return None

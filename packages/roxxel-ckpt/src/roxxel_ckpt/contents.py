@@ -4,9 +4,9 @@
      "files": {"metrics.jsonl": [["files/3-2-<token>", 16777216, 123456789], ...], ...}}
 
 A step is the folder of objects with its name; the objects are those of a step on a
-disk. `files` of a step are the files of its run at the time of the save, as pieces; the
-last `files` are the newest. A step that a restore could not use is marked as damaged:
-it keeps its files, and no reader takes it for a step.
+disk. A step's `files` are the files of its run at the time of the save, as pieces. The
+`files` at the end are the newest. A step that a restore could not use is marked as
+damaged: it keeps its files, and no reader takes it for a step.
 
 `roxxel_train` uses this module too; user programs need not.
 """
@@ -96,7 +96,7 @@ class Contents(NamedTuple):
         drops: Collection[int] = (),
         damaged: Collection[str] = (),
     ) -> Contents:
-        """Add a step; without `files`, those of the run stay.
+        """Add a step; without `files`, the run's files stay as they are.
 
         The steps `drops`, and an earlier save of the step, are dropped. The steps named
         in `damaged` are marked.
@@ -115,7 +115,7 @@ class Contents(NamedTuple):
         )
 
     def without(self, steps: Collection[int]) -> Contents:
-        """Drop steps, but those that are marked as damaged."""
+        """Drop steps, except those that are marked as damaged."""
         kept = (e for e in self.steps if e.is_damaged or e.step not in steps)
         return self._replace(steps=tuple(kept))
 

@@ -4,8 +4,8 @@ The processes exchange short JSON values and run no collectives on their devices
 collective blocks until every process joins, so it blocks forever if a process has
 failed. A call to the service has a deadline and works in any thread. Through a
 `Channel`, every process sends a report, and process 0 decides from all reports. A
-program that ends says so in every channel, so that no other process waits for it. A
-program that is killed says nothing: JAX ends the others when its heartbeat is missing.
+program that ends announces this in every channel, so no other process waits for it. A
+killed program announces nothing: JAX ends the others when its heartbeat is missing.
 
 JAX has no public API for this service; only this module uses the private API.
 `roxxel_train` uses this module; user programs need not.
@@ -103,11 +103,11 @@ class CoordinationService:
         return json.loads(text)
 
     def set_bytes(self, key: str, value: bytes) -> None:
-        """Store bytes under a key, and replace those that it has."""
+        """Store bytes under a key; they replace earlier ones."""
         self.client.key_value_set_bytes(key, value, allow_overwrite=True)
 
     def get_bytes(self, key: str, timeout_s: float) -> bytes | None:
-        """Wait until a key has bytes, and return them; None after `timeout_s`."""
+        """Wait until a key has bytes; return them, or None after `timeout_s`."""
         try:
             return self.client.blocking_key_value_get_bytes(
                 key, _milliseconds(timeout_s)
@@ -182,7 +182,7 @@ class Channel:
 
         An error in one process is raised on every process. On the other processes, a
         CheckpointError keeps its class, and any other error becomes an
-        OtherProcessError. If the program of a process ends instead, the others raise an
+        OtherProcessError. If the program of a process has ended, the others raise an
         OtherProcessError at once, now and in every later agreement.
 
         Args:
@@ -235,9 +235,9 @@ class Channel:
         return answer["value"]
 
     def leave(self, service: CoordinationService, how: str) -> None:
-        """Release the processes that wait for this one, whose program ends.
+        """Release the processes that wait for this one, because its program ends.
 
-        `how` says how it ends. What this process has contributed already, counts.
+        `how` says how it ends. What this process has already contributed counts.
         """
         keys = self._keys(self._turn)
         message = {"ended": how}
@@ -262,7 +262,7 @@ class Channel:
         decide: Callable[[list[Any]], Any],
         timeout_s: float,
     ) -> tuple[dict[str, Any], Exception | None]:
-        """Publish the answer to all processes; return it and process 0's error."""
+        """Publish the answer to all processes; return it, and process 0's error."""
         keys = self._keys(turn)
         try:
             with doing(own["call"], waits=True):
@@ -388,7 +388,7 @@ def _gather(
 def _decide(
     messages: list[dict[str, Any]], decide: Callable[[list[Any]], Any]
 ) -> tuple[dict[str, Any], Exception | None]:
-    """Return the answer to all processes, and the error to raise on process 0."""
+    """Return the answer for all processes, and the error to raise on process 0."""
     own = messages[0]
     ended = next((message for message in messages if "ended" in message), None)
     if ended is not None:

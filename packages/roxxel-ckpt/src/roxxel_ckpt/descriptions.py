@@ -1,4 +1,4 @@
-"""Copies what a bucket says of its checkpoints, without their arrays.
+"""Copies the descriptions of a bucket's checkpoints, without their arrays.
 
 `roxxel_train` uses this module to read a run in a bucket; user programs need not.
 """

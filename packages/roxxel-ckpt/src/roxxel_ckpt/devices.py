@@ -1,8 +1,8 @@
-"""What a state takes on its devices, and its copies there for a save behind training.
+"""Copies of a state on its devices, so that training goes on during a save.
 
-A device copies a gigabyte within its memory in half a millisecond, and to the host in
-a hundred. So `save` copies on the device where there is room for a second state, and
-returns; the copy goes to the host behind the next steps.
+A device copies a gigabyte within its memory in half a millisecond, and to the host in a
+hundred milliseconds. So `save` copies on the device where there is room for a second
+state, and returns; the copy goes to the host behind the next steps.
 
 `roxxel_train` uses this module too; user programs need not.
 """
@@ -29,7 +29,7 @@ class NoRoomError(Exception):
 
 
 def has_room(arrays: Mapping[str, Any]) -> bool | None:
-    """Return whether each of this process's devices has room for a copy of its part.
+    """Return whether each device of this process has room for a copy of its part.
 
     Room is what the programs so far have left at their peak. None if a device does not
     report its memory, as a CPU.
@@ -42,7 +42,7 @@ def has_room(arrays: Mapping[str, Any]) -> bool | None:
 
 
 def copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays, those of JAX as copies on the same devices.
+    """Return the arrays; JAX arrays become copies on the same devices.
 
     The originals may be donated afterwards. With several processes, every process makes
     this call.
@@ -69,13 +69,13 @@ def copied(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reserve_on_host(arrays: Mapping[str, Any]) -> None:
-    """Let JAX take the host's memory through which copies leave GPUs.
+    """Let JAX allocate the host memory through which copies leave GPUs.
 
-    JAX keeps this memory. Taking it stops a GPU for a second a gigabyte (an H200 in a
-    virtual machine), which would be part of the first save.
+    JAX keeps this memory. Allocating it stops a GPU for a second per gigabyte (an H200
+    in a virtual machine), and the first save would be slower by this.
 
     Raises:
-        CheckpointWriteError: JAX may not take so much, so no save could succeed.
+        CheckpointWriteError: JAX cannot allocate so much, so no save could succeed.
     """
     needed = {
         device: num_bytes

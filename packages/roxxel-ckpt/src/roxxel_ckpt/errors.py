@@ -33,7 +33,7 @@ class CheckpointMismatchError(CheckpointError, ValueError):
 
     Attributes:
         reason: What does not fit, and where.
-        remedy: What to do. A caller that knows better replaces it.
+        remedy: What to do. A caller that knows a better one replaces it.
 
     Example:
         >>> error = CheckpointMismatchError("run/checkpoints/5: has no leaf", "leave")
@@ -73,7 +73,7 @@ class CheckpointUnreadableError(CheckpointError, OSError):
     def because(
         cls, location: object, error: BaseException
     ) -> CheckpointUnreadableError:
-        """Return the error for a step or a file that another error keeps from reading.
+        """Return the error for a step or file that another error makes unreadable.
 
         Args:
             location: The step or the file.
@@ -98,7 +98,7 @@ class CheckpointWriteError(CheckpointError, OSError):
 
 
 class OtherProcessError(CheckpointError):
-    """Another process of the program failed; the text names the process and reason."""
+    """Another process of the program failed; the text names it and the reason."""
 
 
 def brief(error: BaseException) -> str:

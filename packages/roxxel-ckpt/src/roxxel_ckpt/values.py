@@ -85,7 +85,7 @@ def different_leaves(a: Step | str, b: Step | str) -> tuple[list[LeafDifference]
 
 
 def fault_of(step: Step | str, logged: str | None = None) -> str | None:
-    """Describe the first damage of a step, or how its arrays contradict their digest.
+    """Describe a step's first damage, or how its arrays contradict their digest.
 
     Each array is read once.
 
@@ -95,8 +95,8 @@ def fault_of(step: Step | str, logged: str | None = None) -> str | None:
             known.
 
     Returns:
-        A part of a sentence; None for a sound step. Without a digest in the step and in
-        the log, only damage is found.
+        A part of a sentence; None for a sound step. If neither step nor log has a
+        digest, only damage can be found.
     """
     if isinstance(step, str):
         step = named_step(step)
@@ -229,7 +229,7 @@ def _misfit(
     leaves: Mapping[str, LeafSpec],
     digests: Mapping[str, FileDigest],
 ) -> str | None:
-    """Describe the first array whose sound files do not fit the description."""
+    """Describe the first array whose sound files contradict the description."""
     from roxxel_ckpt._arrays.layout import read_layouts
 
     saved = {name: spec for name, spec in leaves.items() if spec.is_stored}

@@ -1,4 +1,4 @@
-"""Computes which tokens each training step reads, without reading earlier steps.
+"""Compute which tokens each training step reads, without reading earlier steps.
 
 A `Curriculum` declares what a run reads: a primary corpus, other corpora blended with
 it, and phases of fixed batch size, sequence length and blend. Its `Sampler` computes

@@ -28,7 +28,7 @@ def checked_seed(seed: Any) -> int:
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the phases; raise if there are none, or if weights name no source.
+    """Return the phases; raise an error without any, or if a weight names no source.
 
     The first of `source_names` is the primary, which a phase without weights reads.
     """
@@ -59,7 +59,7 @@ def checked_phases(
 
 
 def checked_overlap(overlap: Any) -> int:
-    """Return `overlap` as an int; raise unless it is 0 or 1."""
+    """Return `overlap` as an int; raise an error unless it is 0 or 1."""
     number = as_integer("overlap", overlap, what="0 or 1 tokens")
     if number not in (0, 1):
         raise CurriculumError(f"overlap must be 0 or 1 tokens, got {number}")
@@ -90,7 +90,7 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
 
 
 def check_all_named(phases: Iterable[Phase], source_names: Collection[str]) -> None:
-    """Raise if no phase names a source: nobody would notice that its data is unread.
+    """Raise an error if no phase names a source, whose data would silently stay unread.
 
     The first of `source_names` is the primary.
     """

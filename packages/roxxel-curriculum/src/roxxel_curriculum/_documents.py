@@ -1,4 +1,4 @@
-"""Reads what to withdraw: documents by their numbers, and ranges of tokens."""
+"""Read what to withdraw: documents by their numbers, and ranges of tokens."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _TOKENS = re.compile(r"tokens:\[ *([0-9]{1,30}) *, *([0-9]{1,30}) *\)")
 def checked_without(
     without: Mapping[str, Documents] | None, sources: Sequence[Source]
 ) -> dict[str, Withdrawal]:
-    """Return what to withdraw from step 0 on, by source; leave out sources without."""
+    """Return what each source withdraws from step 0 on; leave out empty ones."""
     if without is None:
         return {}
     if not isinstance(cast("Any", without), Mapping):
@@ -98,7 +98,7 @@ def is_listed_path(item: Any) -> bool:
 
 
 def is_path(documents: Any) -> bool:
-    """Return whether `documents` is the path of a file, not a range of tokens."""
+    """Return whether `documents` is the path of a file and not a range of tokens."""
     if isinstance(documents, str):
         return not documents.startswith("tokens:")
     return isinstance(documents, os.PathLike)
@@ -117,7 +117,7 @@ def _check_bounds(chosen: IndexSet, noun: str, source: str, size: int) -> None:
 
 
 def _withdrawal(given: Any, source: str, reader: TokenReader | None) -> Withdrawal:
-    """Return what is withdrawn of a source; `reader` is None if no file is named."""
+    """Return what a source withdraws; `reader` may be None if no file is named."""
     where = f"the withdrawn documents of source {source!r}"
     if isinstance(given, np.ndarray):
         array = cast("npt.NDArray[Any]", given)

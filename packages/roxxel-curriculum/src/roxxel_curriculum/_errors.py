@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class CurriculumError(ValueError):
     """An invalid phase, schedule or curriculum, or a schedule too large for its data.
 
-    The message is one sentence for the author of the schedule, so a command line can
-    print the message without a traceback.
+    The message is one sentence for the schedule's author, so a command can print it
+    without a traceback.
 
     Example:
         >>> try:
@@ -24,7 +24,7 @@ class CurriculumError(ValueError):
 
 
 _MAX_LISTED = 3
-"""Differences that the message of a `StateMismatch` lists."""
+"""Number of differences that the message of a `StateMismatch` lists."""
 
 
 class StateMismatch(CurriculumError):
@@ -32,7 +32,8 @@ class StateMismatch(CurriculumError):
 
     Attributes:
         differences: One sentence for each difference; the message has the first three.
-        steps: Steps that the run has trained, if they differ; None otherwise.
+        steps: Number of steps that the run has trained, if these differ; None
+            otherwise.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader

@@ -1,4 +1,4 @@
-"""The names of the sources: one for each, from the declaration to the log of a run."""
+"""The names of the sources: each has one, from the declaration to a run's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Value = TypeVar("_Value")
 
 
 def checked_primary(primary: Any, others: Collection[str]) -> str:
-    """Return the name of the primary; raise if another source has this name."""
+    """Return the primary's name; raise an error if another source has it too."""
     if not isinstance(primary, str) or not primary:
         raise TypeError(f"primary must be the name of a source, got {primary!r}")
     if primary in others:
@@ -27,9 +27,9 @@ def checked_primary(primary: Any, others: Collection[str]) -> str:
 def of_sources(
     values: Mapping[str, _Value], names: Collection[str], what: str
 ) -> Mapping[str, _Value]:
-    """Return values by source name; raise if one is not the name of a source.
+    """Return values by source name; raise an error for a name that is no source.
 
-    The error begins with `what`, in the plural.
+    The error begins with `what`, a plural.
     """
     for name in values:
         if name not in names:

@@ -1,4 +1,4 @@
-"""Curriculum: declares what data a run reads, and checks that the sources suffice."""
+"""`Curriculum` declares what data a run reads, and checks that the sources suffice."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Curriculum:
         policies: What happens when a source runs out, by source name: `"drop"` (the
             default of the sources in `mix_streamers`), `"repeat"` (the default of the
             primary), the largest number of epochs, `"stop"`, or a `Policy`.
-        max_epochs: Largest number of epochs of any source; an error if the schedule
-            needs more.
+        max_epochs: Largest number of epochs of any source. A schedule that needs more
+            is an error.
         overlap: Number of tokens that neighbouring windows share, 0 or 1. With 1, the
             last token of a window is the first of the next window, so every token is
             predicted once.
@@ -87,23 +87,23 @@ class Curriculum:
             reads these tokens as the context of later tokens of their row. A list or a
             text file may also have ranges of tokens, such as `"tokens:[512,1024)"`,
             counted in the source. They are masked like documents, but not read: they
-            are 0 in every batch, so their bytes may be damaged. A change of `without`
-            in a run holds from the step at which the run resumes, and the state of the
-            run records each change.
-        primary: Name of the primary source, from the weights to the log of a run. The
-            name has no effect on batches, but a run keeps it: its state records it.
-        tokenizers: Name of the tokenizer by source, instead of what the corpus records.
-            Names are compared, and no file is read. Sources whose ids certainly mean
-            different text are an error, and the plan notes those that record no
-            tokenizer. Declare the tokenizer of such a source if you know it.
+            are 0 in every batch, so their bytes may be damaged. If you change `without`
+            during a run, the change holds from the step at which the run resumes. The
+            run's state records it.
+        primary: Name of the primary source, in weights, errors and logs. The name has
+            no effect on batches, but a run keeps it: its state records it.
+        tokenizers: Name of the tokenizer by source; it replaces what the corpus
+            records. Only names are compared; no file is read. Sources whose ids
+            certainly mean different text are an error, and the plan notes those that
+            record no tokenizer. Declare the tokenizer of such a source if you know it.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
         CurriculumError: The sources cannot meet the schedule, no phase names one of
             them, or a source holds tokens outside the range of int32. A run that began
             with a smaller `longest` may be able to meet a schedule that a new run
-            cannot. Then the constructor does not raise, but `sampler` and `plan` raise
-            if called without a state.
+            cannot. Then the constructor raises no error, but `sampler` and `plan` do if
+            you call them without a state.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -314,7 +314,7 @@ class Curriculum:
         tokens: int | None = None,
         seed: int = 0,
     ) -> Proxy[Curriculum]:
-        """Return a small curriculum that repeats its data as this one will.
+        """Return a small curriculum that repeats its data as often as this one.
 
         Use it to choose a blend by small runs. The proxy has the same phases, weights,
         batches and lengths, at a share of the steps, over the same share of every
@@ -327,7 +327,7 @@ class Curriculum:
             seed: Chooses the spans of each source that the proxy reads.
 
         Returns:
-            The curriculum, its plan beside that of this one, and what cannot match.
+            The small curriculum, both plans, and what cannot match.
 
         Raises:
             CurriculumError: The scale is out of range, or a source is too small.
@@ -400,9 +400,9 @@ class Curriculum:
             name: Name of the set, for messages.
 
         Returns:
-            A sentence for each doubt: a held-out corpus that is a training corpus or
-            shares shards with one, one whose tokens an evaluation reads more than once,
-            or one that records no tokenizer.
+            A sentence for each doubt: a held-out corpus is a training corpus or shares
+            shards with one, an evaluation reads its tokens more than once, or it
+            records no tokenizer.
 
         Raises:
             CurriculumError: The ids of the held-out set certainly mean other text.
@@ -426,7 +426,7 @@ class Curriculum:
     def _bound(
         self, seed: int | None, state: Mapping[str, Any] | None
     ) -> tuple[int, Solution]:
-        """Return the seed and the solution of a new run, or of the run with `state`."""
+        """Return the seed and the solution of a new run, or of the run of `state`."""
         if state is not None:
             state = checked_state(state)
             given = checked_seed(state["seed"] if seed is None else seed)
@@ -443,7 +443,7 @@ class Curriculum:
 
 
 def _left_out(declaration: Declaration, solution: Solution) -> Iterator[str]:
-    """Say what the loss must leave out, and only the field `loss_mask` shows."""
+    """Describe what the loss must leave out, but only the field `loss_mask` shows."""
     for name, withdrawn in sorted(declaration.without.items()):
         yield f"{withdrawn.amount} of source {name!r} must not be learned"
     for source in solution.declaration.sources:

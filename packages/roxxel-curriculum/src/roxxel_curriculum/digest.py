@@ -81,7 +81,7 @@ def add_step(digest: int, step: int, of_batch: int) -> int:
     """Add the batch of update `step`, counted from 0, to the digest of a run.
 
     Args:
-        digest: Digest of other steps; 0 for none.
+        digest: Digest of the other steps; 0 if there are none.
         step: Step that reads the batch.
         of_batch: `batch_digest` of the whole batch.
 
@@ -103,7 +103,7 @@ def digest_text(digest: int) -> str:
 
 
 def device_digest(tokens: Any) -> Any:
-    """Return the two halves of `batch_digest` as uint32, of an array of JAX.
+    """Return the two halves of a JAX array's `batch_digest`, as uint32.
 
     Call this function inside a jitted function. The tokens may be sharded in any way.
     """
@@ -126,7 +126,7 @@ def _sums(xp: Any, tokens: Any, first_row: int) -> list[Any]:
 
 
 def _bits(xp: Any, tokens: Any) -> Any:
-    """Return each token as 32 bits; of a longer integer these are the lower bits."""
+    """Return each token as 32 bits: the lower 32 bits of a longer integer."""
     if tokens.dtype == xp.float64:
         # Devices hold no longer floats unless `jax_enable_x64` is set.
         tokens = tokens.astype(xp.float32)

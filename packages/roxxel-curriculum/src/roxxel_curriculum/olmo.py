@@ -46,7 +46,7 @@ _FIELDS = ("tokens", "loss_mask")
 
 
 def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch by OLMo-core's names, and the last column apart."""
+    """Return a batch by OLMo-core's names, and apart from it the last column."""
     columns = next_token_labels(batch)
     return {
         "input_ids": columns["inputs"].contiguous(),
@@ -60,12 +60,12 @@ class StepLoader(_loading.DataLoaderBase):
 
     Args:
         curriculum: What the run reads. You may edit the future of a run between two
-            starts; a state of another past is refused.
+            starts. The loader refuses a state with another past.
         work_dir: A local folder, as OLMo-core wants it; nothing is written there.
         seed: Seed of the order.
         dp_world_size: Number of data-parallel ranks. Each reads its own rows.
-        dp_rank: Which of them this is, from 0.
-        num_workers: Processes that read batches ahead, as of PyTorch's `DataLoader`.
+        dp_rank: Which rank this is, from 0.
+        num_workers: Processes that prefetch batches, as in PyTorch's `DataLoader`.
 
     Raises:
         CurriculumError: A phase has a batch size that `dp_world_size` does not divide.
@@ -99,7 +99,7 @@ class StepLoader(_loading.DataLoaderBase):
 
     @property
     def epoch(self) -> int:
-        """The epoch of OLMo-core, in which the whole run is."""
+        """The epoch of OLMo-core; the whole run is one epoch."""
         return self._in_epoch
 
     @property
@@ -109,7 +109,7 @@ class StepLoader(_loading.DataLoaderBase):
 
     @property
     def global_batch_size(self) -> int:
-        """Tokens of the first step over all ranks, which OLMo-core shows."""
+        """Tokens of the first step over all ranks; OLMo-core shows this number."""
         rows, length = self.steps.sampler.shape(0)
         return rows * (length - 1)
 
@@ -142,7 +142,8 @@ class StepLoader(_loading.DataLoaderBase):
         """Begin an epoch of OLMo-core, which is the rest of the run.
 
         Raises:
-            ValueError: The run is complete, and its steps would be read again.
+            ValueError: The run is complete, so a second epoch would read its steps
+                again.
         """
         if self.batches_processed >= self.total_batches:
             raise ValueError(
@@ -154,7 +155,7 @@ class StepLoader(_loading.DataLoaderBase):
         self._in_epoch = epoch or 1
 
     def reset(self) -> None:
-        """Go on counting: a run has no second epoch."""
+        """Keep the count: a run has no second epoch."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the sampler, after the batches that were processed."""
@@ -162,10 +163,11 @@ class StepLoader(_loading.DataLoaderBase):
         return {"data": self.steps.state()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where a state was taken.
+        """Continue at the step of a state.
 
         Raises:
-            StateMismatch: The state belongs to other data, another seed or past.
+            StateMismatch: The state belongs to other data, another seed or another
+                past.
         """
         self.steps.restore(state_dict["data"])
         self.batches_processed = self.steps.step
@@ -185,7 +187,7 @@ class StepLoader(_loading.DataLoaderBase):
 class StepRecorder(_callbacks.Callback):
     """Writes the log of a run, for `roxxel ls`, `report`, `show`, `where` and `audit`.
 
-    Each row has the digest of what the trainer got on all ranks, and the loss.
+    Each row has the digest of what all ranks of the trainer got, and the loss.
 
     Args:
         folder: Folder of the log, the same at each start.
@@ -200,7 +202,7 @@ class StepRecorder(_callbacks.Callback):
     folder: str = ""
 
     def __post_init__(self) -> None:
-        """Have no log before the training begins."""
+        """Start without a log: `pre_train` opens it."""
         self._log: StepLog | None = None
         self._group: Any = None
 
@@ -209,11 +211,11 @@ class StepRecorder(_callbacks.Callback):
         return cast("StepLoader", self.trainer.data_loader)
 
     def pre_train(self) -> None:
-        """Open the log where the restored checkpoint was saved.
+        """Open the log at the step of the restored checkpoint.
 
         Raises:
             ValueError: The trainer skips steps, a phase is longer than it expects, or
-                the log lacks a row before.
+                the log lacks the row of the step before.
         """
         trainer, loader = self.trainer, self._loader
         if trainer.steps_to_skip:
@@ -233,7 +235,7 @@ class StepRecorder(_callbacks.Callback):
         self._log.begin()
 
     def pre_step(self, batch: Mapping[str, Any]) -> None:
-        """Note what the trainer got."""
+        """Record the digest of what the trainer got."""
         loader, step = self._loader, self.step - 1
         tokens = _torch.cat([batch["input_ids"].cpu(), loader.last], 1)
         first = loader.steps.share.rows(step).start
@@ -241,19 +243,19 @@ class StepRecorder(_callbacks.Callback):
         cast("StepLog", self._log).note(step, digest=digest)
 
     def log_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write the rows up to a step: OLMo-core gathers metrics of several at once."""
+        """Write the rows up to a step; OLMo-core hands over several at once."""
         if self._log is not None and "train/CE loss" in metrics:
             self._log.note(step - 1, loss=metrics["train/CE loss"])
             self._log.write(step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Bring the rows onto the disk; the loader's state says where to go on."""
+        """Flush the rows to the disk, before a checkpoint holds the loader's state."""
         if self._log is not None:
             self._log.sync(self.step)
         return {}
 
     def on_error(self, exc: BaseException) -> None:
-        """Close the log with the error; the step that failed has no row."""
+        """Close the log with the error. The step that failed has no row."""
         self._close(self.step - 1, exc)
 
     def close(self) -> None:

@@ -89,7 +89,7 @@ class Phase:
 
     @property
     def declared_steps(self) -> int | None:
-        """Number of steps; None with `epochs`, which depend on the primary's size."""
+        """Number of steps; None with `epochs`: it depends on the primary's size."""
         if self.tokens is not None:
             return self.tokens // (self.batch_size * self.seq_len)
         return self.steps

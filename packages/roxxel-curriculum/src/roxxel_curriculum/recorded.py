@@ -1,4 +1,4 @@
-"""Makes sampler and plan of the past steps of a run from its state alone.
+"""Make the sampler and the plan of a run's past steps from its state alone.
 
 A state has everything that determines the batches before its step. The batches of a run
 can therefore be computed from its folder and its corpora, even if the program or the
@@ -62,17 +62,17 @@ def recorded_sampler(
     Args:
         state: What `Sampler.state` returned for the run; may be read from JSON.
         sources: A reader for each source of the run, by name. A reader with versions
-            reads the version that the state records. Sources that give no row before
-            the state's step may be absent. None for the plan and the places alone,
-            without any corpus: then `windows` works, and what reads tokens or documents
-            raises ShardError.
+            reads the version that the state records. Sources from which the run has
+            read no row before this step may be absent. With None, the sampler knows
+            plan and places, but opens no corpus: `windows` works, and any read of
+            tokens or documents raises ShardError.
         fields: As for `Curriculum.sampler`.
         check: As for `Curriculum.sampler`.
 
     Raises:
         StateMismatch: A reader holds other tokens than the recorded source.
-        CurriculumError: The state records no steps, or `sources` lacks a source, or is
-            None and a source is a part of a corpus, as those of a proxy are.
+        CurriculumError: The state records no steps, or `sources` lacks a source. Or
+            `sources` is None and a source is part of a corpus, as in a proxy.
         TypeError: A source is not a token reader.
 
     Example:

@@ -1,9 +1,9 @@
 """The log of a run, written from the loop of any trainer.
 
 A run is its log: `metrics.jsonl` in the run's folder. Each start appends a row that
-says which data the run reads and after which line it goes on. Each training row says
-what was read up to its step. `Trainer` and `RunLog` make their rows by the functions of
-this module, so every command that reads a run reads both.
+says which data the run reads and after which line the log continues. Each training row
+says what was read up to its step. `Trainer` and `RunLog` make their rows by the
+functions of this module, so every command can read the logs of both.
 
 This module imports no framework. A loop in PyTorch records without JAX.
 """
@@ -42,7 +42,7 @@ METRICS = "metrics.jsonl"
 
 START, END, SAVE = "start", "end", "save"
 KINDS = (START, END, SAVE)
-"""Kinds of rows that say how a run goes on, not what it has trained."""
+"""Kinds of rows that say how a run continues, not what it has trained."""
 
 
 TIMING_FIELDS = frozenset(
@@ -72,26 +72,27 @@ and an uninterrupted run have the same values in all other fields."""
 
 
 class RunLog:
-    """Writes the log of a run from a loop that is not ours, in one process.
+    """Writes the log of a run from your own loop, in one process.
 
     Then `roxxel ls`, `report`, `show`, `where` and `audit` answer about your run, and
-    `roxxel.open_run` opens it. One process of several writes the log; the others
-    send it what they read.
+    `roxxel.open_run` opens it. If several processes train, one of them writes the log,
+    and the others send it what they read.
 
     Args:
-        folder: Folder of the log. It holds no log yet, or that of a run that a `RunLog`
-            began. Your loop may keep its checkpoints there too.
+        folder: Folder of the log. It holds no log yet, or the log of a run that a
+            `RunLog` began. Your loop may keep its checkpoints there too.
         curriculum: What the run reads.
         sampler: The sampler of this curriculum that feeds your loop.
         state: `Sampler.state` of the checkpoint from which your loop resumes; None for
-            a new run. The log goes on after its row of that step.
+            a new run. The log continues after its row of that step.
 
     Attributes:
-        step: Steps recorded; the next is the one of this number.
+        step: Number of steps recorded, which is also the next step.
 
     Raises:
-        StateMismatch: The state or the log is of another curriculum, corpus or seed.
-        FileExistsError: The folder holds a log, and no state says where to go on.
+        StateMismatch: The state or the log belongs to another curriculum, corpus or
+            seed.
+        FileExistsError: The folder holds a log, and no state says where to continue.
         ValueError: The log has no row of the state's step.
         BlockingIOError: Another program writes the log.
 
@@ -162,15 +163,15 @@ class RunLog:
             tokens: All rows of the batch as the loop received them: an array of NumPy,
                 JAX or PyTorch on the CPU.
             digest: In place of tokens, the digest of the whole batch: `batch_digest`,
-                or `sum_digests` of those of all processes, each of its own rows.
-            at_s: What `time.perf_counter()` said when the step was made, by which the
-                log knows how long a step takes; None takes the time of this call.
+                or `sum_digests` of the digests of each process's rows.
+            at_s: The value of `time.perf_counter()` at the end of the step, from which
+                the log computes how long a step takes. None means now.
             values: Numbers of the step, such as `loss`.
 
         Raises:
             ValueError: The step is not the next one, both or none of `tokens` and
-                `digest` are given, or the tokens are not of the planned shape, as where
-                a loop has cut a batch.
+                `digest` are given, or the tokens have not the planned shape, for
+                example because your loop has cut a batch.
             OSError: The row cannot be written.
         """
         if step != self.step:
@@ -200,8 +201,8 @@ class RunLog:
     def state(self) -> dict[str, Any]:
         """Return `Sampler.state` of the next step, for your checkpoint.
 
-        The rows so far are on the disk when it returns, so the log can go on from any
-        checkpoint that holds this state.
+        The rows so far are on the disk when it returns, so the log can continue from
+        any checkpoint that holds this state.
         """
         self._file.sync()
         return self._sampler.state(self.step)
@@ -244,7 +245,7 @@ class RunLog:
 
 
 class _Steps(Protocol):
-    """What a `StepIterator` says of itself."""
+    """The part of a `StepIterator` that a log needs."""
 
     curriculum: Curriculum
     sampler: Sampler
@@ -253,14 +254,14 @@ class _Steps(Protocol):
 
 
 class StepLog:
-    """The log of a run whose trainer tells the digest and the loss of a step apart.
+    """The log of a run whose trainer reports digest and loss of a step separately.
 
-    Every process makes this object, and one writes. A row is written when `write`,
-    `sync` or `close` says that nothing more will be known of its step.
+    Every process makes this object, and one of them writes. A row waits until `write`,
+    `sync` or `close` says that it is complete.
 
     Args:
         folder: As for `RunLog`; None for no log.
-        steps: What the trainer reads, a `StepIterator`.
+        steps: The `StepIterator` that feeds the trainer.
         writes: Whether this process writes the log.
 
     Example:
@@ -295,7 +296,7 @@ class StepLog:
 
         Raises:
             ValueError: The log has no such row.
-            StateMismatch: The log is of another curriculum, corpus or seed.
+            StateMismatch: The log belongs to another curriculum, corpus or seed.
             BlockingIOError: Another program writes the log.
         """
         if self._folder is not None and self._log is None:
@@ -305,19 +306,19 @@ class StepLog:
             )
 
     def note(self, step: int, **values: Any) -> None:
-        """Note what is known of a step, unless its row is written.
+        """Record what is known of a step, unless its row is written.
 
         Args:
             step: Number of the batch, from 0.
-            values: `digest`, that of the whole batch or a function that returns it, and
-                numbers such as `loss`, which may still be on a device.
+            values: `digest`, the whole batch's digest or a function that returns it;
+                and numbers such as `loss`, which may still be on a device.
         """
         if self._log is not None and step >= self._log.step:
             # A trainer may tell of several steps at once what it knows of their end.
             self._noted.setdefault(step, (time.perf_counter(), {}))[1].update(values)
 
     def write(self, stop: int) -> None:
-        """Append the rows of all steps before `stop` that were noted.
+        """Append the rows of all recorded steps before `stop`.
 
         Raises:
             ValueError: A step has no digest, or is not the next one.
@@ -332,7 +333,7 @@ class StepLog:
             self._log.record(step, digest=whole, at_s=at_s, **numbers)
 
     def sync(self, stop: int) -> None:
-        """Bring the rows before `stop` onto the disk, before a checkpoint of this step.
+        """Flush the rows before `stop` to the disk, before a checkpoint of this step.
 
         Raises the errors of `write`.
         """
@@ -356,8 +357,7 @@ class StepLog:
 def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
     """Return the state of the sampler at a step of a recorded run.
 
-    Give it to `Curriculum.sampler` if the checkpoints of your trainer hold the step
-    alone.
+    Give it to `Curriculum.sampler` if your trainer's checkpoints hold only the step.
 
     Args:
         folder: Folder of the log.
@@ -382,10 +382,10 @@ def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
 
 
 def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]]:
-    """Return where the newest training row of a step ends, its digest, and its start.
+    """Return the end of a step's newest training row, its digest, and its start.
 
-    Rows of the step that a start gave up have the same digest, because they count the
-    same batches.
+    Abandoned rows of the same step have the same digest, because they count the same
+    batches.
     """
     found: tuple[LinePosition, int, Mapping[str, Any]] | None = None
     signs = (
@@ -412,7 +412,7 @@ def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]
 
 
 def head(kind: str, step: int) -> dict[str, Any]:
-    """Return the first fields of a row, written now.
+    """Return the first fields of a row that is written now.
 
     Example:
         >>> head("train", 3)["step"]
@@ -422,7 +422,7 @@ def head(kind: str, step: int) -> dict[str, Any]:
 
 
 def linked(row: Mapping[str, Any], past: LinePosition | None) -> dict[str, Any]:
-    """Return the row of a start that goes on after a line of the log.
+    """Return the row of a start that continues after a line of the log.
 
     Example:
         >>> linked({"step": 0}, None)
@@ -435,7 +435,7 @@ def linked(row: Mapping[str, Any], past: LinePosition | None) -> dict[str, Any]:
 def start_fields(
     step: int, sampler: Sampler, curriculum: Curriculum, seconds: float = 0.0
 ) -> dict[str, Any]:
-    """Return what every row of a start says, after a restore that took `seconds`.
+    """Return the fields of every start's row, after a restore that took `seconds`.
 
     Example:
         >>> from roxxel_curriculum import Curriculum, Phase
@@ -454,7 +454,7 @@ def start_fields(
 
 
 def fed_fields(sampler: Sampler, step: int) -> dict[str, Any]:
-    """Return what a training row says of the data of the first `step` steps.
+    """Return the fields of a training row about the data of the first `step` steps.
 
     Example:
         >>> from roxxel_curriculum import Curriculum, Phase
@@ -479,7 +479,7 @@ def _now() -> str:
 
 
 def _data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
-    """Return what the row of a start says of its data.
+    """Return the fields of a start's row about its data.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
     the source is not a `Roxxel`.

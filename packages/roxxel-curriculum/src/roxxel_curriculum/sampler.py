@@ -60,7 +60,7 @@ else:
 
 
 class Sampler(Generic[Batch_co]):
-    """The batches of a run as a pure function of the step.
+    """The batches of a run, as a pure function of the step.
 
     `Curriculum.sampler` creates samplers. Any thread may read any step at any time. A
     sampler caches the row positions of a few steps; the cache does not affect results.
@@ -77,7 +77,7 @@ class Sampler(Generic[Batch_co]):
             the dtype to which NumPy promotes the dtypes of the sources.
         phases: The phases with known steps. A phase that was edited in the middle has
             several entries.
-        withdrawals: The documents and tokens that the run does not learn, each with its
+        withdrawals: The documents and tokens that the loss leaves out, each with its
             first step, in the order of these steps. A withdrawal replaces the earlier
             withdrawals of its source.
 
@@ -172,8 +172,8 @@ class Sampler(Generic[Batch_co]):
         Raises:
             IndexError: The step is outside the run.
             TypeError: A source holds tokens outside the range of int32.
-            ChecksumError: With `check="blocks"`, a block is damaged. The message has
-                the option `without=` that trains on without its tokens.
+            ChecksumError: With `check="blocks"`, a block is damaged. The message says
+                how to continue without its tokens, by `without=`.
         """
         return self.rows(step, slice(None))
 
@@ -195,8 +195,8 @@ class Sampler(Generic[Batch_co]):
                 this method fills. Pass the memory of your framework to save a copy.
 
         Returns:
-            `batch(step)[rows, columns]`. If a batch is a dict, a dict of its arrays,
-            each indexed this way. The tokens are `out`, if it is given.
+            `batch(step)[rows, columns]`. The selected part of the batch, an array or a
+            dict of arrays. The tokens are `out`, if it is given.
 
         Raises:
             IndexError: The step is outside the run, or a row outside the batch.
@@ -393,10 +393,10 @@ class Sampler(Generic[Batch_co]):
     def epochs(self, step: int) -> dict[str, float]:
         """Return the number of passes over each source in the first `step` steps.
 
-        1.25 means a quarter of the second pass. Skipped data counts as read. The
-        last tokens of an epoch also count as read if they are too few for a sequence.
-        If a later phase with shorter sequences still reads these tokens, the number
-        falls when that phase begins.
+        1.25 means a quarter of the second pass. Skipped data counts as read. If the
+        last tokens of an epoch are too few for a sequence, they count as read. If a
+        later phase with shorter sequences still reads them, the number falls when that
+        phase begins.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.
@@ -417,7 +417,7 @@ class Sampler(Generic[Batch_co]):
 
         Returns:
             The step, and the last epoch that the source begins in this step, counted
-            from 0. None if the source begins no further epoch.
+            from 0. None if the source begins no other epoch.
 
         Raises:
             KeyError: `source` is not the name of a source.
@@ -469,7 +469,7 @@ class Sampler(Generic[Batch_co]):
 
     @property
     def unread_masks(self) -> str | None:
-        """A warning if corpora have a loss mask that the batches leave out, else None.
+        """A warning if corpora have a loss mask that the batches lack; else None.
 
         Without `"loss_mask"` among its fields, a run learns prompts, and what users say
         in chats, as if they were answers.

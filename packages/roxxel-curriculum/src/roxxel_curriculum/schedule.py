@@ -107,7 +107,7 @@ class Schedule:
         return Curriculum(primary_streamer, mix_streamers=mix_streamers, **own)
 
     def relative_to(self, folder: Path) -> Schedule:
-        """Return the schedule with the paths in `without` relative to a folder."""
+        """Return the schedule, with paths in `without` taken relative to a folder."""
 
         def moved(documents: Any) -> Any:
             if isinstance(documents, list | tuple):

@@ -1,8 +1,8 @@
-"""What the loops of other frameworks take from a sampler, without any framework.
+"""What other frameworks' loops take from a sampler; needs no framework.
 
 In data parallelism every process takes the same step, and its own part of that step's
-rows: `Share.batch`. `next_token` makes of rows of T + 1 tokens the T columns that most
-loops train on. `step_of_row` is for frameworks that ask for single rows, and
+rows: `Share.batch`. `next_token` turns rows of T + 1 tokens into the T columns on which
+most loops train. `step_of_row` is for frameworks that ask for single rows, and
 `check_length` for those that size a table of positions.
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["NEXT_TOKEN_FIELDS", "Share", "check_length", "next_token", "step_of_row"]
 
 NEXT_TOKEN_FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
-"""The fields of a sampler from which `next_token` makes all that it can."""
+"""The fields that a sampler needs for all results of `next_token`."""
 
 
 class Share:
-    """One process's part of every batch: as many consecutive rows as each other's.
+    """One process's part of every batch: an equal share of consecutive rows.
 
     Args:
         sampler: The sampler of the run, the same on all processes.
@@ -102,10 +102,10 @@ def next_token(batch: Mapping[str, Any]) -> dict[str, Any]:
     Returns:
         `inputs`, `targets` and `weights`: the loss counts where `weights` is not 0, so
         not on withdrawn documents, prompts and padding. `positions` and `segment_ids`
-        of the inputs, if the batch has them. All are views of the batch.
+        of the inputs, if the batch has them. All of these are views of the batch.
 
     Raises:
-        KeyError: The batch lacks its tokens or its loss mask, without which a loop
+        KeyError: The batch lacks its tokens or its loss mask. Without the mask, a loop
             would learn what the curriculum leaves out.
 
     Example:
@@ -160,8 +160,8 @@ def check_length(sampler: Sampler, setting: str, value: int, over: int = 1) -> N
         sampler: The sampler of the run.
         setting: What the trainer calls the length of its table.
         value: Positions in the table.
-        over: Tokens of a row that are beyond the positions: 1 for the last target, 0
-            for a trainer whose rows end with a token that predicts nothing.
+        over: Number of tokens of a row that need no position: 1 for a trainer that only
+            predicts the last token, 0 for one that also reads it.
 
     Raises:
         ValueError: The longest phase has more positions.

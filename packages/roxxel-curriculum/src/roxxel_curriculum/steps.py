@@ -1,4 +1,4 @@
-"""The steps of a run, one after another, for loops that save where their data stand."""
+"""The steps of a run in order, for loops that save their place in the data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["StepIterator"]
 class StepIterator:
     """Hands out the steps of a run in order, for one process.
 
-    The state is `Sampler.state` of the next step: the same on all processes, and for
-    any number of them.
+    The state is `Sampler.state` of the next step. It is the same on all processes, and
+    for any number of them.
 
     Args:
         curriculum: What the run reads. You may edit the future of a run between two
@@ -34,7 +34,7 @@ class StepIterator:
         curriculum: What the run reads, as given.
         sampler: The sampler of the run.
         share: The rows of this process.
-        step: The next step: as many are done.
+        step: The next step, which is also the number of steps done.
 
     Raises:
         CurriculumError: A phase has a batch size that `count` does not divide.
@@ -82,10 +82,11 @@ class StepIterator:
         return self.sampler.state(self.step)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken.
+        """Continue at the step of a state.
 
         Raises:
-            StateMismatch: The state belongs to other data, another seed or past.
+            StateMismatch: The state belongs to other data, another seed or another
+                past.
         """
         sampler = self.curriculum.sampler(
             self.sampler.seed, state=state, fields=self._fields

@@ -1,4 +1,4 @@
-"""A reader of synthetic tokens, to test curricula of any size without a file."""
+"""A reader of synthetic tokens, for tests of curricula of any size, without files."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Steps", "gather_digest", "next_token_labels", "step_loader"]
 
 _NOT_LEARNED = -100
-"""The label that the losses of PyTorch leave out."""
+"""The label that PyTorch's losses ignore."""
 
 try:
     _torch: Any = importlib.import_module("torch")
@@ -41,10 +41,10 @@ except ModuleNotFoundError as error:
 class Steps:
     """The batches of a run as a map-style dataset: the item of a step is its batch.
 
-    It has no length, and so refuses the samplers that would change the order:
+    It has no length, and so refuses samplers that change the order:
     `DistributedSampler` would give the ranks different steps, and `shuffle=True` would
-    train them in another order. Use `step_loader`, or pass a range of steps as the
-    sampler and `batch_size=None`.
+    train in another order. Use `step_loader`, or pass a range of steps as the sampler
+    and `batch_size=None`.
 
     Args:
         sampler: The sampler of the run, the same on all ranks.
@@ -99,7 +99,7 @@ class Steps:
 
 
 def _as_tensors(batch: Any) -> Any:
-    """Return arrays as tensors, integers as int64: PyTorch's losses take no others."""
+    """Return arrays as tensors; integers become int64, as PyTorch's losses require."""
     if isinstance(batch, dict):
         fields = cast("dict[str, Any]", batch)
         return {name: _as_tensors(array) for name, array in fields.items()}
@@ -131,7 +131,7 @@ def step_loader(
             `pin_memory` and `prefetch_factor`.
 
     Returns:
-        A `torch.utils.data.DataLoader` with one item a step.
+        A `torch.utils.data.DataLoader` whose items are the batches of the steps.
 
     Raises:
         CurriculumError: A phase has a batch size that `world_size` does not divide.
@@ -156,9 +156,10 @@ def step_loader(
 
 
 def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `next_token` of a batch of tensors, with `labels` of PyTorch's losses.
+    """Return `next_token` of a batch of tensors, with `labels` for PyTorch's losses.
 
-    A target that is not learned has the label -100. Pass this function as `transform`.
+    A target that the loss leaves out has the label -100. Pass this function as
+    `transform`.
 
     Raises:
         KeyError: The batch lacks its tokens or its loss mask.
@@ -177,14 +178,14 @@ def next_token_labels(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def gather_digest(tokens: Any, first_row: int, group: Any = None) -> int:
-    """Return the digest of a whole batch, of which each rank holds some rows.
+    """Return the digest of a whole batch; each rank passes its rows.
 
     All ranks of the group call this function for the same step. Ranks that hold the
     same rows, as in tensor parallelism, count once.
 
     Args:
         tokens: The rows of this rank, on the CPU.
-        first_row: Index of the first of them in the whole batch.
+        first_row: Index of this rank's first row in the whole batch.
         group: A process group with the backend `gloo`; None if this rank has all rows.
     """
     part = batch_digest(tokens.numpy(), first_row)

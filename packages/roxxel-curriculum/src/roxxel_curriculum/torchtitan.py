@@ -64,18 +64,18 @@ def feed(
 ) -> Any:
     """Return a config of torchtitan's trainer that reads a curriculum.
 
-    It sets `training.steps`, `training.seq_len` to the longest phase, by which
-    torchtitan sizes its table of positions, and `training.global_batch_size` to the
-    first phase, by which torchtitan counts micro batches. Batch size and length may
-    change from phase to phase.
+    It sets `training.steps`. It sets `training.seq_len` to the longest phase, because
+    torchtitan sizes its table of positions by it, and `training.global_batch_size` to
+    the first phase, because torchtitan counts micro batches by it. Batch size and
+    length may change from phase to phase.
 
     Args:
         config: A `Trainer.Config` of torchtitan, which is changed.
         curriculum: What the run reads. You may edit the future of a run between two
-            starts; a state of another past is refused.
+            starts. The loader refuses a state with another past.
         seed: Seed of the order.
         record: Folder in which one rank writes the log of the run; None for no log.
-        num_workers: Processes that read batches ahead, as of PyTorch's `DataLoader`.
+        num_workers: Processes that prefetch batches, as in PyTorch's `DataLoader`.
 
     Example:
         >>> config = feed(llama3_debugmodel(), curriculum)  # doctest: +SKIP
@@ -151,7 +151,7 @@ class _Made(_loading.BaseDataLoader.Config):
 
 
 class _Losses(_metrics.BaseLogger):
-    """Notes the losses that torchtitan logs; it counts steps from 1."""
+    """Records the losses that torchtitan logs; torchtitan counts steps from 1."""
 
     def __init__(self, log: StepLog) -> None:
         self._log = log
@@ -166,7 +166,7 @@ _Object: Any = object
 
 
 class _StepTraining(_Object):
-    """What a trainer of torchtitan does beside its own work."""
+    """What the bridge adds to the work of torchtitan's trainer."""
 
     given: ClassVar[_Given]
 

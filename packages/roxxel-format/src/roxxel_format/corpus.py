@@ -52,17 +52,18 @@ class Roxxel(TokenReader):
     """A corpus: the tokens of all shards at a path, one after another.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
-    (for a list of files, the head and foot of each), and fixes the version. The
-    object, its copies and its pickles then read only this version. They ignore shards
-    that are appended later, and raise ShardError if the corpus was replaced. Each shard
-    is opened and mapped at its first read. All methods may be called from many threads.
+    (for a list of files, the head and the foot of each file), and fixes the version.
+    The object, its copies and its pickles then read only this version. They ignore
+    shards that are appended later, and raise ShardError if the corpus was replaced.
+    Each shard is opened and mapped at its first read. All methods may be called from
+    many threads.
 
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
             the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). A folder or
-            a pattern means the shards in its manifest; shards without a manifest are
-            an error, see `adopt`. `t` and `t.rox` mean the shards `t_*.rox` if these
-            have a manifest, and no file has exactly this name.
+            a pattern means the shards in its manifest. Shards without a manifest are an
+            error; see `adopt`. `t` and `t.rox` mean the shards `t_*.rox` if these have
+            a manifest, and no file has exactly this name.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only the head, the foot and
             the document index of each shard; `verify()` checks the tokens.
@@ -72,8 +73,8 @@ class Roxxel(TokenReader):
             there in the background from the first read on; a shard that has arrived is
             read from the disk. Processes and corpora may share a folder; later runs use
             its copies.
-        cache_bytes: Maximum size of this folder. Shards for which it has no room are
-            read in the bucket. Default: 5 % of the disk stays free.
+        cache_bytes: Maximum size of this folder. Shards that do not fit are read from
+            the bucket. Default: 5 % of the disk stays free.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -102,7 +103,7 @@ class Roxxel(TokenReader):
         )
 
     def with_check(self, check: Check) -> Self:
-        """Return the same corpus and version with another check.
+        """Return the same corpus and version, read with another `check`.
 
         Args:
             check: As for the constructor.
@@ -157,7 +158,7 @@ class Roxxel(TokenReader):
 
     @property
     def num_padding(self) -> int:
-        """Number of tokens that are padding; 0 unless the documents are packed."""
+        """Number of padding tokens; 0 unless the documents are packed."""
         bins = self._open().contents.bins
         return 0 if bins is None else bins.num_padding
 
@@ -204,9 +205,9 @@ class Roxxel(TokenReader):
 
     @property
     def shard_digests(self) -> list[str]:
-        """Hex digest of each shard's tokens and documents; the path changes none.
+        """Hex digest of each shard's tokens and documents; paths do not change it.
 
-        Two corpora that have a digest in common hold the same documents there.
+        If two corpora share a digest, they share the documents of that shard.
         """
         return [*self._open().contents.shards.content_digests]
 
@@ -319,7 +320,7 @@ class Roxxel(TokenReader):
     @overload
     def __getitem__(self, block: slice) -> list[Tokens]: ...
     def __getitem__(self, block: SupportsIndex | slice) -> Tokens | list[Tokens]:
-        """Return the tokens of a block, or a list of the blocks of a slice."""
+        """Return the tokens of a block; for a slice, a list of blocks."""
         size = self._open().contents.tokens_per_block
         return each_at(
             block, len(self), lambda n: self.tokens[n * size : (n + 1) * size], "block"
@@ -351,8 +352,8 @@ class Roxxel(TokenReader):
             TypeError: Tokens of this corpus do not fit the dtype.
             ValueError: `out` has another shape or dtype.
             ShardError: The corpus was replaced; a file was truncated; with
-                `check="blocks"`, a block is damaged; or a token is outside the range
-                that its shard declares, and does not fit the dtype.
+                `check="blocks"`, a block is damaged; or a token is outside its shard's
+                declared range and does not fit the dtype.
         """
         return self._open().read(starts, length, dtype, out)
 
@@ -364,8 +365,8 @@ class Roxxel(TokenReader):
     ) -> None:
         """Fill rows of an array with windows; see `TokenReader.read_into`.
 
-        Call this for each corpus of a blend, with one `out`: each window is copied once
-        and nothing else is allocated.
+        To read a blend, call this for each corpus with the same `out`: each window is
+        copied once, and nothing else is allocated.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -416,11 +417,11 @@ class Roxxel(TokenReader):
     ) -> None:
         """Prefetch windows: advise the system to read their pages into its cache.
 
-        Does nothing if the windows seem to be there: on Linux, up to 16 of them are
-        looked for. Does not wait for the disk. Windows near each other become one
-        request, so pass the windows of several batches in one call. A call can take a
-        millisecond, so call from a background thread. For a corpus in a bucket, this
-        method begins to download the windows.
+        Does nothing if the windows seem to be in the cache: on Linux it checks up to 16
+        of them. Does not wait for the disk. Pass the windows of several batches in one
+        call: windows near each other become one request. A call can take a millisecond,
+        so call from a background thread. For a corpus in a bucket, this method begins
+        to download the windows.
 
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
@@ -447,7 +448,7 @@ class Roxxel(TokenReader):
         return self.num_tokens // (seq_len * batch_size)
 
     def cache_status(self) -> CacheStatus | None:
-        """Return how much of the corpus is in its cache; None without a cache."""
+        """Return how much of the corpus is in its cache folder; None without one."""
         files = self._open().contents.files
         return files.status if isinstance(files, CachedFiles) else None
 
@@ -458,9 +459,9 @@ class Roxxel(TokenReader):
     def input_totals(self) -> list[InputTotals]:
         """Return the documents and tokens that came from each input file.
 
-        Only shards that record their inputs count, such as those of
-        `roxxel-prepare write`. Reads the metadata of every shard. A version that ends
-        inside a shard, as after a compaction, has none.
+        Only shards that record their inputs count, such as those of `roxxel-prepare
+        write`. Reads the metadata of every shard. A version that ends inside a shard,
+        as can happen after a compaction, has no totals.
         """
         reader = self._open()
         if reader.contents.ends_inside:
@@ -482,7 +483,8 @@ class Roxxel(TokenReader):
         with the digest in its name.
 
         Args:
-            progress: Called with the number of bytes checked so far, and of all shards.
+            progress: Called with the number of bytes checked so far, and the number of
+                all bytes.
 
         Returns:
             A report of the shards, with an error for each damaged part.
@@ -528,7 +530,7 @@ class Roxxel(TokenReader):
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [64, 2**24].
             max_shard_bytes: Maximum size of a shard. Only a document that is larger
-                than a shard is split. A path `t` or `t.rox` that names nothing yet
+                than a shard is split. If nothing is at the path `t` or `t.rox` yet, it
                 means `t_*.rox` with this limit, and the file `t.rox` without it. `t/`
                 is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
@@ -540,12 +542,13 @@ class Roxxel(TokenReader):
                 installed with its extra `tokenizers`, the path of a `tokenizer.json`,
                 the path of a folder with this file, or a name on the Hugging Face hub.
                 An existing path is never read as a name. Special tokens are added if
-                `encode` adds them. Whatever samples, such as a dropout, is switched
-                off.
-            tokenizer_backend: What encodes for the path or the name of a tokenizer:
-                `"fastokens"`, `"tokenizers"`, or `"auto"`: the first where it is
-                installed (`roxxel-prepare`, extra `fast`) and can. The ids are the
-                same, and `fastokens` is 15 to 30 times as fast.
+                `encode` adds them. Random sampling in the tokenizer, such as a dropout,
+                is switched off.
+            tokenizer_backend: The library that encodes for the path or the name of a
+                tokenizer: `"fastokens"`, `"tokenizers"`, or `"auto"`, which takes
+                `fastokens` if it is installed (`roxxel-prepare`, extra `fast`) and
+                supports the tokenizer. The ids are the same, and `fastokens` is 15 to
+                30 times as fast.
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
@@ -553,9 +556,10 @@ class Roxxel(TokenReader):
                 divisor of it. Documents are put whole, with their separators, into bins
                 of exactly this many tokens; only a longer document is cut, into whole
                 bins and a rest. A bin ends in padding, tokens 0 that are no document.
-                Choose it if no sequence shall cut a document. All documents are held in
-                memory; `roxxel-prepare write --pack` holds those of one unit. Not for a
-                corpus of one file. Default: documents stay in their order.
+                Choose it if sequences must not cut documents. All documents are held in
+                memory; `roxxel-prepare write --pack` holds only the documents of one
+                unit. Not for a corpus of one file. Default: documents stay in their
+                order.
             field: Name of the field of documents, with `document_id` or `chat`.
                 Default: `text`, and `messages` with `chat`.
             prompt: Name of the field of prompts. A document is the tokens of its
@@ -568,20 +572,20 @@ class Roxxel(TokenReader):
             chat: Whether documents are chats, lists of messages with `role` and
                 `content`: True renders them by the chat template of the tokenizer, and
                 the path of a file by the template in the file. The column `loss_mask`
-                is 1 on what the assistant says: what the template marks with
-                `{% generation %}`, or else each message of the role `assistant`. It is
-                1 on the separator too if the assistant says the last message. A
-                message with the text of a special token is an error, unless
-                `special_tokens` makes it the token. Needs `roxxel-prepare` with its
-                extra `chat`. Not for a corpus of one file.
-            document_id: Name of the field of ids, texts or integers. They are kept as
-                texts in the column `id`. Not for a corpus of one file.
+                is 1 on what the assistant says: on what the template marks with `{%
+                generation %}`, or else on each message of the role `assistant`. It is
+                also 1 on the separator if the last message is the assistant's. A
+                message that spells a special token is an error, unless `special_tokens`
+                makes it this token. Needs `roxxel-prepare` with its extra `chat`. Not
+                for a corpus of one file.
+            document_id: Name of the field of ids, texts or integers. The column `id`
+                keeps them as texts. Not for a corpus of one file.
             without_columns: Columns of the corpus for which an append brings no values.
                 They cannot be read until `write_column(..., exist="append")` writes
                 the values.
-            exist: What to do if the corpus exists. If all its writes had the same
-                arguments, `"keep"` keeps the corpus, prints one line and does not read
-                `data`; otherwise it raises FileExistsError. `"replace"` commits only
+            exist: What to do if the corpus exists. If all writes of the corpus had the
+                same arguments, `"keep"` keeps it, prints one line and does not read
+                `data`. Otherwise it raises FileExistsError. `"replace"` commits only
                 the new shards, then deletes the old shards; other files stay, even if
                 they are named like shards. `"append"` commits the new shards after the
                 old ones, as a new version; dtype, tokenizer, separator and `pack` must
@@ -596,8 +600,9 @@ class Roxxel(TokenReader):
             A summary of the shards that were written or kept.
 
         Raises:
-            FileExistsError: `exist` does not allow changing the corpus; or `exist` is
-                not `"append"`, and another write, no compaction, was committed first.
+            FileExistsError: `exist` does not allow changing the corpus. Or another
+                write (not a compaction) was committed first, and `exist` is not
+                `"append"`.
             BlockingIOError: Another process is writing the same file, or the first
                 version of this corpus.
             TypeError: A document has the wrong type, or texts and arrays are mixed.
@@ -652,10 +657,10 @@ class Roxxel(TokenReader):
             dtype: Item type, such as `uint8`, `S36` or `utf8`. Default: the dtype of
                 the values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the
-                shards without it: `values` are the items of these shards, in order, and
-                `per` and `dtype` must equal those of the column. `"replace"` writes the
-                column for all shards, and deletes its old files: earlier versions get
-                the new values too, so a run that uses this column cannot resume.
+                shards that lack it: `values` are the items of these shards, in order,
+                and `per` and `dtype` must be those of the column. `"replace"` writes
+                the column for all shards, and deletes its old files: earlier versions
+                get the new values too, so a run that uses this column cannot resume.
                 `"error"` raises FileExistsError.
 
         Raises:
@@ -711,17 +716,18 @@ class Roxxel(TokenReader):
     def adopt(
         self, *, progress: Callable[[int, int], None] | None = None
     ) -> VerifyReport:
-        """Make shards without a manifest a corpus, after verifying every byte of them.
+        """Verify every byte of shards without a manifest, and make them a corpus.
 
         Call this if the manifest was lost, or if you wrote the shards yourself with
-        `ShardWriter`. The corpus is a folder or a pattern on a disk, and its shards are
-        in natural order of their names: 2 comes before 10. That may be another order
-        than the lost one if the corpus was compacted, or prepared and then appended to.
-        A shard that the manifest of another corpus in the folder lists is left out.
+        `ShardWriter`. The corpus is a folder or a pattern on a disk. Its shards get the
+        natural order of their names: 2 comes before 10. If the old corpus was
+        compacted, or prepared and then appended to, its order may have been another. A
+        shard that the manifest of another corpus in the folder lists is left out.
         Columns are lost with the manifest: a line on the standard error names them.
 
         Args:
-            progress: Called with the bytes verified so far, and all bytes.
+            progress: Called with the number of bytes verified so far, and the number of
+                all bytes.
 
         Returns:
             The number and the size of the shards.
@@ -755,11 +761,11 @@ class Roxxel(TokenReader):
         """Merge the small shards of a corpus that has grown by many appends.
 
         Tokens, documents and columns stay the same, and every block is verified before
-        it is merged. Each earlier version stays readable, as the beginning of the
-        corpus, under its own fingerprint: a run that began with it resumes. The merged
-        shards are committed, and only then are the old files deleted, so a
-        compaction that is killed changes nothing. A reader that has the corpus open
-        raises ShardError when it next opens one of the old files.
+        it is merged. Each earlier version stays readable under its own fingerprint, as
+        the beginning of the corpus, so a run that began with it can resume. The merged
+        shards are committed before the old files are deleted, so a compaction that is
+        killed changes nothing. A reader that has the corpus open raises ShardError when
+        it next opens one of the old files.
 
         Shards of at least half of `max_shard_bytes` stay as they are, and so do
         shards that lack a column which their neighbours have. A merged shard has the
@@ -767,10 +773,11 @@ class Roxxel(TokenReader):
 
         Args:
             max_shard_bytes: Maximum size of a merged shard.
-            progress: Called with the bytes of tokens merged so far, and of all.
+            progress: Called with the bytes of tokens merged so far, and the bytes of
+                all tokens.
 
         Returns:
-            What was merged; nothing if no two small shards follow each other.
+            A summary of the merged shards; empty if no two small shards are neighbours.
 
         Raises:
             FileExistsError: Another write replaced the corpus or a column meanwhile.
@@ -802,9 +809,9 @@ class Roxxel(TokenReader):
         Other files stay, even if they match the pattern.
 
         Args:
-            abandon: Also give up what could still become a corpus: the plan and the
-                finished units of a preparation that is not committed, and, without a
-                manifest, the shards, which may have lost only their manifest.
+            abandon: Also remove what could still become a corpus: the plan and the
+                finished units of an uncommitted preparation, and shards whose manifest
+                is missing.
 
         Raises:
             BlockingIOError: A write is in progress.
@@ -840,7 +847,8 @@ class Roxxel(TokenReader):
     def _use_current_version(self) -> None:
         """Close the corpus, so that the next use chooses the version again.
 
-        It opens the version that the constructor was given, else the current version.
+        It then opens the version that the constructor was given, else the current
+        version.
         """
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

@@ -72,7 +72,7 @@ class ChecksumError(ShardError):
         self.byte_offset = byte_offset
 
     def reworded(self, reason: str, remedy: str) -> ChecksumError:
-        """Return an error about the same bytes in other words."""
+        """Return an error about the same bytes, in other words."""
         return self._of_these_bytes()(reason, remedy)
 
     def __reduce__(self) -> tuple[object, ...]:

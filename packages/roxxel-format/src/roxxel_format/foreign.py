@@ -2,11 +2,11 @@
 
 The readers map flat `.bin` and `.npy` files (nanoGPT, llm.c, OLMo), Megatron's `.bin`
 with its `.idx`, and `.ds` files of datatrove. So a curriculum can read an existing
-corpus without tokenizing again.
-`open_foreign` opens any of them by plain values, and `roxxel-format copy` turns any of
-them into shards. These formats have no checksums, so readers
-cannot detect damaged tokens, and a fingerprint covers only a sample of the tokens. An
-unpickled reader opens its files by path, and raises if their fingerprint changed.
+corpus without tokenizing again. `open_foreign` opens any of them by plain values, and
+`roxxel-format copy` turns any of them into shards. These formats have no checksums, so
+readers cannot detect damaged tokens, and a fingerprint covers only a sample of the
+tokens. An unpickled reader opens its files by path, and raises an error if their
+fingerprint changed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MappedTokens(TokenReader):
     Args:
         line: The items of the files, in order.
         documents: Returns the documents; called at their first use.
-        key: Bytes that identify the ends of the documents, for the fingerprint.
+        key: Bytes that stand for the ends of the documents in the fingerprint.
         tokenizer: Name and hash of the tokenizer, if known.
         separator: The token that ends each document, if known.
         name: What `repr` shows in front of the number of tokens, such as the path.
@@ -158,7 +158,7 @@ class MappedTokens(TokenReader):
         return self._line.range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return the range of a document; only a separator that is there counts."""
+        """Return the range of a document; a separator counts only if it is there."""
         number = parse_index(document, self.num_documents, "document")
         start, stop, _ = super().document_range(number)
         separators = self._documents.separators
@@ -192,7 +192,7 @@ class MappedTokens(TokenReader):
         self._line.fill(begins, out, rows, self._check_for(out.dtype))
 
     def _check_for(self, wanted: np.dtype[Any]) -> Callable[[Tokens], None] | None:
-        """Return what checks that tokens fit a dtype; None if all of this type do."""
+        """Return a function that checks that tokens fit a dtype; None if all do."""
         name = dtypes.stored_name(self.dtype)
         if dtypes.holds_all(name, wanted):
             return None
@@ -229,8 +229,9 @@ class FlatTokens(MappedTokens):
         FileNotFoundError: There is no such file.
         ShardError: A file does not hold whole items of a known type, or two files hold
             items of different types.
-        ValueError: A file needs `dtype`, or was written in a type of another width, as
-            when every second token is 0; or `separator` is no value of `dtype`.
+        ValueError: A file needs `dtype`; or its items seem to have another width, for
+            example because every second token is 0; or `separator` is no value of
+            `dtype`.
 
     Example:
         >>> np.array([5, 6, 0, 7, 0], np.uint16).tofile("flat.bin")
@@ -276,8 +277,8 @@ class MegatronTokens(MappedTokens):
 
     Args:
         path: The `.bin` file, the `.idx` file, or their path without the suffix.
-        separator: The token that ends documents, if one does (`--append-eod`); it is
-            then no part of a document, but its separator.
+        separator: The token that ends documents, if one does (`--append-eod`). It then
+            counts as the separator, not as part of the document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -340,8 +341,8 @@ class DatatroveTokens(MappedTokens):
     Args:
         filepath: A `.ds` file, a glob pattern, or a list of these. The files of a
             pattern are read in natural order of their names.
-        separator: The token that ends documents, if one does; it is then no part of a
-            document, but its separator.
+        separator: The token that ends documents, if one does. It then counts as the
+            separator, not as part of the document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -385,10 +386,10 @@ class DatatroveTokens(MappedTokens):
 
 
 def foreign_format(filepath: Filepath) -> str | None:
-    """Return the format of a corpus that is no `Roxxel`; None if it is none of these.
+    """Return the format of a corpus of another program; None if it is unknown.
 
     `open_foreign` reads these formats: `"flat"`, `"megatron"` and `"datatrove"`. The
-    names decide: a `.bin` beside an `.idx`, or named as Megatron does
+    names decide: a `.bin` next to an `.idx`, or with a name of Megatron's form
     (`*_document.bin`), is Megatron's.
 
     Example:

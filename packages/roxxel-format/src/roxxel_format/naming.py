@@ -29,7 +29,7 @@ def named(corpus: TokenReader, document: int) -> str:
 
 
 def named_documents(corpus: TokenReader, numbers: Sequence[int]) -> str:
-    """Return documents with their names: `documents 3 (a:3), 4 (a:4)`."""
+    """Return a text of documents with their names: `documents 3 (a:3), 4 (a:4)`."""
     listed = ", ".join(f"{number}{named(corpus, number)}" for number in numbers)
     return f"document{'s' * (len(numbers) != 1)} {listed}"
 
@@ -58,7 +58,7 @@ def documents_at(corpus: Any, text: str) -> list[int]:
 
     Raises:
         IndexError: There is no document of this number.
-        ValueError: There is no document of this name, or documents have no names.
+        ValueError: There is no document of this name, or the documents have no names.
     """
     if text.removeprefix("-").isdecimal():
         number = int(text)

@@ -1,8 +1,8 @@
 """The receipt of a scan: which tokens of a corpus hold text of evaluation sets.
 
-`roxxel scan` and `roxxel write --against` write it, a curriculum masks what it lists
-(`without`), and `roxxel plan` says which steps read that. The ranges count in one
-version of one corpus, so the receipt has its fingerprint.
+`roxxel scan` and `roxxel write --against` write it, a curriculum masks the tokens that
+it lists (`without`), and `roxxel plan` says which steps read them. Its ranges count
+tokens of one version of a corpus, so the receipt has that version's fingerprint.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Evals:
     Attributes:
         paths: Files of the evaluation sets, as they were given.
         digest: Digest of their texts.
-        num_texts: Texts in them. Each field of a row is one.
+        num_texts: Number of their texts. Each field of a row is a text.
         num_short: Texts that were not searched, because they have too few words.
 
     Example:
@@ -67,8 +67,8 @@ class Scan:
         compares: `"words"` of normalised text, or `"tokens"` of a corpus without text.
         found: Rows `(start, stop, document, text)` in order, int64, shape `(n, 4)`: the
             tokens `[start, stop)` of a document hold n-grams of a text, which is
-            counted from 0 in the order of the evaluation sets. Of several texts it is
-            the first that was found.
+            counted from 0 in the order of the evaluation sets. If several texts match,
+            it is the first of them.
 
     Example:
         >>> evals = Evals(("exam.jsonl",), "0f", num_texts=2, num_short=0)
@@ -98,7 +98,7 @@ class Scan:
 
     @property
     def what(self) -> str:
-        """What was searched: the n-grams of which files."""
+        """What was searched: the files, and the length of the n-grams."""
         return f"{self.ngram}-grams of {', '.join(self.evals.paths)}"
 
     @cached_property
@@ -112,7 +112,7 @@ class Scan:
         return int((self.found[:, 1] - self.found[:, 0]).sum())
 
     def is_of(self, corpus: str, digest: str, ngram: int) -> bool:
-        """Return whether a scan of a corpus for these texts has made the receipt."""
+        """Return whether the receipt is of a scan of this corpus for these texts."""
         return (corpus, digest, ngram) == (self.corpus, self.evals.digest, self.ngram)
 
     def write(self, path: str | os.PathLike[str]) -> None:

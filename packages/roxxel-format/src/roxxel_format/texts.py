@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _MAX_LOOKED_AT = 8
-"""Documents whose first and last tokens are compared with those of the tokenizer."""
+"""Number of documents whose first and last tokens are compared with the tokenizer's."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ class TextCodec:
         files: The texts of the tokenizer's files by name, `tokenizer.json` among them.
             Empty for bytes, and for an object of another library than `tokenizers` and
             `transformers`.
-        pieces: Returns the bytes of each token, if the text of a document is theirs
-            one after another, as with nearly all tokenizers; else None. Bytes that are
-            no UTF-8 show as U+FFFD.
+        pieces: Returns the bytes of each token, if a document's text is just its
+            tokens' bytes in a row, as with nearly all tokenizers; else None. Bytes that
+            are no UTF-8 show as U+FFFD.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -88,8 +88,8 @@ class TextCodec:
     def before(self) -> list[int]:
         """The tokens before the text of every document, such as `<s>`; often none.
 
-        A model continues a prompt as it continues documents only if both begin alike,
-        so put these tokens before the tokens of a prompt.
+        Put these tokens before a prompt: a model continues it like a document only if
+        both begin alike.
 
         Raises:
             ValueError: The tokenizer does not say which tokens it puts before a text.
@@ -121,7 +121,8 @@ def text_codec(
             tokenizer that is kept with the corpus.
         special_tokens: Whether the name of a special token in a text, such as
             `<|im_start|>`, is encoded as this token and not as text. None encodes as
-            the write of the corpus did: as tokens in chats and with `special_tokens`.
+            the write of the corpus did: as this token only in chats, and if the write
+            had `special_tokens`.
 
     Raises:
         OSError: The file of the tokenizer cannot be read.
@@ -207,9 +208,9 @@ def _found_around(
 ) -> tuple[list[int], list[int]]:
     """Return the tokens before and after the text of each document of a corpus.
 
-    They are those that the tokenizer puts around a text, unless the documents say
-    otherwise: chats are rendered by a template, and ready-made tokens are as their
-    maker wished, who often begins each document with the end-of-text token.
+    They are the tokens that the tokenizer puts around a text, unless the documents show
+    others: a template renders chats, and the maker of ready-made tokens often begins
+    each document with the end-of-text token.
     """
     before, after = tokenizer.around()
     every = corpus.documents

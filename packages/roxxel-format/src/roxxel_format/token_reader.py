@@ -1,8 +1,8 @@
-"""What a corpus is to everything that reads it: one line of tokens, and its documents.
+"""What a corpus is for its readers: one line of tokens, and its documents.
 
-Inherit `TokenReader` to read a corpus of your own format. You write two members, and a
-curriculum can train on it; each other member has a default, which you override where
-your corpus knows more. So nothing ever asks whether a reader has a member.
+Inherit `TokenReader` to read a corpus of your own format. With two members of your own,
+a curriculum can train on it. Every other member has a default; override it where your
+corpus knows more. So no code ever asks whether a reader has a member.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class TokenReader(ABC):
     `window_spans`.
 
     Methods may be called from many threads at once. Equal calls must return equal
-    tokens in every process. A reader raises if its corpus changes while it is open.
+    tokens in every process. A reader raises an error if its corpus changes while it is
+    open.
 
     Example:
         >>> class Squares(TokenReader):
@@ -117,8 +118,8 @@ class TokenReader(ABC):
     ) -> None:
         """Fill rows of an array with windows of this corpus.
 
-        Override it to save a copy of each window in a blend of corpora, where one array
-        gets the windows of all.
+        Override it to save one copy of each window in a blend, where one array gets the
+        windows of all corpora.
 
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
@@ -132,12 +133,13 @@ class TokenReader(ABC):
     def will_need(
         self, starts: npt.ArrayLike, length: int, *, documents: bool = False
     ) -> None:
-        """Prefetch windows that the caller will read soon; this one only checks them.
+        """Prefetch windows that the caller will read soon; by default only check them.
 
         Args:
             starts: Index of the first token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            documents: Whether the documents of the windows will be asked for too.
+            documents: Whether the caller will also ask for the documents of the
+                windows.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -172,7 +174,7 @@ class TokenReader(ABC):
 
     @property
     def tokenizer_files(self) -> Mapping[str, str]:
-        """The files of the tokenizer that is kept with the corpus; else none."""
+        """The files of the tokenizer kept with the corpus; empty without one."""
         return {}
 
     @property
@@ -217,7 +219,7 @@ class TokenReader(ABC):
     def shard_digests(self) -> Sequence[str]:
         """Digest of the content of each shard, if the corpus has shards.
 
-        With them, a curriculum finds held-out data that is trained on.
+        By them, a curriculum finds held-out data that is also trained on.
         """
         return ()
 
@@ -239,8 +241,8 @@ class TokenReader(ABC):
     def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
         """Return the tokens `[start, stop)` of the damaged block that an error reports.
 
-        None if the block is not one of this corpus. The error of a batch then has the
-        option that leaves these tokens out.
+        None if the block is not one of this corpus. By it, the error of a batch can
+        name the option that leaves these tokens out.
         """
         del error
         return None
@@ -283,8 +285,8 @@ class TokenReader(ABC):
             A tuple of three int64 arrays `(counts, documents, stops)`: the number of
             documents of each window; then for these documents, window by window, the
             index in the corpus (-1 for padding), and one past the last token. The last
-            document of a window may stop after the window. A document without tokens
-            may be among them.
+            document of a window may stop after the window. Some documents may have no
+            tokens.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -338,7 +340,7 @@ class TokenReader(ABC):
 
     @property
     def columns(self) -> Sequence[str]:
-        """Names of the columns, of which a curriculum reads `loss_mask`."""
+        """Names of the columns; a curriculum reads only `loss_mask`."""
         return ()
 
     @property
@@ -400,8 +402,8 @@ def sampled_fingerprint(reader: TokenReader, key: bytes | memoryview) -> str:
 class TokenLine:
     """All tokens of a corpus, in order: `tokens[a:b]`, `tokens[i]`, `len(tokens)`.
 
-    A slice inside one shard is a read-only view of the file; a slice across shards is
-    a copy. Slices and negative indices work as for a list.
+    A slice inside one shard is a read-only view of the file; a slice across shards is a
+    copy. Slices and negative indices work as for a list.
 
     Example:
         >>> corpus = Roxxel("line.rox")
@@ -451,7 +453,7 @@ class Documents(Sequence["Tokens"]):
 
     `documents[i]` excludes the separator that the writer appended;
     `documents.with_separator[i]` includes it. `in`, `index` and `count` compare whole
-    documents, by shape and tokens.
+    documents: shape and tokens.
 
     Example:
         >>> corpus = Roxxel("two.rox")

@@ -1,4 +1,4 @@
-"""What `roxxel-prepare` is made of: one write of a corpus, in pieces.
+"""The parts of one write of a corpus, for `roxxel-prepare`.
 
 `CorpusWrite` checks the arguments, its `job` writes shards in any process, and one
 commit lists them. To write documents from an iterator, call `Roxxel.write` instead.

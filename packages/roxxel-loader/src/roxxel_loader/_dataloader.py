@@ -85,8 +85,8 @@ class Dataloader(Generic[B]):
         batch_size: Items per batch, over all processes.
         workers: Threads, each of which makes a whole batch at a time. With 0, the
             consumer's thread makes each batch when it is requested.
-        prefetch: Number of batches made ahead of the consumer. Positive numbers are
-            raised to at least `workers - 1`. With 0, no batch is made ahead.
+        prefetch: Number of batches to prefetch. Positive numbers are raised to at least
+            `workers - 1`. With 0, none is prefetched.
         shuffle: Whether to shuffle each epoch, in an order computed from the seed and
             the epoch. For a stream, call `StreamingDataset.shuffle` instead.
         seed: Seed of the shuffle; any integer.

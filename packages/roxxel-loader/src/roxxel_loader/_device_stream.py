@@ -1,4 +1,4 @@
-"""`device_stream`: batches of consecutive steps as global arrays, made ahead.
+"""`device_stream`: prefetch batches of consecutive steps as global arrays.
 
 Each process reads only the rows and columns that its own devices hold. A batch is a
 function of the source and the step, so a stream may start at any step.
@@ -47,8 +47,8 @@ else:
 
 HINTED_VALUES = 1 << 21
 """Number of array elements that one call of `will_need` covers. A call covers whole
-steps, and at least one, however large. The first call covers twice as many elements,
-32768 rows of 128 elements, which fit the cache of a curriculum."""
+steps, at least one, even if that step has more elements. The first call covers twice as
+many elements, 32768 rows of 128 elements, which fit the cache of a curriculum."""
 
 _ONE_LEAF = jax.tree.structure(0)
 
@@ -150,8 +150,8 @@ def device_stream(
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Number of batches made ahead of the consumer. None makes up to 16
-            batches ahead if they hold at most 4 MiB together, but always at least 2.
+        prefetch: Number of batches to prefetch. None prefetches up to 16 batches if
+            they hold at most 4 MiB together, but always at least 2.
         workers: Threads that make batches. With 0, the consumer's thread makes each
             batch when it is requested.
 
@@ -327,7 +327,7 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
 def _check_shapes(
     name: str, shape: Shape, reads: Sequence[Box], parts: list[npt.NDArray[Any]]
 ) -> None:
-    """Raise a ValueError if a part lacks the requested rows and columns."""
+    """Raise a ValueError if a part has not the requested rows and columns."""
     for read, part in zip(reads, parts, strict=True):
         wanted = shape_of(read)
         num_axes = max(1, min(part.ndim, len(wanted)))

@@ -12,7 +12,7 @@ import weakref
 
 
 class Guard:
-    """Holds a lock that is free in a forked child, in a copy and after unpickling.
+    """Holds a lock that is free in a forked child, in a copy, and after unpickling.
 
     A thread that holds the lock may acquire the lock again.
 

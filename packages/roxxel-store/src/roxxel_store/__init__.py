@@ -2,7 +2,7 @@
 
 `missing_extra` names the extra that installs a missing library, and `roxxel_command`
 spells a command of Roxxel as the user types it. `published` writes a file that is
-complete or absent, and `check_output` refuses what is no file.
+complete or absent, and `check_output` refuses a path that is no file.
 
 Buckets are in modules of their own: `client` (objects), `swap` (compare and swap).
 """

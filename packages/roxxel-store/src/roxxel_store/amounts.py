@@ -14,7 +14,7 @@ _UNITS = (
 
 
 def short_count(number: int, digits: int = 4) -> str:
-    """Return a count with at most so many digits and a unit.
+    """Return a count as text, with a unit and at most `digits` digits.
 
     Example:
         >>> short_count(1_852_000), short_count(999_900, digits=3), short_count(717)
@@ -28,7 +28,7 @@ def short_count(number: int, digits: int = 4) -> str:
 
 
 def short_size(num_bytes: int, digits: int = 4) -> str:
-    """Return a number of bytes with at most so many digits and a unit.
+    """Return a number of bytes as text, with a unit and at most `digits` digits.
 
     Example:
         >>> short_size(2_700), short_size(717)
@@ -55,7 +55,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
     """Return the rows of a table as lines.
 
     Args:
-        rows: The cells of each row, the heads first; as many in each row.
+        rows: The cells of each row, the same number in all; the first row is the heads.
         right: The columns whose cells end at the right, such as numbers.
 
     Example:
@@ -73,7 +73,7 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things that are named by a noun with a regular plural.
+    """Return a number and its noun, in the plural unless the number is 1.
 
     Example:
         >>> counted(1, "row"), counted(2, "row")

@@ -50,7 +50,7 @@ def as_integer(
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return a question with the known word that is most like another; or nothing.
+    """Return a question that suggests the known word most like `word`; or nothing.
 
     Example:
         >>> nearest("sead", ["seed", "steps"])
@@ -63,8 +63,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def other_arguments(recorded: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Describe how recorded arguments of a corpus differ from those given now.
 
-    The words are those of no interface, because Python's arguments and the options of
-    commands arrive here alike.
+    The description names no option, because arguments from Python and from commands
+    arrive here alike.
 
     Example:
         >>> other_arguments({"separator": 0, "pack": None}, {"separator": 1})
@@ -87,6 +87,6 @@ def _in_words(value: object) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for an error of one line: an array prints as many."""
+    """Return a value for a message; if it prints several lines, return its type."""
     text = repr(value)
     return text if "\n" not in text else f"a {type(value).__name__}"

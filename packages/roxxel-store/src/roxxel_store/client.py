@@ -85,7 +85,7 @@ _STATUSES = {
 }
 _Item = TypeVar("_Item")
 _first_process: int | None = None
-"""The process that sent the first request; a fork of it must not send any."""
+"""The process that sent the first request. Its forks must not send any."""
 
 
 class Version(NamedTuple):
@@ -168,7 +168,7 @@ class Bucket:
         url: URL of a folder, without a slash at its end.
         timeout_s: Seconds after which a request, with its repetitions, fails.
         error: Class of the errors.
-        option: The argument or option that the user raises for a longer time limit.
+        option: What the user raises for a longer time limit: an argument or an option.
 
     Example:
         >>> Bucket("s3://bucket/run", timeout_s=60).url_of("run.json")
@@ -204,7 +204,7 @@ class Bucket:
         return f"{self.url}/{name}"
 
     def names(self, prefix: str = "") -> Listing:
-        """List what is directly below a prefix, which is empty or ends in a slash."""
+        """List what is directly below a prefix, which is `""` or ends in a slash."""
         found: Any = self._call(
             prefix,
             lambda c, s: c.list_with_delimiter(s, self._root + prefix or None),
@@ -216,7 +216,7 @@ class Bucket:
         )
 
     def tree(self, prefix: str = "") -> dict[str, Listed]:
-        """Return every object below a prefix, in folders too; names lack the prefix."""
+        """Return every object below a prefix, at any depth; names lack the prefix."""
 
         def collect(client: ModuleType, store: ObjectStore) -> list[Any]:
             root = self._root + prefix or None
@@ -294,7 +294,7 @@ class Bucket:
     def replace(
         self, name: str, data: bytes, version: Version | None
     ) -> Version | None:
-        """Write an object if it has a version; for None, if it does not exist.
+        """Write an object if its version is still `version` (None: no such object).
 
         A request whose response was lost is repeated, so a refusal does not prove that
         another program wrote the object; `roxxel_store.swap.swap_object` reads it.
@@ -380,7 +380,7 @@ class Bucket:
         self.delete([f"{name}/{each}" for each in self.sizes(f"{name}/")])
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that does nothing: a store compares in a request itself."""
+        """Return a context that does nothing: the bucket itself compares versions."""
         return contextlib.nullcontext()
 
     def _listed(self, found: list[Any], prefix: str) -> dict[str, Listed]:
@@ -604,7 +604,7 @@ def _store(
     endpoint: str,
     process: int,
 ) -> ObjectStore:
-    """Make a store; the client itself reads `endpoint` from the environment."""
+    """Make a store. The client also reads its endpoint from the environment."""
     from obstore import store as stores
 
     del process  # in the cache key, so that a fork gets its own store

@@ -99,13 +99,13 @@ class CommandParser(argparse.ArgumentParser):
     It takes whole names of options only.
 
     Args:
-        examples: Arguments of the command, as typed in a shell.
-        codes: Exit codes that not every command has, from `EXIT_CODES`.
+        examples: Arguments of the command, as the user types them after its name.
+        codes: Exit codes from `EXIT_CODES`, besides those of every command.
         epilog: Text after the examples.
         settings: Further arguments of `argparse.ArgumentParser`.
 
     Attributes:
-        examples: The examples as a user types them, with the command.
+        examples: The examples, each with the command's name before it.
 
     Example:
         >>> parser = CommandParser(prog="tool", examples=["a.rox"], codes=[3])
@@ -193,7 +193,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - the base has overloads
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> Any:
-        """Exit with the nearest option if a word is an option that does not exist."""
+        """Exit if an option does not exist; the message suggests the nearest one."""
         words = list(sys.argv[1:] if args is None else args)
         # The words after a command are for the parser of this command.
         if self._subparsers is None:
@@ -201,14 +201,14 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with a message, below the usage if this has one line."""
+        """Exit with a message. The usage stands above if it has one line."""
         usage = self.format_usage()
         if usage.count("\n") > 1:
             usage = f"usage: {self.prog} [-h] ... (--help lists the options)\n"
         self.exit(INVALID, f"{usage}{self.prog}: error: {message}\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """Print help, or an error, which quotes the command line and names of files."""
+        """Print help or an error. Both may quote what a stranger wrote."""
         super()._print_message(shown(message), file)
 
     def _check_options(self, words: Iterable[str]) -> None:
@@ -220,7 +220,7 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(f"no option {name}{'; ' * bool(hint)}{hint}")
 
     def check_command(self, word: str, names: Iterable[str]) -> None:
-        """Exit with the nearest command if a word is none of them."""
+        """Exit if a command does not exist; the message suggests the nearest one."""
         known = list(names)
         if word in known:
             return
@@ -232,7 +232,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 class _Help(argparse.HelpFormatter):
-    """Wraps paragraphs, and keeps the lines of those that hold an indented line."""
+    """Wraps a paragraph, unless one of its lines is indented."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = (
@@ -360,7 +360,7 @@ def interruptible(
 ) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Return a decorator that ends a program with one line at Ctrl-C.
 
-    A command's first second goes into its imports, so the whole `main` is watched.
+    It watches the whole `main`, because the imports take a command's first second.
 
     Args:
         prog: Name of the program, which begins the line; the argument `prog` of the
@@ -406,7 +406,7 @@ def run_command(
         sentence: Returns the text of an error.
 
     Returns:
-        The exit code. An exception whose class derives from SystemExit has its own.
+        The exit code. An error that derives from SystemExit brings its own code.
 
     Example:
         >>> run_command("roxxel-format", lambda: None, lambda error: True)
@@ -435,9 +435,9 @@ def prepare_streams() -> None:
     """Make both streams usable; call this function first in a command.
 
     A warning, such as that of a library, is printed as one line from now on. A daemon
-    may start a program without standard output (`>&-`): the text then goes
-    nowhere, and no file that the program opens takes the place of the stream. A
-    character that the encoding of a stream lacks is printed as its escape.
+    may start a program without standard output (`>&-`): the text then goes nowhere, and
+    no file that the program opens takes the place of the stream. A character that a
+    stream cannot encode is printed as its escape.
     """
     warnings.showwarning = show_warning
     for descriptor in range(3):
@@ -468,7 +468,7 @@ def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 def drop_output() -> None:
-    """Send what is still written to standard output nowhere, after an error of it."""
+    """Discard whatever is still written to standard output, after an error of it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

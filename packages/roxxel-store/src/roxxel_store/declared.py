@@ -2,8 +2,8 @@
 
 A declaration is a dataclass whose annotations say which values its fields may have,
 with a `Rule` for what a type cannot say. It calls `check(self)` when it is made. `read`
-makes it of a table, such as TOML parses, by the same annotations, so a program and a
-file are refused in the same words.
+makes a declaration from a parsed TOML table by the same annotations, so a program and a
+file get the same message.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Key = str | int
 """A key of a table, or the index of an entry of an array."""
 
 Hints = Mapping[str, Mapping[str, str]]
-"""What to do about a key that a table does not have, by dotted table and by key."""
+"""What to do about unknown keys: a sentence by dotted table and by key."""
 
 _T = TypeVar("_T")
 
@@ -48,14 +48,14 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class Rule:
-    """What a type does not say of its values; `Annotated[int, Rule(at_least=1)]`.
+    """What a type does not say, as in `Annotated[int, Rule(at_least=1)]`.
 
     Attributes:
         at_least: Least integer or number.
         at_most: Largest integer or number.
         above: Bound that a number exceeds.
         pattern: Regular expression that a text matches from its beginning.
-        must_be: What a value must be, in English, instead of what its type says.
+        must_be: What a message says a value must be, instead of what its type says.
         is_filled: Whether a table or an array must have an entry.
 
     Example:
@@ -88,7 +88,7 @@ class Entry(NamedTuple):
 
 
 class Table:
-    """A table of a file that is spelt otherwise than the declaration that it makes.
+    """A table whose keys in a file differ from the fields of its declaration.
 
     Example:
         >>> find_wrong({"b": 1}, Table({"a": Entry(int)})).sentence()
@@ -101,13 +101,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Wrong:
-    """The first value that a declaration may not have.
+    """The first wrong value of a declaration.
 
     Attributes:
         keys: The keys that lead to it.
         problem: What is wrong with it.
         is_type: Whether its type is wrong.
-        unknown: The key that the table at `keys` does not have, with those it has.
+        unknown: An unknown key of the table at `keys`, and the keys that it may have.
         is_missing: Whether the table at `keys` lacks a key that it must have.
 
     Example:
@@ -122,11 +122,11 @@ class Wrong:
     is_missing: bool = False
 
     def under(self, key: Key) -> Wrong:
-        """Return the same of a table that holds the value's table under `key`."""
+        """Return this fault with `key`, which leads to it from an outer table."""
         return replace(self, keys=(key, *self.keys))
 
     def sentence(self, where: Sequence[Key] = (), hints: Hints | None = None) -> str:
-        """Return what an error says: the place, what it must be, and what it is."""
+        """Return the sentence of an error: the key, what it must be, and what it is."""
         keys = [*where, *self.keys]
         if self.unknown is None:
             *parents, last = keys or [""]
@@ -144,7 +144,7 @@ class Wrong:
 def check(declared: Any, error: type[Exception] = ValueError) -> None:
     """Raise an error unless each field of a dataclass has a value of its type.
 
-    A number of NumPy becomes Python's: a narrow one may overflow in arithmetic. A field
+    A NumPy number becomes a Python number, because a narrow type may overflow. A field
     whose metadata has `is_object` is not checked.
 
     Raises:
@@ -196,7 +196,7 @@ def check_table(
 
 
 def built(kind: Any, value: Any, where: Sequence[Key] = ()) -> Any:
-    """Return a checked value of a file as a value of `kind`, its tables declarations.
+    """Return a checked value as a value of `kind`; tables become declarations.
 
     Raises:
         ValueError: A declaration refuses its values; the message begins with the keys.
@@ -234,10 +234,10 @@ def built(kind: Any, value: Any, where: Sequence[Key] = ()) -> Any:
 
 @cache
 def entries(declared: type[Any]) -> dict[str, Entry]:
-    """Return the keys of a dataclass: its fields, but for objects that no file holds.
+    """Return the keys of a dataclass: all fields that a file can hold.
 
-    A key is required if its field has no default, or says so in its metadata. There it
-    may also have another `kind`, if the declaration checks what the values hold.
+    A key is required if its field has no default, or says so in its metadata. The
+    metadata may also give another `kind`, if the declaration checks the values itself.
     """
     own = [each for each in fields(declared) if "is_object" not in each.metadata]
     hints: dict[str, Any] = {}
@@ -262,7 +262,7 @@ def entries(declared: type[Any]) -> dict[str, Entry]:
 def find_wrong(value: Any, kind: Any, nothing: str = "false") -> Wrong | None:
     """Return what is wrong with a value of a kind; None if nothing is.
 
-    `nothing` is how the user writes None.
+    `nothing` is what the user writes for None.
     """
     inner: list[Wrong] = []
     for one in kinds(kind):
@@ -329,7 +329,7 @@ def named(keys: Sequence[Key]) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a number of NumPy as Python's; of a list or a table, each."""
+    """Return a NumPy number as a Python number, in lists and tables too."""
     if isinstance(value, list | tuple):
         made = map(plain, cast("Sequence[Any]", value))
         return [*made] if isinstance(value, list) else tuple(made)
@@ -357,7 +357,7 @@ def _find_wrong(value: Any, kind: Any, nothing: str) -> Wrong | None:
 
 
 def _simple(value: Any, kind: Any, rule: Rule, nothing: str) -> Wrong | None:
-    """Return what is wrong with a value that holds no others."""
+    """Return what is wrong with a value that is neither a list nor a table."""
     origin = get_origin(kind)
     if origin is Literal:
         is_text = isinstance(value, str)
@@ -451,7 +451,7 @@ def _parts(kind: Any) -> tuple[Rule, Any, Any, tuple[Any, ...]]:
 
 
 def _is_value(kind: Any) -> bool:
-    """Return whether a file can hold a value of this kind: no None, path or object."""
+    """Return whether TOML can hold a value of this kind: not None, not an object."""
     is_protocol = getattr(kind, "_is_protocol", False)
     return not (kind is NoneType or get_origin(kind) is os.PathLike or is_protocol)
 
@@ -480,13 +480,13 @@ def _described_number(rule: Rule) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for an error of one line: an array prints as many."""
+    """Return a value for a message; if it prints several lines, return its type."""
     text = repr(value)
     return text if "\n" not in text else f"a {type(value).__name__}"
 
 
 def _listed(word: str, known: Sequence[str]) -> str:
-    """Return the known keys, or of many keys the three most like a word."""
+    """Return the known keys; if they are many, the three most like the word."""
     if len(known) <= _MAX_LISTED:
         return f"it has {', '.join(known)}"
     near = get_close_matches(word, known, n=3, cutoff=0)

@@ -3,8 +3,8 @@
 It has the methods of `roxxel_store.client.Bucket` that `roxxel_store.swap` needs, so
 programs take turns at a folder on a disk as they do in a bucket. A bucket refuses a
 request whose condition does not hold. On a disk, a program locks the folder while it
-compares and replaces, and `Writer.locked` keeps the lock for what else must happen
-between the two.
+compares and replaces, and `Writer.locked` keeps the lock for whatever else must happen
+in between.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class DiskFolder:
     def replace(
         self, name: str, data: bytes, version: Version | None
     ) -> Version | None:
-        """Write a small file if it has a version; call this in `locked`.
+        """Write a small file if it still has `version`; call this inside `locked`.
 
         Returns:
             The new version, or None if the file has another version.
@@ -132,11 +132,11 @@ class DiskFolder:
         return version_of(data)
 
     def hasty(self) -> DiskFolder:
-        """Return the folder itself: a disk answers soon."""
+        """Return the folder itself: a disk needs no shorter time limit."""
         return self
 
     def refusal(self, message: str) -> OSError:
-        """Return the error for a condition that was ignored, which is a bucket's."""
+        """Return the error for a bucket that ignores conditions."""
         return OSError(message)
 
     def names(self, prefix: str = "") -> Listing:

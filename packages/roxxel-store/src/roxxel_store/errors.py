@@ -21,9 +21,9 @@ class BucketError(OSError):
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return what the error of a library says, as a part of a sentence of ours.
+    r"""Return the text of another library's error, to use within a sentence.
 
-    The text is one line without a final period; the error's type if it has no text.
+    The text is one line without a final period; an error without text gives its type.
 
     Example:
         >>> reason_of(ValueError("expected value\n  at line 1."))

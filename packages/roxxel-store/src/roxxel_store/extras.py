@@ -39,9 +39,9 @@ def roxxel_command(line: str) -> str:
     """Return a command of a package as the user of this environment types it.
 
     `roxxel format` is `roxxel-format` where only this package is installed, and the
-    form of all pages where everything is. The installed commands decide, which takes
-    10 ms once a message is printed: no package is imported, and a project of the public
-    index that is also named roxxel has another command or none.
+    form of all pages where everything is. It looks at the installed commands, which
+    takes 10 ms once a message is printed. It imports no package, and another project
+    named roxxel cannot mislead it.
 
     Args:
         line: The command after `roxxel`, such as `format adopt "wiki_*.rox"`.

@@ -40,7 +40,7 @@ _KINDS = {
 }
 _REMEDY = "check the path"
 POINTER_BYTES = 1024
-"""Git LFS takes no larger file for one of its pointers."""
+"""Git LFS treats no larger file as a pointer."""
 _POINTER = re.compile(
     rb"version https?://(?:git-lfs\.github\.com|hawser\.github\.com|git-media\.io)/.*\n"
     rb"(?:ext-.*\n)*oid [a-z0-9]+:[0-9a-f]+\r?\nsize [0-9]+\s*"
@@ -55,7 +55,7 @@ def in_parallel(
 ) -> list[_Result]:
     """Call `act` with every item on several threads; return the results in order.
 
-    Raises the first error, and begins with no further item then.
+    After the first error it starts no further item, and raises that error.
 
     Example:
         >>> in_parallel(len, ["a", "bc"])
@@ -79,8 +79,8 @@ def in_parallel(
 def mode_of(path: Path) -> int | None:
     """Return type and permissions of a path; None if there is nothing.
 
-    `Path.exists` and `Path.is_dir` hide some errors of a disk, so what cannot be
-    reached would seem to be absent.
+    `Path.exists` and `Path.is_dir` hide some errors of a disk: a file that cannot be
+    reached would seem absent.
     """
     try:
         return path.stat().st_mode

@@ -1,8 +1,8 @@
-"""Lines that are appended to a file, and rows as lines of JSON.
+"""Append lines to a file, and write rows as lines of JSON.
 
-Every line is in the kernel at once, so a program that is killed loses none, and its
-torn last line is told from a whole one. A line that cannot be written waits for the
-next write.
+Every line goes to the kernel at once, so a killed program loses none, and readers can
+tell a torn last line from a whole one. A line that cannot be written waits for the next
+write.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ class LinePosition(NamedTuple):
     """Where a file of lines ends: what a checkpoint keeps, and the next start follows.
 
     Attributes:
-        after: CRC-32 of the last line that is on the disk for certain; 0 without one.
-        at: Bytes of the file up to the end of this line, by which it is told from an
-            equal one.
-        unwritten: The lines after it that may not be on the disk, because a write has
-            failed; usually none.
+        after: CRC-32 of the last line that is certainly on the disk; 0 if there is
+            none.
+        at: Bytes of the file up to the end of this line; they tell it from an equal
+            line.
+        unwritten: Later lines that may not be on the disk, because a write failed;
+            usually none.
 
     Example:
         >>> LinePosition(after=0xCAFE, at=512).unwritten
@@ -45,7 +46,7 @@ class LinePosition(NamedTuple):
 
 
 class LineFile:
-    r"""Appends lines to one file, of which one program at a time holds the lock.
+    r"""Appends lines to one file. One program at a time holds the file's lock.
 
     The lines that could not be written are tried again at the next write.
 
@@ -205,7 +206,7 @@ def plain_row(row: Mapping[Any, Any], *, for_json: bool = False) -> dict[str, An
 
 
 def _last_line(path: Path) -> bytes:
-    """Return the last line of a file, whole or torn; empty for a pipe or a device."""
+    """Return the last line of a file, whole or torn; nothing for a pipe or a device."""
     for tail, is_whole in tails(path) if path.is_file() else ():
         before, newline, _ = tail[:-1].rpartition(b"\n")
         if newline or is_whole:
@@ -214,7 +215,7 @@ def _last_line(path: Path) -> bytes:
 
 
 def tails(path: Path) -> Iterator[tuple[bytes, bool]]:
-    """Yield the end of a file, each time four times as much, until it is whole."""
+    """Yield the end of a file, four times longer each time, at last all of it."""
     with path.open("rb") as file:
         size, num_bytes = file.seek(0, os.SEEK_END), _TAIL_BYTES
         while True:

@@ -36,7 +36,7 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def lock_folder(path: Path) -> int | None:
-    """Lock a folder exclusively, without waiting; return what `unlock_folder` takes.
+    """Lock a folder exclusively, without waiting; return it for `unlock_folder`.
 
     Returns None if another process holds the lock. On a file system without locks,
     every process succeeds.
@@ -61,14 +61,14 @@ def unlock_folder(descriptor: int) -> None:
 
 
 def unlock(descriptor: int) -> None:
-    """Release a lock that a forked child may share, which closing would not release."""
+    """Release a lock. Closing the file is not enough if a forked child shares it."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
 def tried(path: Path) -> Generator[bool]:
-    """Hold a lock file, which is made if it does not exist, while the block runs.
+    """Hold a lock file while the block runs; make the file if it does not exist.
 
     Yields False if another process holds it. On a file system without locks, every
     process succeeds.
@@ -81,7 +81,7 @@ def tried(path: Path) -> Generator[bool]:
 
 
 def open_lock(path: Path) -> int:
-    """Open a lock file, which is made if it does not exist; return its descriptor.
+    """Open a lock file and return its descriptor; make the file if it does not exist.
 
     Whoever may write in the folder may lock the file, whatever the umask of the user
     who made it.
@@ -129,11 +129,11 @@ def held(
     busy: str | None = None,
     wait_for_exclusive: bool = False,
 ) -> Generator[None]:
-    """Wait for a lock file, which is made if it does not exist, and hold it.
+    """Wait for a lock file and hold it; make the file if it does not exist.
 
     With `busy`, does not wait, but raises BlockingIOError with this text if the lock is
-    held. With `wait_for_exclusive`, still waits for an exclusive holder: only `clean`
-    holds a lock exclusively, for a short time, and writers share it for a long time.
+    held. With `wait_for_exclusive` it still waits for an exclusive holder: only `clean`
+    is one, for a short time, while writers share the lock for long.
 
     Raises:
         OSError: The file system has no working locks.
@@ -151,7 +151,7 @@ def held(
 def _locked(
     path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
 ) -> int:
-    """Lock a file, and return its descriptor; `operation` is the argument of `flock`.
+    """Lock a file by `flock` with `operation`, and return its descriptor.
 
     With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held.
     """

@@ -27,9 +27,8 @@ class Output:
     """A new file. After an error or an interrupt, every further write raises.
 
     If a `with` block ends without `publish` or `rename`, the output removes the draft.
-    `draft` is a path that the caller uses for this output alone, and that the output
-    removes from then on; for None, the output creates a draft that no other writer
-    uses. `sync_s` is the seconds spent flushing to
+    `draft` is a path that no other output uses; this output removes it in the end. For
+    None, the output makes a draft of its own. `sync_s` is the seconds spent flushing to
     the disk.
 
     Example:
@@ -113,7 +112,7 @@ class Output:
 
     @contextlib.contextmanager
     def unless_broken(self) -> Generator[None]:
-        """Run the block; if the block raises, every further write raises."""
+        """Run the block. After an error in it, every further write raises."""
         if self._is_broken:
             raise OSError(
                 f"{self._path}: an earlier write failed, so this file cannot be "
@@ -134,7 +133,7 @@ class Output:
 
     @contextlib.contextmanager
     def _named(self) -> Generator[None]:
-        """Name the file in each OSError that the block raises."""
+        """Add the file's name to each OSError that the block raises."""
         try:
             yield
         except OSError as error:
@@ -201,8 +200,8 @@ def check_output(path: str | os.PathLike[str]) -> None:
 
     The path must be a regular file, or a new name in a folder that exists.
 
-    A rename would put a file in the place of a device, a pipe or a link, so call this
-    before long work whose result a path is to hold.
+    A rename would replace a device, a pipe or a link. So call this before long work
+    whose result goes to `path`.
 
     Args:
         path: The file to write.

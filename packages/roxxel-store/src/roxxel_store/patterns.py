@@ -17,7 +17,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 
 
 def is_pattern(filepath: str) -> bool:
-    """Return whether a path is a pattern, and not the path of a file or folder.
+    """Return whether a path is a pattern, not the name of a file or folder.
 
     Brackets in the name of an existing file or folder are not a pattern.
 

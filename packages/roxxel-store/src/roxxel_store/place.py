@@ -1,17 +1,17 @@
 """A place for files: a folder on a disk, or in a bucket.
 
-Whoever holds a `FilePlace` does not ask which of the two it is. A file appears whole,
+Code that holds a `FilePlace` never asks which of the two it has. A file appears whole,
 under a name that its writer chose, or not at all. A manifest that several programs
 replace is swapped: `swap` writes it only if it still is what this program has read.
 
-Use it for files of which each is whole by itself, such as the shards of a corpus. A
-checkpoint is no such place: a step is a tree of files that Orbax writes, and all of
-them appear by one rename or one swap.
+Use it for independent files, such as the shards of a corpus. A checkpoint is no such
+place: a step is a tree of files that Orbax writes, and all of them appear by one rename
+or one swap.
 
 No two writers give a file the same name, so nothing is overwritten. What a killed
 writer left is deleted by a cleaner, which must not delete the files of a living one: on
-a disk the cleaner is `alone`, because writers share a lock (`writing`); in a bucket,
-which has no locks, only files that are a week old have no writer any more (`settled`).
+a disk the cleaner is `alone`, because writers share a lock (`writing`). A bucket has no
+locks: there only a file that is a week old has surely lost its writer (`settled`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SETTLED_AGE_S = 7 * 86400.0
 
 
 class Stage(NamedTuple):
-    """A folder on a disk; `publish` adds a complete file from it to the place.
+    """A folder on a disk in which files are written. `publish` adds one to the place.
 
     Example:
         >>> with OnDisk(Path.cwd(), Path(".lock"), Path(".writers")).stage() as stage:
@@ -60,8 +60,8 @@ class OnDisk:
     Args:
         folder: The folder.
         lock: The file to lock while a small file is created or swapped.
-        writers: The file of which writers share the lock.
-        error: Class of the error for what is no regular file.
+        writers: The file whose lock all writers share.
+        error: Class of the error for a path that is no regular file.
 
     Attributes:
         location: The folder's path or URL, with a slash at the end.
@@ -102,7 +102,7 @@ class OnDisk:
         return data, None if data is None else version_of(data)
 
     def swap(self, name: str, data: bytes, version: Version | None) -> bool:
-        """Replace a small file if it has a version; for None, if it does not exist.
+        """Replace a small file if its version is still `version` (None: no such file).
 
         Returns:
             Whether it was replaced; False if it has another version.
@@ -123,7 +123,7 @@ class OnDisk:
         return self.swap(name, data, None)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Add a small file, in the place of one of this name, if there is one."""
+        """Add a small file; it replaces a file of this name."""
         with held(self._lock):
             replace_file(self._folder / name, data)
 
@@ -147,29 +147,29 @@ class OnDisk:
     def alone(self, busy: str) -> Generator[bool]:
         """Keep writers out; raise BlockingIOError(busy) if one writes.
 
-        Waits for other cleaners. Gives whether writers are kept out: then what was
-        listed before may be old.
+        Waits for other cleaners. Yields whether writers are kept out. If so, list
+        again: an earlier listing may be old.
         """
         with held(self._writers, busy=busy, wait_for_exclusive=True):
             yield True
 
     def note(self, *, is_committed: bool) -> None:
-        """Note whether files are committed here, or a first write begins."""
+        """Record that files are committed here, or that a first write begins."""
         # A full disk, another user's file, no folder yet: none of them may make a
         # commit that has taken effect look like a failure.
         with contextlib.suppress(OSError):
             self._writers.write_bytes(b"1" if is_committed else b"")
 
     def may_be_interrupted(self) -> bool:
-        """Return whether programs have been `writing` here and none may have committed.
+        """Return whether programs have written here, but none can have committed.
 
-        Then files that nothing lists are leftovers. After a commit, what lists them may
-        be lost, and they may be the only copy.
+        Then files that nothing lists are leftovers. After a commit they may be the only
+        copy, even if the list of them is lost.
         """
         return self._writers.exists() and not self._writers.stat().st_size
 
     def settled(self) -> dict[str, bool]:
-        """Return for each file if no write in progress can have made it, while `alone`.
+        """Return for each file whether its writer has ended; call this in `alone`.
 
         This is one listing. On a disk the lock says that nobody writes.
         """
@@ -208,7 +208,7 @@ class OnDisk:
             output.publish()
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files in this order; files that cannot be deleted now stay."""
+        """Delete files in this order; a file that cannot be deleted stays."""
         for each in names:
             with contextlib.suppress(OSError):
                 (self._folder / each).unlink(missing_ok=True)
@@ -264,7 +264,7 @@ class InBucket:
         return self.swap(name, data, None)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Put a small object, in the place of one of this name, if there is one."""
+        """Add a small object; it replaces an object of this name."""
         self.add(name, lambda output: output.write(data), lambda _: None)
 
     def sizes(self, names: Iterable[str] | None = None) -> dict[str, int]:
@@ -278,7 +278,7 @@ class InBucket:
         return contextlib.nullcontext()
 
     def alone(self, busy: str) -> AbstractContextManager[bool]:
-        """Give False: a bucket has no locks."""
+        """Yield False: a bucket has no locks."""
         del busy
         return contextlib.nullcontext(enter_result=False)
 
@@ -286,7 +286,7 @@ class InBucket:
         """Do nothing: a bucket has no lock file."""
 
     def may_be_interrupted(self) -> bool:
-        """Return True: nothing in a bucket tells."""
+        """Return True: a bucket keeps no record of it."""
         return True
 
     def settled(self) -> dict[str, bool]:
@@ -296,7 +296,7 @@ class InBucket:
 
     @contextlib.contextmanager
     def stage(self) -> Generator[Stage]:
-        """Return a temporary folder; publishing a file uploads and then deletes it."""
+        """Return a temporary folder; a published file is uploaded and deleted here."""
         with TemporaryDirectory(prefix="roxxel-") as folder:
 
             def publish(path: Path) -> None:
@@ -312,7 +312,7 @@ class InBucket:
         check: Callable[[Path], object],
         source: Path | None = None,
     ) -> None:
-        """Upload a file; `check` gets the path of what is uploaded."""
+        """Upload a file. Before that, `check` gets its local path."""
         if source is not None:
             check(source)
             self._bucket.write_file(name, source)
@@ -332,4 +332,6 @@ class InBucket:
 
 
 FilePlace: TypeAlias = OnDisk | InBucket
-"""A folder of files, on a disk or in a bucket. `OnDisk` says what the methods do."""
+"""A folder of files, on a disk or in a bucket. The docstrings of `OnDisk` say what the
+methods do.
+"""

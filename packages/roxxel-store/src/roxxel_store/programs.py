@@ -1,7 +1,7 @@
-"""Starts a program, so that Ctrl-C ends it with one line while it is imported too.
+"""Starts a program, so that Ctrl-C ends it with one line even during its imports.
 
-The imports of a program take its first second, and its package is imported before any
-function in it can be called. So the programs whose packages import numpy begin here.
+The imports take the first second of a program, before any function of its package can
+run. So programs whose packages import numpy begin here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def program(name: str) -> Callable[[], int]:
-    """Return what imports the package of a program, and runs its `cli.main`.
+    """Return a function that imports a program's package and runs its `cli.main`.
 
     Example:
         >>> run = program("roxxel-format")

@@ -65,8 +65,8 @@ class RecordKind:
             this kind have no such member.
         needs: Members that a record must have.
         is_sealed: Whether a record ends with its checksum. Others are indented.
-        is_ascii: Whether texts are escaped, so that they may hold what UTF-8 cannot
-            encode, such as paths.
+        is_ascii: Whether texts are escaped. Then they may hold paths that UTF-8 cannot
+            encode.
 
     Example:
         >>> plan = RecordKind("plan", 1, remedy="plan again")
@@ -163,12 +163,12 @@ def sealed(body: bytes) -> bytes:
 
 
 def unsealed(data: bytes) -> bytes:
-    """Return what the checksum at the end of a sealed record covers."""
+    """Return the bytes that the checksum at the end of a sealed record covers."""
     return data[:-_TAIL_SIZE]
 
 
 def checksum_of(data: bytes) -> int | None:
-    """Return the checksum with which bytes end; None if it does not match them."""
+    """Return the checksum at the end of a record; None if it does not match."""
     tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
     if tail is None:
         return None
@@ -207,7 +207,7 @@ def parse_value(
     remedy: str,
     error: Callable[[str], Exception] = RecordError,
 ) -> Any:
-    """Return the JSON value in a text, which may be no object; see `parse_object`."""
+    """Return the JSON value in a text, an object or not; see `parse_object`."""
     try:
         # Given bytes, `json` would guess UTF-16, and accept surrogates.
         raw, text = (
@@ -230,7 +230,7 @@ def find_object(data: bytes | str) -> dict[str, Any] | None:
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as its JSON gives it back: tuples become lists, keys texts.
+    """Return a value as it comes back from JSON: tuples as lists, keys as texts.
 
     Raises:
         TypeError: JSON cannot hold the value.
@@ -244,7 +244,7 @@ def as_json(value: Any) -> Any:
 
 
 def _table(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object; readers would disagree about a member that it has twice."""
+    """Return an object; refuse a member that comes twice: readers would disagree."""
     table = dict(members)
     if len(table) < len(members):
         ((twice, _),) = Counter(name for name, _ in members).most_common(1)
@@ -256,7 +256,7 @@ def _check_containers(data: bytes) -> None:
     """Limit the number of lists and objects, and so the memory that parsing needs.
 
     An empty list has 3 bytes in the file, but needs 64 bytes of memory. A manifest
-    needs 5 bytes of memory for each byte of the file.
+    needs only 5 bytes of memory for each byte of the file.
     """
     num_containers = data.count(b"{") + data.count(b"[")
     if num_containers > _MOST_CONTAINERS + len(data) // _BYTES_PER_CONTAINER:

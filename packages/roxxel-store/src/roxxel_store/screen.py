@@ -1,10 +1,9 @@
 """What the commands print: the one place where text reaches a terminal.
 
-Documents, names and files may be a stranger's. A terminal obeys characters that they
-can hold: some set its title, its clipboard or its colours, others move text so that a
-line seems to say something else. Print with `say` and `note`, which escape them. Only
-a bar or a status line that we draw ourselves is written to a stream directly, and what
-it holds passes through `printable`.
+Documents, names and files may come from a stranger. A terminal obeys control characters
+in them: some set its title, clipboard or colours, others move text so that a line seems
+to say something else. Print with `say` and `note`, which escape them. Only our own bars
+and status lines go to a stream directly, and their text passes through `printable`.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ _CONTROLS = re.compile(
     "]"
 )
 """Joiners, variation selectors and other invisible characters of scripts are not in it:
-without them Persian, Hindi and emoji would be spelled wrong."""
+Persian, Hindi and emoji need them.
+"""
 
 
 def printable(text: str, keep: str = "") -> str:
     r"""Return a text in which no character can control a terminal.
 
     Each such character becomes its escape in Python, such as `\x1b`. Any other text
-    stays as it is, so a text that was escaped before does too. A text that spells an
-    escape looks the same as the escape: `--json` tells the two apart.
+    stays as it is, text that is already escaped included. A text that spells out an
+    escape then looks like the escape itself; only `--json` tells the two apart.
 
     Args:
         text: Any text.
@@ -61,7 +61,7 @@ def shown(text: str) -> str:
 
 
 def in_html(text: str) -> str:
-    r"""Return lines for a page, where direction marks would mislead too.
+    r"""Return lines for a page; direction marks are escaped too, because they mislead.
 
     Example:
         >>> in_html("<b>\x1b")
@@ -73,7 +73,7 @@ def in_html(text: str) -> str:
 def say(text: str = "", *, end: str = "\n") -> None:
     """Print lines to standard output, and flush it.
 
-    Otherwise later log lines, which go to standard error, could appear before.
+    Without the flush, later log lines on standard error could appear first.
 
     Example:
         >>> say("wrote web.rox")
@@ -84,7 +84,7 @@ def say(text: str = "", *, end: str = "\n") -> None:
 
 
 def note(text: str, *, end: str = "\n") -> None:
-    """Print lines to standard error, where the output for programs has its own.
+    """Print lines to standard error, which keeps them apart from output for programs.
 
     Example:
         >>> note("web.rox: is empty")
@@ -96,7 +96,7 @@ def note(text: str, *, end: str = "\n") -> None:
 def put(content: bytes) -> None:
     """Write the content of documents to standard output.
 
-    In a file or another program it arrives as it is; a terminal gets what `say` prints.
+    A file or another program gets it unchanged; a terminal gets what `say` prints.
 
     Example:
         >>> put(b"a document")  # doctest: +SKIP
@@ -113,7 +113,7 @@ def put(content: bytes) -> None:
 def draw(text: str) -> None:
     r"""Write a status line with its control characters to standard error.
 
-    Pass what it holds through `printable` first.
+    Pass its text through `printable` first.
 
     Example:
         >>> draw("\rreading web.rox: 7%\x1b[K")

@@ -1,4 +1,4 @@
-"""Compare and swap of one small file, and of a manifest that programs take turns at.
+"""Compare and swap one small file, or a manifest that several programs write in turn.
 
 `swap_object` replaces a small object if nobody else has replaced it. `Writer` builds on
 it: a folder in a bucket, or on a disk (`roxxel_store.disk`), whose manifest lists
@@ -19,8 +19,9 @@ wrote; on a disk, the comparison is made while the folder is locked. So a progra
 was suspended, or lost its network, cannot undo what a later program committed, whenever
 its requests arrive.
 
-A program deletes only what its own last commit dropped, and what earlier generations
-left unlisted. Nobody can list these objects again: names are never used twice.
+A program deletes only objects that its own last commit dropped, or that earlier
+generations left unlisted. Nobody can list these objects again: names are never used
+twice.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ SharedFolder: TypeAlias = "Bucket | DiskFolder"
 
 
 class SupersededError(OSError):
-    """A later program has begun, or the manifest is gone: nothing can be committed.
+    """A later program has begun, or the manifest is gone, so this one cannot commit.
 
     Example:
         >>> issubclass(SupersededError, OSError)
@@ -70,7 +71,7 @@ class SwapErrors:
     Attributes:
         damaged: The manifest is damaged, is lost, or has another version.
         late: Another thread of this process holds the folder for too long.
-        superseded: This program can commit nothing any more.
+        superseded: A later program has begun, so this one cannot commit any more.
         remedy: What to do about a damaged manifest.
 
     Example:
@@ -104,9 +105,9 @@ _ERRORS = SwapErrors()
 def swap_object(
     bucket: SharedFolder, name: str, data: bytes, version: Version | None
 ) -> Version | None:
-    """Write an object if it still has `version`; for None, if it does not exist.
+    """Write an object if its version is still `version` (None: no such object).
 
-    The answer of the store may be lost, so neither a failure nor a refusal is a proof:
+    The store's answer may be lost, so neither a failure nor a refusal proves anything:
     if the object then holds `data`, it counts as written.
 
     Returns:
@@ -147,8 +148,8 @@ class Manifest(NamedTuple):
         number: How often the manifest of this folder has been replaced.
         writer: A random name of the program that wrote the manifest.
         host: The machine of this program, for messages.
-        listed: What the folder holds, as JSON. Names of objects, and of folders of
-            objects, are texts anywhere in it.
+        listed: What the folder holds, as JSON. The names of objects and of their
+            folders are texts anywhere in it.
 
     Example:
         >>> Manifest(1, 0, "a1", "host", {"steps": ["5.1-1-00112233445566aa"]}).names()
@@ -198,7 +199,7 @@ def is_name(name: str) -> bool:
 
 
 def writer_of(bucket: SharedFolder, errors: SwapErrors = _ERRORS) -> Writer:
-    """Return this process's writer of a folder, which sends requests by `bucket`."""
+    """Return this process's writer of a folder, which writes through `bucket`."""
     writer = _writers.setdefault((bucket.url, os.getpid()), Writer(bucket, errors))
     writer.bucket = bucket
     return writer
@@ -248,7 +249,7 @@ class Writer:
 
     @property
     def has_begun(self) -> bool:
-        """Whether this program has begun, and perhaps was taken over since."""
+        """Whether this program has begun; another may have taken over since."""
         return self._held is not None
 
     @property
@@ -276,7 +277,7 @@ class Writer:
 
     @contextlib.contextmanager
     def locked(self) -> Generator[None]:
-        """Let no other program commit here meanwhile, if the folder is on a disk.
+        """On a disk, keep other programs from committing here while the block runs.
 
         In a bucket, the store compares and replaces in one request.
 
@@ -320,11 +321,11 @@ class Writer:
         """Take over the folder, unless this program has done so already.
 
         Args:
-            seen: What this program has read, perhaps before it restored a state. It
-                begins if nobody else has begun since, even if it was taken over before.
+            seen: The manifest that this program has read, perhaps before it restored a
+                state. It begins unless another program has begun since that read.
 
         Returns:
-            Whether the program has begun now.
+            Whether the program has begun in this call.
 
         Raises:
             SupersededError: A later program has begun.
@@ -398,7 +399,7 @@ class Writer:
             self.bucket.delete_folder(name)
 
     def _names_there(self) -> tuple[list[str], list[str]]:
-        """Return the objects and folders here, and in folders of other names."""
+        """Return all objects and folders that lie here, listed or not."""
         top = self.bucket.names()
         objects, folders = list(top.objects), list(top.prefixes)
         for prefix in top.prefixes:
@@ -409,7 +410,7 @@ class Writer:
         return objects, folders
 
     def _replace(self, manifest: Manifest, version: Version | None) -> bool:
-        """Replace the manifest; return False if it is another than `version`."""
+        """Replace the manifest; return False if it no longer is `version`."""
         was_settled, self._is_settled = self._is_settled, False
         data = self._packed(manifest)
         try:
@@ -429,7 +430,7 @@ class Writer:
     def _check_conditions(self) -> None:
         """Raise a BucketError if the store ignores the condition of a request.
 
-        A store that does replaces the manifest by itself, which does no harm.
+        Such a store replaces the manifest with the same bytes, which does no harm.
         """
         no_version = Version('"0"', "0")
         same = self._packed(self.held)

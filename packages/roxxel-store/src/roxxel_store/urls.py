@@ -1,4 +1,4 @@
-"""What a user gave as a path: a URL of a bucket or web server, or a path on a disk.
+"""A path that a user gave: a URL of a bucket or web server, or a path on a disk.
 
 `url_of` decides which of the two it is, and checks the URL. `expanded` finds the home
 folder in a path. `located` and `absolute` do both. Call one of them where the path
@@ -36,7 +36,7 @@ def url_of(
         example: A good URL, for messages.
 
     Raises:
-        ValueError: As for `checked_url`, or pathlib has made a path of a URL.
+        ValueError: As for `checked_url`, or `pathlib` has turned a URL into a path.
 
     Example:
         >>> url_of("s3://bucket/wiki/"), url_of("/data/wiki/")
@@ -56,10 +56,10 @@ def url_of(
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:
-    """Return a path on a disk, whose first part `~` or `~NAME` is a home folder.
+    """Return a path on a disk; a first part `~` or `~NAME` becomes a home folder.
 
-    A folder of another name that begins with `~` keeps its name. `Path.expanduser`
-    would raise an error for it.
+    A folder whose own name begins with `~` keeps its name. `Path.expanduser` would
+    raise an error for it.
 
     Example:
         >>> expanded("~no such user/data").as_posix()
@@ -116,12 +116,12 @@ def check_on_disk(
     remedy: str | Callable[[], str],
     error: Callable[[str], Exception] = ValueError,
 ) -> None:
-    """Raise an error for a URL, where only a file or folder on a disk can be used.
+    """Raise an error for a URL, where only a path on a disk can be used.
 
     Args:
         path: A path or a URL.
-        remedy: What the message says after the URL: why, and what to do instead; or
-            returns it.
+        remedy: What the message says after the URL: why, and what to do instead. May be
+            a function that returns it.
         error: Class of the error.
 
     Example:

@@ -45,7 +45,7 @@ def read_as_numpy(
 
 
 def _check_fits_memory(directory: Path, name: str, spec: LeafSpec) -> None:
-    """Raise unless the memory of this machine can hold a leaf.
+    """Raise an error unless the memory of this machine can hold a leaf.
 
     A leaf of fill values has no files, so the files do not bound its size.
     """

@@ -1,8 +1,8 @@
-"""How the arrays of a step are stored, compared with the description before a read.
+"""Compare how a step's arrays are stored with its description, before any read.
 
-Digests say that files are those that were written, and not that they fit each other. A
-library that trusts a shape in a file takes as much memory as the shape asks for, so
-shape, dtype, chunks and the sizes of files are compared first.
+Digests prove that files are those that were written, but not that the files fit each
+other. A library that trusts a shape in a file allocates as much memory as the shape
+asks for. So this module first compares shape, dtype, chunks and the sizes of files.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def read_layouts(
 
     Raises:
         CheckpointDamagedError: A file that describes leaves is damaged or has no
-            digest, a layout differs from the description of its leaf, or a file has a
-            size that no chunk of the layout can have.
+            digest, a layout differs from the description of its leaf, or no chunk of
+            the layout can have the size of its file.
     """
     directory, shared = files.directory, dict[str, Any]()
     if SMALL_FILE in digests:
@@ -81,7 +81,7 @@ def _layout_file(name: str) -> str:
 
 
 def _chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
-    """Return the files of chunks, with their indices and sizes, by their array."""
+    """Return the files of each array's chunks, with their indices and sizes."""
     found: ChunkFiles = {}
     for file, digest in digests.items():
         array = _INDEX.sub("", file)
@@ -93,8 +93,8 @@ def _chunk_files(digests: Mapping[str, FileDigest]) -> ChunkFiles:
 class Layout(NamedTuple):
     """Shape of an array and of its chunks, and the files of the chunks.
 
-    Zarr writes no file for a chunk of fill values. The files are counted, and not the
-    chunks: a hostile layout may declare any number of chunks.
+    Zarr writes no file for a chunk of fill values. This counts files instead of chunks,
+    because a hostile layout may declare any number of chunks.
     """
 
     shape: tuple[int, ...]
@@ -146,7 +146,7 @@ def _small_layout(
 
 
 def _is_shape_of(spec: LeafSpec, shape: tuple[int, ...]) -> bool:
-    """Whether an array of this shape holds a leaf; keys have an axis of words more."""
+    """Whether an array of this shape holds a leaf; keys have one axis more."""
     words = shape[-1:] if spec.is_key else ()
     return shape == spec.shape + words and (
         not spec.is_key or bool(words and 1 <= words[0] <= _MOST_WORDS_OF_A_KEY)
@@ -208,7 +208,7 @@ def _regular_chunk(body: Any) -> tuple[int, ...]:
 
 
 def _num_inner(codecs: Any, chunk: tuple[int, ...]) -> int:
-    """Return the number of chunks within a file; 0 if the file is one chunk."""
+    """Return the number of chunks inside a file; 0 if the file itself is a chunk."""
     if codecs[0]["name"] != "sharding_indexed":
         return 0
     inner = codecs[0]["configuration"]["chunk_shape"]

@@ -90,7 +90,7 @@ class StateTree:
                 leaf.delete()
 
     def without_values(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` whose leaves have a shape and no values."""
+        """Return the `names` whose leaves have a shape but no values."""
         return [
             name
             for name in names
@@ -199,8 +199,8 @@ def _stored_struct(leaf: Any) -> jax.ShapeDtypeStruct:
 def target_of(leaf: Any) -> jax.ShapeDtypeStruct | None:
     """Return shape, dtype and sharding to read a leaf into; None to read it as numpy.
 
-    Reading an uncommitted array as numpy keeps it uncommitted. JAX refuses to combine
-    an array that is committed to one device with arrays on a mesh.
+    An array that is read as numpy stays uncommitted. JAX refuses to combine an array
+    that is committed to one device with arrays on a mesh.
     """
     if not _is_committed(leaf):
         return None
@@ -234,7 +234,7 @@ def from_stored(name: str, stored: Any, like: Any) -> Any:
 
 
 def _placed(array: Any, sharding: Any) -> Any:
-    """Put an array, which is equal on all processes or global already, on devices."""
+    """Put an array on devices. It is equal on all processes, or already global."""
     if isinstance(array, np.ndarray) and not sharding.is_fully_addressable:
         # `jax.device_put` would compare the values of all processes on the devices.
         return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
@@ -242,7 +242,7 @@ def _placed(array: Any, sharding: Any) -> Any:
 
 
 def _check_same_integer(name: str, stored: Any, array: Any) -> None:
-    """Raise if an integer of Python does not fit the dtype of its leaf."""
+    """Raise an error if a Python integer does not fit the dtype of its leaf."""
     if stored.ndim == 0 and stored.dtype.kind == "i" and stored != array:
         raise CheckpointMismatchError(
             f"{name}: is {stored} in the checkpoint, which does not fit {array.dtype}",
@@ -251,7 +251,7 @@ def _check_same_integer(name: str, stored: Any, array: Any) -> None:
 
 
 def _filled(leaf: Any) -> Any:
-    """Return a leaf itself, or an array without elements of its shape."""
+    """Return a leaf itself, or a stand-in of its shape that stores no values."""
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
     struct = _stored_struct(leaf)
@@ -259,14 +259,14 @@ def _filled(leaf: Any) -> Any:
 
 
 def _is_committed(leaf: Any) -> bool:
-    """Return whether a leaf has devices of its own, which a computation keeps."""
+    """Return whether a leaf is committed to devices: computations stay there."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf.sharding is not None
     return isinstance(leaf, jax.Array) and leaf.committed
 
 
 def _key_kind(leaf: Any) -> Any:
-    """Return the implementation of PRNG keys, of which only the shape may be known."""
+    """Return the implementation of PRNG keys; `leaf` may be only a shape."""
     kinds: list[Any] = []
     struct = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     jax.eval_shape(lambda keys: kinds.append(jax.random.key_impl(keys)), struct)
@@ -319,7 +319,7 @@ class LiveObjects:
 
 
 def _check_is_live(name: str, root: Any) -> None:
-    """Raise a TypeError if the object is a value, or holds one that would go stale."""
+    """Raise a TypeError if an object, or an array in it, is not replaced in place."""
     # `nnx.iter_graph` passes over the root if it is an `nnx.State`.
     nodes = dict[Any, Any](nnx.iter_graph({name: root}))
 

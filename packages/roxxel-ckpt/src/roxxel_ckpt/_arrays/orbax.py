@@ -2,8 +2,8 @@
 
 Orbax's array handler writes arrays as zarr 3, and reads arrays into any sharding. Each
 process writes and reads the parts of arrays on its own devices. Processes write
-different files, so no process merges files for the others. The small leaves of a state
-that has many share a file instead (`small.py`). This package, not Orbax, decides which
+different files, so no process merges files for the others. If a state has many small
+leaves, they share a file instead (`small.py`). This package, not Orbax, decides which
 checkpoints exist, when a step appears and whether files are sound.
 """
 
@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 _REPLICA_PARALLEL_BYTES = 1 << 20
 
 BYTES_AT_ONCE = 1 << 26
-"""Bytes of the arrays to read in one call. Orbax reads all of a call at the same time,
-and holds what the files have of them besides. A restore of 1.5 GB needed 0.7 GB beyond
-the result in one call, and 2.0 GB into arrays without a device of their own, which are
-read as numpy first; it needs 0.4 and 0.8 GB so (`ckpt_restore.py` in
-`tests-integration/benchmarks`)."""
+"""Bytes of the arrays to read in one call. Orbax reads all arrays of a call at the same
+time, and keeps the files' bytes in memory meanwhile. Beyond its result, a restore of
+1.5 GB in one call needed 0.7 GB, and 2.0 GB for uncommitted arrays, which are read as
+numpy first. With this limit it needs 0.4 and 0.8 GB (`ckpt_restore.py` in
+`tests-integration/benchmarks`).
+"""
 
 
 def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
@@ -88,7 +89,7 @@ def _start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None
 
 
 def _handler(commits: list[Any]) -> ocp.PyTreeCheckpointHandler:
-    """Return Orbax's handler of arrays; a write adds what it must wait for."""
+    """Return Orbax's handler of arrays; a write adds its futures to `waits`."""
     arrays_of_jax = _Arrays(
         array_metadata_store=None,
         enable_write_sharding_file=False,
@@ -107,10 +108,10 @@ def _handler(commits: list[Any]) -> ocp.PyTreeCheckpointHandler:
 
 
 class _Path(gpath.PosixGPath):
-    """A path for Orbax, which takes a file that it may not look at for absent."""
+    """A path that raises an error if Orbax may not read it, and never seems absent."""
 
     def exists(self) -> bool:
-        """Return whether there is something; raise an error of the disk."""
+        """Return whether the path exists; raise an error of the disk."""
         return mode_of(Path(self)) is not None
 
 
@@ -148,9 +149,9 @@ class _NumpyArrays(type_handlers.NumpyHandler):
 
 
 def _await_all(commits: list[Any]) -> None:
-    """Wait until every commit has ended; Orbax's future of them raises their errors.
+    """Wait until every commit has ended, then raise their errors.
 
-    That future ends at the first error, and the other commits would go on.
+    Orbax's own future ends at the first error, while other commits go on.
     """
     for commit in commits:
         with contextlib.suppress(Exception):
@@ -199,9 +200,8 @@ def read_arrays(
     """Read arrays of a step.
 
     Each process reads what its devices need for the shape, dtype and sharding of the
-    target. A target of None reads the whole array as numpy, and so does any target of a
-    small leaf in the file that such leaves share. PRNG keys are returned as 32-bit
-    words.
+    target. A target of None reads the whole array as numpy. Small leaves in their
+    shared file are always read as numpy. PRNG keys are returned as 32-bit words.
     """
     small = read_small(directory, targets)
     targets = {name: each for name, each in targets.items() if name not in small}

@@ -35,8 +35,8 @@ def import_safetensors(
             in the file is ignored.
 
     Returns:
-        Texts that the export contains: `step` and `metrics`; from `roxxel ckpt export`
-        also `config`, the TOML of the run, and `tokenizer`, if they are known.
+        Texts in the file: `step` and `metrics`. A file from `roxxel ckpt export` also
+        has `config`, the TOML of the run, and `tokenizer`, if they are known.
 
     Raises:
         FileNotFoundError: The file does not exist.

@@ -1,12 +1,12 @@
-"""The small leaves of a state that has many, which share one file.
+"""One file for the small leaves of a state, if it has many.
 
-A folder of its own costs a leaf two milliseconds of CPU in a save, and one in a
-restore: 5 000 leaves of 1 KiB took 10.4 and 5.0 s, and take 0.4 and 0.4 in one file
-(`tests-integration/benchmarks/ckpt_small.py`). So if a state has many leaves of at most
-64 KiB, as adapters, experts and their moments are, they are in one safetensors file
+With a folder of its own, a leaf costs two milliseconds of CPU in a save and one in a
+restore: for 5 000 leaves of 1 KiB, a save took 10.4 s and a restore 5.0 s. In one file
+both take 0.4 s (`tests-integration/benchmarks/ckpt_small.py`). So many leaves of at
+most 64 KiB, such as adapters, experts and their moments, share one safetensors file,
 under their own names. Process 0 writes it, so a leaf whose values lie on several
-processes has a folder nevertheless. Every process reads what it needs of the file, into
-any sharding.
+processes still has a folder. Every process reads the leaves that it needs, into any
+sharding.
 
 A state with few small leaves stays a plain Orbax checkpoint.
 """
@@ -52,7 +52,7 @@ def _is_small(array: Any) -> bool:
 def packed(arrays: Mapping[str, Any]) -> list[bytes]:
     """Return the content of the file in pieces: the header, and copies of the values.
 
-    Joined, they would need the memory twice.
+    Joining them would need the memory twice.
     """
     values = jax.device_get(dict(arrays))  # all copies from a device begin at once
     described = {
@@ -64,7 +64,7 @@ def packed(arrays: Mapping[str, Any]) -> list[bytes]:
 
 
 def read_small(directory: Path, names: Iterable[str]) -> dict[str, npt.NDArray[Any]]:
-    """Return those of the leaves that are in the file, as numpy arrays."""
+    """Return the leaves that are in the file, as numpy arrays."""
     path = directory / SMALL_FILE
     if mode_of(path) is None:
         return {}

@@ -1,10 +1,10 @@
-"""The digest of a state: of the names of its leaves, and the bits at each place.
+"""The digest of a state: of its leaves' names, and the bits at each place.
 
-The devices add where the values lie, and a sum does not depend on its order, so
-sharding and the number of processes change nothing. Each shape is a program of its own,
-which all leaves of this shape share: one program for 150 leaves took 13 s to compile on
-two busy cores, the programs of their five shapes 3 s. All sums come to the host at
-once: one by one, those of 150 leaves took 150 ms from a GPU.
+Each device sums the values it holds. A sum does not depend on its order, so neither
+sharding nor the number of processes changes the digest. All leaves of one shape share a
+compiled program: one program for 150 leaves took 13 s to compile on two busy cores,
+five programs for their five shapes took 3 s. All sums come to the host in one copy: one
+by one, the sums of 150 leaves took 150 ms from a GPU.
 
 The digest finds damage and exchanged files. It stops no attacker: the hash has no key.
 """
@@ -50,7 +50,7 @@ def state_digest(leaves: Iterable[tuple[str, LeafSpec, Any]]) -> str:
 
 
 def _fetched(arrays: list[jax.Array]) -> list[list[int]]:
-    """Return small arrays of one shape as lists; one copy for each set of devices."""
+    """Return small arrays of one shape as lists; copy once for each set of devices."""
     groups: defaultdict[Any, list[int]] = defaultdict(list)
     for index, array in enumerate(arrays):
         groups[frozenset(array.sharding.device_set)].append(index)
@@ -67,7 +67,7 @@ def _stacked(arrays: list[jax.Array]) -> jax.Array:
 
 
 def _words(values: Any) -> Any:
-    """Return values as unsigned integers; 64 bits are two, whatever JAX may hold."""
+    """Return values as unsigned integers; 64 bits become two, with x64 or without."""
     if isinstance(values, jax.Array):
         return values
     bits = np.ascontiguousarray(values).reshape(np.shape(values))
@@ -77,7 +77,7 @@ def _words(values: Any) -> Any:
 
 
 def _summed(values: Any) -> jax.Array:
-    """Return the sums of one leaf, on a CPU once they are there.
+    """Return the sums of one leaf; on a CPU, wait until they are computed.
 
     JAX allows 32 programs in flight on a CPU. With more, the collectives of two
     programs can wait for each other, and XLA ends the process.
@@ -90,7 +90,7 @@ def _summed(values: Any) -> jax.Array:
 
 @jax.jit
 def _sums(values: Any) -> jax.Array:
-    """Return two sums of 32 bits, which every process has; shape (2,)."""
+    """Return two sums of 32 bits, equal on every process; shape (2,)."""
     bits = values
     if bits.dtype == jnp.bool_:
         bits = bits.astype(jnp.uint8)

@@ -60,7 +60,7 @@ def packed_header(
     Args:
         arrays: Dtype in the format, shape and number of bytes of every array, by its
             name, in the order of the file.
-        texts: What the file says beside the arrays.
+        texts: Texts in the header, by name.
     """
     header: dict[str, Any] = {"__metadata__": dict(texts)}
     offset = 0

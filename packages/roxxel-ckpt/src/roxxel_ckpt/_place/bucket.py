@@ -70,7 +70,7 @@ _logger = logging.getLogger("roxxel_ckpt")
 
 @dataclasses.dataclass(frozen=True)
 class BucketStep:
-    """The objects of a step, whose names begin with the name of the step.
+    """The objects of a step; their names begin with the name of the step.
 
     Attributes:
         number: Number of updates done.
@@ -89,7 +89,7 @@ class BucketStep:
 
     @property
     def state(self) -> Literal["finished", "unfinished", "foreign"]:
-        """Finished, because a manifest lists no other steps."""
+        """True, because a manifest lists only finished steps."""
         return "finished"
 
     def read(self, name: str) -> bytes:
@@ -104,7 +104,7 @@ class BucketStep:
         return self.bucket.sizes(f"{self.name}/")
 
     def opened(self) -> LocalFiles:
-        """Return a directory of copies, which may have files of an earlier use."""
+        """Return a directory of copies; it may have files of an earlier use."""
         directory = self.copies.directory() / self.name
         with storing(directory):
             if not self.copies.claim(directory):
@@ -160,7 +160,8 @@ class BucketFolder:
         url: A URL that `folder_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, which is removed at the end.
-        timeout_s: Time limit in seconds; a request is repeated for about a third of it.
+        timeout_s: Time limit in seconds. A failed request is repeated for about a third
+            of it.
 
     Raises:
         ModuleNotFoundError: The client is not installed.
@@ -182,7 +183,7 @@ class BucketFolder:
         return self._url
 
     def check_not_lost(self) -> None:
-        """Raise CheckpointDamagedError if there are steps, and no manifest of them."""
+        """Raise CheckpointDamagedError if there are steps but no manifest."""
         check_not_lost(self._bucket, SWAP_ERRORS)
 
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
@@ -216,7 +217,7 @@ class BucketFolder:
             yield self._writer.new_name()
 
     def sees(self, attempt: str) -> bool:
-        """Return whether the manifest is that of the program of `attempt`."""
+        """Return whether the program of `attempt` wrote the manifest."""
         return self.turn().made(attempt)
 
     @contextlib.contextmanager
@@ -265,7 +266,7 @@ class BucketFolder:
         drops: Collection[int],
         files: Files,
     ) -> list[str]:
-        """Commit a step, mark damaged steps and drop others, all in one swap.
+        """Commit a step, mark damaged steps, and drop others, all in one swap.
 
         Raises:
             CheckpointWriteError: Another program has begun to save here, or an uploaded
@@ -298,7 +299,7 @@ class BucketFolder:
         self._swap(lambda contents: contents.without({step}))
 
     def _swap(self, change: Callable[[Contents], Contents]) -> None:
-        """Replace what the manifest lists, and delete what it lists no more."""
+        """Replace the manifest's list, and delete what it no longer lists."""
 
         def changed(listed: Mapping[str, Any]) -> Mapping[str, Any]:
             contents = Contents.of(listed, self._bucket.url_of(MANIFEST))

@@ -85,7 +85,7 @@ class Copies:
             unlock_folder(descriptor)
 
     def drop(self, directory: Path, *, keep: bool) -> None:
-        """End the use of the copies of a step; remove them unless `keep`.
+        """End the use of a step's copies, and remove them unless `keep`.
 
         Kept copies stay in `local`, where they replace the copies of other steps,
         except those that another process uses. Without `local`, nothing is kept.
@@ -164,7 +164,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _remove_temporary(path: Path, descriptor: int, process: int) -> None:
-    """Remove a temporary directory, but not in a fork of the process that made it."""
+    """Remove a temporary directory, unless a parent of this process made it."""
     if process == os.getpid():
         shutil.rmtree(path, ignore_errors=True)
         unlock_folder(descriptor)

@@ -7,9 +7,9 @@ of digests. Process 0 writes `checkpoint.json` last, so this file commits the st
 `Retention` says which finished checkpoints stay: the newest, the best, and permanent
 ones. A rule is the metric and mode that rank checkpoints. Every checkpoint records the
 rule of the program that saved it. Without `best_metric`, a program uses the rule that
-was recorded last, so all programs agree on the best checkpoint. Whether a checkpoint is
-permanent is decided once, when it is committed, and recorded. Deciding again from all
-times would delete permanent ones after a clock was wrong.
+was recorded last, so all programs agree on the best checkpoint. A checkpoint is marked
+permanent, or not, once: when it is committed. To decide again later would delete
+permanent ones after a clock was wrong.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class LeafSpec:
     """Shape and dtype of a leaf.
 
     Attributes:
-        shape: Shape as in numpy. For typed PRNG keys, the shape of the array of keys.
+        shape: Shape as in numpy. For typed PRNG keys, the number of keys along each
+            axis.
         dtype: Name of the dtype, such as `bfloat16`; `key<fry>` for a typed PRNG key;
             `int`, `float`, `bool` or `complex` for a Python number.
 
@@ -125,15 +126,15 @@ class LeafSpec:
 
     @property
     def is_stored_as_bits(self) -> bool:
-        """Whether the files hold the bits of a float, because zarr lacks its type."""
+        """Whether files hold a float's bits as integers: zarr lacks its type."""
         is_small = re.match(r"float[4-8]_", self.dtype) is not None
         return is_small and self.dtype not in _SMALL_FLOATS
 
     def holds(self, saved: LeafSpec) -> bool:
         """Whether a leaf of this shape and dtype can hold a saved leaf.
 
-        A number of Python holds an array of shape `()` of its kind, and the other way
-        round: a counter may begin as the number 0 and continue as an array.
+        A Python number can hold an array of shape `()` of its kind, and the array the
+        number: a counter may begin as the number 0 and continue as an array.
         """
         if self == saved:
             return True
@@ -221,7 +222,7 @@ class BestRule:
     def ranked(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
         """Return the steps that have a finite value of the metric, best first.
 
-        If two steps have equal values, the newer step, trained longer, comes first.
+        Of two steps with equal values, the newer one comes first.
 
         Args:
             metrics: The metrics of every finished step.
@@ -250,7 +251,7 @@ class Description:
         digests: CRC-32 of each process's file of digests.
         best: Best rule of the program that saved the checkpoint; None if not recorded.
         is_permanent: Whether `keep_every` made the checkpoint permanent when it was
-            committed. No later clock and no later rule changes this.
+            committed. No later clock or rule changes this.
     """
 
     step: int
@@ -327,7 +328,7 @@ class Retention:
     def makes_permanent(
         self, found: Mapping[int, Description], step: int, saved_at: float
     ) -> bool:
-        """Return whether a step that is committed now is permanent.
+        """Return whether a step committed now is permanent.
 
         Args:
             found: The finished steps, which may include an older save of this step.
@@ -524,8 +525,8 @@ def descriptions(
     """Return the description of every finished step.
 
     A step with a damaged description gets a description without metrics and without a
-    rule, whose `saved_at` is minus infinity. If `unreadable` is given, so does a step
-    that cannot be read for another reason, and the list gets the error.
+    rule, whose `saved_at` is minus infinity. If `unreadable` is given, a step that
+    cannot be read for another reason gets one too, and the list gets the error.
     """
 
     def read(step: Step) -> Description | CheckpointError:

@@ -1,4 +1,4 @@
-"""Which directories in a folder on a disk are steps, and how the others are named.
+"""Which directories of a folder on a disk are steps, and how the others are named.
 
     <step>/checkpoint.json, state/..., digests/...  a step
     <step>.<generation>-<number>-<token>/           a step that is saved or deleted now
@@ -42,7 +42,7 @@ class LocalStep:
     Attributes:
         number: Number of updates done.
         path: The directory.
-        commit: Tells two saves of the step apart; None without a description.
+        commit: Differs between two saves of the step; None without a description.
     """
 
     number: int

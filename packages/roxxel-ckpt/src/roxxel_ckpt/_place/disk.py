@@ -1,13 +1,13 @@
-"""A folder of checkpoints on a disk: whose turn it is, and how a step is saved.
+"""A folder of checkpoints on a disk: whose turn it is to save, and how to save a step.
 
-Which directory is a step says `_place.directories`. A save writes to a directory with a
+`_place.directories` says which directory is a step. A save writes to a directory with a
 name of its own; process `p` writes to its subdirectory `process-<p>/`.
 
-`manifest.json` is that of a bucket (`roxxel_store.swap`): a program begins by replacing
-it with one of a higher generation, and renames directories only while it holds the lock
-of the folder and the manifest is its own. So a program that was suspended, or lost its
-disk, renames and deletes nothing of a later one. Its list of steps is only compared
-with the directories, to say which have gone by hand.
+`manifest.json` works as in a bucket (`roxxel_store.swap`): a program begins by
+replacing it with one of a higher generation. It renames directories only while it holds
+the lock of the folder and the manifest is its own. So a program that was suspended, or
+lost its disk, renames and deletes nothing of a later one. Its list of steps serves only
+to notice directories that somebody removed.
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ class LocalFolder:
         """Become the writer; wait until no other thread saves here.
 
         The first time, the folder is created, and what killed processes left is
-        removed. An empty file has the yielded name meanwhile, for `sees`: the name is
-        new, because a network file system may still report that a known name does not
-        exist, or an old content of a file.
+        removed. Meanwhile an empty file has the yielded name, for `sees`. The name is
+        new, because a network file system may report stale facts about a known name.
         """
         writer = self._writer
         with writer.alone(self._timeout_s):
@@ -237,7 +236,7 @@ class LocalFolder:
             )
 
     def _drop(self, directories: Collection[Path]) -> None:
-        """Give directories names of their own, by which `_collect` deletes them.
+        """Rename directories to unique names, by which `_collect` deletes them.
 
         A kill in between leaves a directory whole under one of its names.
         """

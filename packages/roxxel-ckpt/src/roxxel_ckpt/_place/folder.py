@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Step(Protocol):
     """The files of one step, in its directory on a disk or as objects in a bucket.
 
-    Two steps are equal if they have the same files: a step that was replaced since is
-    not equal to the one that replaced it, except in one directory of a disk.
+    Two steps are equal if they have the same files. A replaced step differs from its
+    replacement, except in one directory of a disk.
     """
 
     @property
@@ -38,9 +38,10 @@ class Step(Protocol):
 
     @property
     def state(self) -> Literal["finished", "unfinished", "foreign"]:
-        """Whether the step was committed, which says nothing of later damage.
+        """Whether the step was committed; it may have been damaged since.
 
-        This package did not write a foreign one. A bucket lists finished steps only.
+        A foreign directory, which this package did not write, is not. A bucket lists
+        finished steps only.
         """
         ...
 
@@ -58,7 +59,7 @@ class Step(Protocol):
 
 
 class Folder(Protocol):
-    """The checkpoints of one run: which steps there are, and how one is saved.
+    """The checkpoints of one run: which steps exist, and how to save one.
 
     Process 0 decides which steps exist: only process 0 calls `saving`, `commit` and
     `delete`. For a save, it calls `saving`; then every process fills the directory
@@ -84,8 +85,8 @@ class Folder(Protocol):
     def steps(self, only: Collection[int] | None = None) -> dict[int, Step]:
         """Return every step, whichever program wrote it, by its number, oldest first.
 
-        With `only`, those of these steps that exist. A step of which another process
-        has told is found so at once: a network file system may list it later.
+        With `only`, look for these steps alone. That finds a step of another process at
+        once, while a network file system may list it later.
         """
         ...
 
@@ -101,8 +102,8 @@ class Folder(Protocol):
         """Become the program that saves here; yield a unique name for a save.
 
         Earlier programs can no longer save from now on, and what killed ones left is
-        removed. A program whose turn is over can have another if it gives the turn that
-        it has `seen`, before it restored a step or just now.
+        removed. A program whose turn is over may begin another if it passes the turn
+        that it has `seen`: before it restored a step, or just now.
 
         Raises:
             CheckpointWriteError: A later program has begun to save here, or nothing can
@@ -127,8 +128,8 @@ class Folder(Protocol):
     ) -> AbstractContextManager[Path]:
         """Yield a directory, which does not exist yet, for the files of a process.
 
-        Leave the context after the commit. After an error, the files of the save are
-        removed: those of this process, and on process 0 those that all share.
+        Leave the context after the commit. After an error, this process's files of the
+        save are removed, and process 0 removes the shared files.
         """
         ...
 

@@ -53,7 +53,7 @@ def open_folder(
 
 
 def step_at(folder: Folder) -> Step | None:
-    """Return the step that a folder is, and not a folder of steps."""
+    """Return the step that a path names; None if it names a folder of steps."""
     parent, _, name = str(folder).rpartition("/")
     if not (name.isascii() and name.isdecimal()):
         return None
@@ -63,7 +63,7 @@ def step_at(folder: Folder) -> Step | None:
 def check_is_the_folder(folder: Folder) -> None:
     """Raise CheckpointNotFoundError if a folder without steps is a run, or a step.
 
-    A program that meant its steps would begin anew without a word.
+    The caller probably meant the steps in it, and would silently begin anew.
 
     Raises:
         CheckpointDamagedError: There are steps that no reader can find.

@@ -219,8 +219,8 @@ def check_keeps_learned(
 ) -> None:
     """Raise a CheckpointMismatchError if live objects lack floats of a checkpoint.
 
-    Weights, moments and averages were learned, so they may not go. Random keys and
-    counters may, such as that of a schedule which becomes a constant.
+    Weights, moments and averages were learned, so they may not be dropped. Random keys
+    and counters may: a schedule that becomes a constant drops its counter.
     """
     lost = [name for name in report.dropped if saved[name].is_float]
     if lost:

@@ -84,13 +84,13 @@ class Candidate:
     skipped: tuple[Step, ...] = ()
 
     def check_fits(self, options: Options) -> None:
-        """Raise a CheckpointMismatchError if the options forbid to restore it."""
+        """Raise a CheckpointMismatchError if the options forbid this candidate."""
         location = self.step.location
         check_form(location, self.saved, self.live.specs)
         check_restorable(self.report, location, options)
 
     def check_continues(self) -> None:
-        """Raise a CheckpointMismatchError unless the live state can go on from it."""
+        """Raise a CheckpointMismatchError if the live state cannot continue here."""
         self.check_fits(Options())
         check_keeps_learned(self.report, self.step.location, self.saved)
 
@@ -248,7 +248,7 @@ class Restorer:
     def _verified(
         self, live: StateTree | None, number: int, options: Options | None
     ) -> tuple[Candidate | None, list[Step], str]:
-        """Plan and verify a step; return candidate, the step and what is damaged."""
+        """Plan and verify a step; return the candidate, the step, and the damage."""
         found: list[Candidate] = []
         steps: list[Step] = []
 
@@ -339,7 +339,7 @@ class Restorer:
         return Candidate(live, step, files, description, report, source, targets, saved)
 
     def _check(self, candidate: Candidate) -> None:
-        """Raise if a file that this process reads is damaged."""
+        """Raise an error if a file that this process reads is damaged."""
         files = candidate.files
         digests = digests_of(candidate.step, candidate.description)
         if candidate.targets is None:

@@ -95,11 +95,10 @@ def begin_save(
 ) -> tuple[str, bool] | None:
     """Return the name of this attempt to save a step; None if the step exists.
 
-    Every process makes this call, and calls `prepare`, which returns whether to copy on
-    the devices first. The result also has whether all do so. `base` is the step that
-    the run continues from, and `damaged` are newer steps that it could not restore.
-    `seen` is the turn that it has seen before. On process 0, closing `held` lets other
-    threads save.
+    Also return whether all processes copy on the devices first, as `prepare` says.
+    Every process makes this call. The run continues from step `base`; it could not
+    restore the newer steps `damaged`. `seen` is the turn that it has seen before. On
+    process 0, closing `held` lets other threads save.
     """
 
     def admit(snapshots: list[bool]) -> tuple[str, bool] | None:
@@ -168,7 +167,7 @@ def _is_new(
 def _only_writer(
     folder: Folder, held: contextlib.ExitStack, seen: Manifest | None
 ) -> str:
-    """Wait for this process's saves into the folder, then be the only one to save."""
+    """Wait for this process's other saves into the folder, and keep new ones out."""
     for save in list(_in_flight):
         if str(save.folder) == str(folder):
             save.wait()
@@ -222,9 +221,10 @@ class Save:
     ) -> None:
         """Start the thread; return when the arrays may be donated.
 
-        With `on_devices`, that is when their devices hold a copy, and not only when the
-        host does. `started_at` is the value of `time.perf_counter()` when `save` was
-        called. When the save ends, it closes `held`, which releases the folder's lock.
+        With `on_devices`, that is as soon as their devices hold a copy; otherwise, when
+        the host does. `started_at` is the value of `time.perf_counter()` when `save`
+        was called. When the save ends, it closes `held`, which releases the folder's
+        lock.
         """
         self._started_at, self._held = started_at, held
         # `concurrent.futures`, which Orbax uses, registers a hook when it is imported,
@@ -300,7 +300,7 @@ class Save:
             self._done.set_exception(failure)
 
     def _agree(self, write: Callable[[], Any]) -> None:
-        """Commit the step if `write` succeeds on every process; else raise on all."""
+        """Commit the step if `write` succeeds on all processes; else raise on all."""
         call = f"commit step {self.step}"
         self.channel.agree(call, write, self._commit, self._timeout_s)
 
@@ -409,7 +409,7 @@ def _cannot_begin(
 
 
 def _remedy(folder: Folder, error: BaseException) -> str:
-    """Return advice for an error of a local disk; other errors contain their own."""
+    """Return a remedy for an error of a local disk; other errors contain one."""
     is_of_disk = isinstance(error, OSError) and not isinstance(error, CheckpointError)
     return f"; {folder.staging_remedy}" if is_of_disk else ""
 

@@ -95,7 +95,7 @@ def main(
 
 
 def _on_cpu(act: Callable[[argparse.Namespace], int], options: Any) -> int:
-    """Run a command; it leaves the accelerators to programs that train."""
+    """Run a command on the CPU, so that the accelerators stay free for training."""
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
     return act(options)
@@ -162,7 +162,7 @@ def _print_steps(rows: Sequence[Mapping[str, Any]], ranking: str) -> None:
 
 
 def _within(room: int | None, parts: Sequence[str]) -> str:
-    """Return as many parts as fit, and how many are left out."""
+    """Return as many parts as fit, and the number of the others."""
     for shown in range(len(parts), -1, -1):
         left = len(parts) - shown
         text = " ".join([*parts[:shown], *[f"(+{left})"] * bool(left)])
@@ -172,7 +172,7 @@ def _within(room: int | None, parts: Sequence[str]) -> str:
 
 
 def _problem(step: Step, sizes: Mapping[str, int]) -> list[str]:
-    """Return a mark unless all files of a step exist and have the recorded sizes."""
+    """Return a mark if a file of a step is missing or has not the recorded size."""
     try:
         is_whole = find_missing(sizes, digests_of(step, described(step))) is None
     except CheckpointDamagedError:

@@ -1,4 +1,4 @@
-"""Checks selected rows and columns of a batch, and computes fields except tokens."""
+"""Check selected rows and columns of a batch, and compute all fields but the tokens."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIELDS: tuple[Field, ...] = (
 
 
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """Return the fields of a batch without repetitions."""
+    """Return the names of a batch's fields, each once."""
     if isinstance(fields, str | Mapping):
         raise TypeError(
             f"fields must be a list of names, got {fields!r}; give such as "

@@ -1,4 +1,4 @@
-"""Whether held-out data measures what a reader of its loss believes."""
+"""Check that held-out data measures what its loss claims to measure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def notes_on_held_out(
 
 
 def _shared(training: TokenReader, held_out: TokenReader) -> str:
-    """Say what a held-out corpus has in common with a training corpus, or nothing."""
+    """Describe what a held-out corpus shares with a training corpus, if anything."""
     if {*training.versions} & {*held_out.versions}:
         return "is the training corpus of"
     trained, digests = {*training.shard_digests}, held_out.shard_digests

@@ -25,7 +25,7 @@ def windows_ahead(
     rows: Rows | None,
     masked_rows: Callable[..., _Integers],
 ) -> Iterator[tuple[int, int, _Integers]]:
-    """Yield the source index, the length and the starts of the windows of some steps.
+    """Yield the windows of some steps: source index, length, and starts.
 
     `blocks` yields each step, with a block of samples that includes the step.
     `masked_rows(step, source, start, length)` returns the rows to leave out: a row with

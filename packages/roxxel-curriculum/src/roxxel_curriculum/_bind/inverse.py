@@ -2,8 +2,8 @@
 
 The computation has three steps. The range gives the windows of each round. The inverse
 bijection gives the positions of these windows in the round. The blend gives the sample
-of each position. Nothing is searched, so the cost depends on the number of results and
-not on the size of the source.
+of each position. Nothing is searched, so the cost depends on the number of results, not
+on the size of the source.
 """
 
 from __future__ import annotations

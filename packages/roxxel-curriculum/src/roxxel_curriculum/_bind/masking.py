@@ -1,8 +1,9 @@
-"""What the loss leaves out of the rows of a step, and how these rows are read.
+"""What the loss leaves out of a step's rows, and how to read these rows.
 
-A token is left out if its document is withdrawn, if a withdrawn range of tokens holds
-it, if it is padding, or if the column `loss_mask` of its corpus is 0. Withdrawn ranges
-are not read: they may be damaged, and a batch must not depend on damaged bytes.
+The loss leaves out a token if its document is withdrawn, if it is in a withdrawn range
+of tokens, if it is padding, or if the column `loss_mask` of its corpus is 0 there.
+Withdrawn ranges are not read: they may be damaged, and a batch must not depend on
+damaged bytes.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class Masking:
 
     `reads_columns` says whether batches have the field `loss_mask`: only then does a
     run use the columns `loss_mask` of its corpora. `past` is the checked state of the
-    run, None for a new run. A source that had no column when the run first read from
-    it goes on without one: a column that was written since would change past masks.
+    run, None for a new run. If a source had no column when the run first read from it,
+    the run never uses one: a column that was written later would change past masks.
 
     Attributes:
-        digests: By source name, the digest of its column `loss_mask`, None without a
-            column in use. Empty unless the run uses columns.
+        digests: Digest of the column `loss_mask` by source name; None for a source
+            without a column. Empty unless the run uses columns.
     """
 
     def __init__(
@@ -141,7 +142,7 @@ class Masking:
     ) -> npt.NDArray[np.int32]:
         """Return 1 for each token to learn, else 0; int32, shape `(rows, length)`.
 
-        Without `finds_padding`, padding is 1: the caller knows it from the documents.
+        Without `finds_padding`, padding gets 1: the caller finds it by the documents.
         """
         mask = np.ones((source.size, length), np.int32)
         withdrawn = self._withdrawn.at(step)
@@ -173,7 +174,7 @@ class Masking:
         return has_withdrawn or index in self._padded
 
     def check_columns(self, state: Mapping[str, Any]) -> None:
-        """Raise `StateMismatch` if a state has other columns of the sources read."""
+        """Raise `StateMismatch` if a source that was read now has another column."""
         found = [
             f"the column 'loss_mask' of source {name!r} "
             + ("was absent" if past is None else f"had the digest {past}")
@@ -193,7 +194,7 @@ class Masking:
         return [] if found is None else found.tokens.within(start, stop)
 
     def _remedy(self, step: int, error: ChecksumError) -> str | None:
-        """Return how to train without a damaged block; None if no source holds it."""
+        """Describe how to train without a damaged block; None if no source holds it."""
         items: dict[str, str] = {}
         has_more = False
         for index, reader in enumerate(self._readers):
@@ -218,9 +219,9 @@ class Masking:
 
 
 def _recorded_columns(state: Mapping[str, Any]) -> dict[str, str | None]:
-    """Return the digests in a checked state, None without a column, by source name.
+    """Return the digests in a checked state by source name; None without a column.
 
-    Only of sources that the run has read with the field `loss_mask`.
+    Has only the sources that the run has read with the field `loss_mask`.
     """
     drawn = drawn_sources(state)
     return {

@@ -1,4 +1,4 @@
-"""A fixed part of a source: some of its spans, read as a source of their own."""
+"""A fixed part of a source: some of its spans, read like a source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class PartReader(TokenReader):
     """Some spans of a source, one after the other, as a token reader.
 
-    Documents, and what is known about the tokens, are those of the whole source.
+    Its documents, and the facts about its tokens, are those of the whole source.
 
     Args:
         source: The source.
@@ -43,7 +43,7 @@ class PartReader(TokenReader):
 
     @property
     def num_spans(self) -> int:
-        """Number of equal spans into which the part is cut already."""
+        """Number of equal spans of which the part consists."""
         return self._spans.size
 
     @property
@@ -78,7 +78,7 @@ class PartReader(TokenReader):
 
     @property
     def num_padding(self) -> int:
-        """A number of padding tokens: above 0 if the whole source has padding."""
+        """A positive number if the whole source has padding, else 0."""
         return self._source.num_padding
 
     @property
@@ -190,12 +190,12 @@ class PartReader(TokenReader):
         return first
 
     def located(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return where in the source tokens of the part are."""
+        """Return the indices in the source of tokens of the part."""
         span, inside = np.divmod(index, self._span_tokens)
         return self._spans[span] * self._span_tokens + inside
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the tokens of the source that are tokens `[start, stop)` of the part.
+        """Yield where in the source the tokens `[start, stop)` of the part are.
 
         A piece ends where a span ends.
         """
@@ -207,7 +207,7 @@ class PartReader(TokenReader):
                 yield first, first + b - a
 
     def within(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Yield the tokens of the part that are among tokens of the source."""
+        """Yield where in the part the tokens `[start, stop)` of the source are."""
         size = self._span_tokens
         for number, span in enumerate(self._spans.tolist()):
             a, b = max(start, span * size), min(stop, (span + 1) * size)
@@ -217,7 +217,7 @@ class PartReader(TokenReader):
 
 
 class _PartColumn:
-    """A column of a source, with an item for each token of a part."""
+    """A column of a source, with one item for each token of the part."""
 
     def __init__(self, column: Any, part: PartReader) -> None:
         self._column = column

@@ -1,4 +1,4 @@
-"""Resumes a run from its state: the recorded steps as an order, and what may follow."""
+"""Resume a run from its state: the order of its recorded steps, and what may follow."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def recorded(
 ) -> Solution:
     """Return the order of the steps that a checked state records.
 
-    Its sources have no tokens unless `readers` has them. A source that it does not have
-    is left out if no recorded phase draws from it.
+    A source can read tokens only if `readers` has it. One that `readers` lacks is left
+    out if no recorded phase draws from it.
 
     Raises:
         StateMismatch: A reader holds other tokens than the recorded source.
@@ -66,7 +66,7 @@ def recorded(
 def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Solution:
     """Solve a declaration for the run that wrote `state`.
 
-    `longest` and the versions of the sources are those in the state. If the phase that
+    It takes `longest` and the versions of the sources from the state. If the phase that
     contains the state's step has new weights, `resume` splits the phase at this step.
     If the state records that a phase was split, `resume` splits it again. `state` is
     the result of `checked_state`.
@@ -100,7 +100,7 @@ def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
 
 
 def _check_kept(past: Solution, present: Solution, seeds: tuple[int, int]) -> None:
-    """Raise `StateMismatch` if the present changes what a run keeps of its past."""
+    """Raise `StateMismatch` if the declaration changes what a run must keep."""
     step = past.total_steps
     found = [
         each.text
@@ -155,7 +155,7 @@ def _declared(entry: ResolvedPhase) -> Phase:
 
 
 def _solved(declaration: Declaration, past: Solution) -> Solution:
-    """Solve a declaration, with the splits of its phases that a run has made."""
+    """Solve a declaration, and split its phases where a run has split them."""
     solver = Solver(declaration)
     for index, phase in enumerate(declaration.phases):
         rest = phase
@@ -177,7 +177,7 @@ def _split(
     *,
     is_edited: bool,
 ) -> Phase | None:
-    """Add the first steps of `rest` as a run has trained them; return the other steps.
+    """Add the first steps of `rest` as the run has trained them; return the others.
 
     Returns None, and adds nothing, if the run did not split the phase here, or cannot
     have split this phase.
@@ -205,7 +205,7 @@ def _split(
 
 
 def _without(solved: ResolvedPhase, rest: Phase, solver: Solver) -> Phase | None:
-    """Return a phase without its first steps, which are solved; None without others."""
+    """Return a phase without its solved first steps; None if none is left."""
     if rest.declared_steps is not None:
         steps = rest.declared_steps - solved.steps
         return replace(rest, steps=steps, tokens=None) if steps > 0 else None

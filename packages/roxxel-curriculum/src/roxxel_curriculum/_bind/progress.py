@@ -1,4 +1,4 @@
-"""Computes how much of each source a run has read after some steps."""
+"""Compute how much of each source a run has read after some steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """How much of each source a run reads in its first steps.
+    """Tells how much of each source a run reads in its first steps.
 
     The methods do not check their arguments; `Sampler` documents and checks them.
     """
@@ -70,7 +70,7 @@ class Progress:
 
     @cached_property
     def _tokens_before(self) -> list[dict[str, int]]:
-        """For each phase, the number of tokens of each source in earlier phases."""
+        """Number of tokens of each source before each phase."""
         tokens = dict.fromkeys(self._source_names, 0)
         before: list[dict[str, int]] = []
         for phase in self._phases:

@@ -1,6 +1,6 @@
-"""Reads the rows of a batch from all its sources, each source in one call.
+"""Read the rows of a batch from all its sources, each source in one call.
 
-The cost follows the rows and the sources that they have, not the declared sources
+The cost depends on the rows and their sources, not on the number of declared sources
 (`tests-integration/benchmarks/curriculum_batch.py`).
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def by_source(source: _Integers) -> Iterator[tuple[int, _Integers]]:
-    """Yield the index of each source that some rows have, and these rows, ascending.
+    """Yield the index of each source that has rows, and its rows, ascending.
 
     `source` is the index of the source of each row.
     """
@@ -48,7 +48,7 @@ class RowSpans(NamedTuple):
     """The documents of a batch, row by row.
 
     `start` and `stop` count tokens of the row's source, and are clipped to the row's
-    window. Padding is the document -1. A document without tokens may be among them.
+    window. Padding is the document -1. Some documents may have no tokens.
     """
 
     row: _Integers
@@ -75,9 +75,9 @@ class BatchReader:
         out: npt.NDArray[Any],
         rows: _Integers | None = None,
     ) -> None:
-        """Fill `rows` of `out` with the windows, which are as long as its rows.
+        """Fill `rows` of `out` with the windows, each as long as a row.
 
-        By default the windows are those of all rows.
+        By default, fill all rows.
         """
         if len(self._fills) == 1 and rows is None:
             self._fills[0](starts, out)

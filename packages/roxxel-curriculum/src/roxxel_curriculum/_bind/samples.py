@@ -25,7 +25,7 @@ samples 3 to 5 us a sample (`tests-integration/benchmarks/curriculum_index.py`).
 
 _KEPT_BLOCKS = 6
 """Blocks in the cache. Prefetch hints reach 2**15 samples ahead, in up to four blocks.
-Two more hold the block being read and one step read out of order."""
+Two more blocks hold the one being read, and one step read out of order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Location:
     """The source, the window and the documents of one row of a batch.
 
     Attributes:
-        source: Name of the source; `"self"` is the primary, unless it has a name.
+        source: Name of the source; `"self"` is the primary, unless it has another name.
         start: Index of the first token in the source.
         stop: One past the last token.
         documents: Indices of the documents that have tokens in the row, in order.
@@ -102,7 +102,7 @@ class _SampleRange(NamedTuple):
 
 
 class BlockCache:
-    """Caches the windows of the steps read last, without any effect on results.
+    """Caches the windows of the steps read last; results do not depend on it.
 
     `source_keys` maps the name of each source to its `make_key`, in index order.
     """
@@ -125,8 +125,9 @@ class BlockCache:
     def add(self, phase: ResolvedPhase, step: int) -> SampleBlock:
         """Compute and cache a block that holds a step of `phase`.
 
-        If the previous step is cached, the caller reads in sequence, so this computes a
-        whole block. Other steps are computed alone: their neighbours may never be read.
+        If the previous step is cached, the caller probably reads in sequence, so this
+        computes a whole block. Other steps are computed alone: their neighbours may
+        never be read.
         """
         blocks = self._blocks
         steps = range(step, step + 1)
@@ -184,7 +185,7 @@ def make_block(
 
 
 def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
-    """Return the start of every sample's window; no range may be empty."""
+    """Return the start of each sample's window; every range must have samples."""
     rows: list[tuple[int, ...]] = []
     keys: list[int] = []
     sizes: list[int] = []

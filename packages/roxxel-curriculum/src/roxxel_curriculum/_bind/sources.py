@@ -1,4 +1,4 @@
-"""The sources of a curriculum: named readers with policies, checked to fit together."""
+"""The sources of a curriculum: named readers with policies, and whether they fit."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def checked_sources(
 
 
 def checked_readers(sources: Sequence[Source]) -> tuple[Source, ...]:
-    """Return sources at fixed versions; raise if a reader cannot be read."""
+    """Return sources at fixed versions; raise an error if one cannot be read."""
     for source in sources:
         _check_reader(source)
     return tuple(map(_pinned, sources))
@@ -85,7 +85,8 @@ def with_block_checks(source: Source) -> TokenReader:
 def mask_column(name: str, reader: TokenReader) -> Any | None:
     """Return the column `loss_mask` of a source, with an integer for each token.
 
-    Raises ShardError if a shard lacks the column: its tokens would all be learned.
+    Raises ShardError if a shard lacks the column: else the run would learn all its
+    tokens.
     """
     if "loss_mask" not in (*reader.columns, *reader.partial_columns):
         return None

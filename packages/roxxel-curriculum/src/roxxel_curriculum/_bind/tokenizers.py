@@ -1,9 +1,9 @@
-"""Whether the ids of several corpora mean the same text.
+"""Check whether the ids of several corpora mean the same text.
 
 A blend of corpora of different tokenizers trains without an error, on nonsense. What is
-certain is an error: two recorded tokenizers that differ, and bytes beside larger ids.
-What is only likely is a note, such as a corpus that records no tokenizer. A curriculum
-can declare a tokenizer, which decides both.
+certain is an error: two recorded tokenizers that differ, or bytes blended with larger
+ids. What is only likely is a note, such as a corpus that records no tokenizer. A
+curriculum can declare a tokenizer, which decides both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _BYTES = "bytes"
 _LARGEST_OF_BYTES = 256
-"""The separator of the tokenizer `"bytes"`; the bytes themselves are below it."""
+"""The separator of the tokenizer `"bytes"`; the ids of bytes are smaller."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Vocabulary:
 def vocabularies(
     sources: Sequence[Source], declared: Any, what: str
 ) -> tuple[Vocabulary, ...]:
-    """Return what is known about the ids of each source, which `what` precedes.
+    """Return what is known about the ids of each source; labels begin with `what`.
 
     `declared` has tokenizers by source name, and overrides what a corpus records.
     """
@@ -107,7 +107,7 @@ def vocabularies(
 
 
 def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:
-    """Compare corpora with the first that says most; return a note for each doubt.
+    """Compare corpora with the one of which most is known; return a note per doubt.
 
     Raises:
         CurriculumError: The ids of two corpora certainly mean different text.
@@ -122,7 +122,7 @@ def compare(vocabularies: Sequence[Vocabulary]) -> tuple[str, ...]:
 
 
 def _check_tokenizers(first: Vocabulary, second: Vocabulary) -> None:
-    """Raise if two corpora record different tokenizers."""
+    """Raise an error if two corpora record different tokenizers."""
     tokenizers = {first.tokenizer, second.tokenizer}
     if None not in tokenizers and len(tokenizers) > 1:
         raise CurriculumError(
@@ -133,7 +133,7 @@ def _check_tokenizers(first: Vocabulary, second: Vocabulary) -> None:
 
 
 def _check_bytes(vocabularies: Sequence[Vocabulary]) -> None:
-    """Raise if a corpus holds bytes and another certainly does not."""
+    """Raise an error if a corpus holds bytes and another certainly does not."""
     one = next((each for each in vocabularies if each.holds_bytes), None)
     other = next((each for each in vocabularies if each.holds_no_bytes), None)
     if one is not None and other is not None:

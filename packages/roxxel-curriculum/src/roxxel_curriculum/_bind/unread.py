@@ -1,4 +1,4 @@
-"""A source as the state of a run describes it, without its tokens."""
+"""A source as a run's state describes it, without its tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Unread(TokenReader):
-    """What a state says of a source; to read its tokens or documents is an error."""
+    """A source known only by a state; to read its tokens or documents is an error."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry

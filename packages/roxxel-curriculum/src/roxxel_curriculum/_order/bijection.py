@@ -1,4 +1,4 @@
-"""A keyed bijection of [0, n): computes the image of an element without the others.
+"""A keyed bijection of [0, n) that computes the image of one element alone.
 
 The bijection is a generalised Feistel network over a domain `a * 2**k >= n`, with
 `2**k` about `sqrt(n)`. The network splits an element into `left` in `[0, a)` and
@@ -88,7 +88,7 @@ def make_key(*parts: int | str) -> int:
 
 
 class Permutation:
-    """One keyed bijection of `[0, n)` and its inverse.
+    """A keyed bijection of `[0, n)`, and its inverse.
 
     Args:
         n: Size of the set, `0 <= n <= 2**60`.
@@ -194,7 +194,7 @@ def _mix(z: _U64) -> _U64:
 def _parameters(
     counts: npt.NDArray[np.int64], sizes: Sequence[int], keys: _U64
 ) -> _U64:
-    """Return n, a, k, mask and the round keys as rows, with one column per element.
+    """Return rows of n, a, k, mask and round keys, with one column per element.
 
     With a single group, one column serves all elements.
     """
@@ -212,7 +212,7 @@ def _small_tables(
 ) -> npt.NDArray[np.int64]:
     """Return a table with a row per group: entry `i` is the image of `i < SMALL`.
 
-    If `inverse`, the images are those of the inverse of each group's bijection.
+    If `inverse`, the table holds the inverse bijection instead.
     """
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]

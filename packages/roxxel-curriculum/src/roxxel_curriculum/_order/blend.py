@@ -1,4 +1,4 @@
-"""Assigns each sample of a blend to a source, in proportion to the weights.
+"""Assign each sample of a blend to a source, in proportion to the weights.
 
 The sources are the leaves of a Huffman tree over the weights. Every other node has two
 children. Its number p is the share of its samples that the lighter child gets, rounded
@@ -86,7 +86,7 @@ class Blend:
     """An endless sequence of samples, each assigned to a source by weight.
 
     `weights` are positive integers by source name, in any order. Ties are broken by
-    name: by the name that `order_names` gives a source, else by the source's own name.
+    name: `order_names` gives it, or else it is the source's own name.
     """
 
     __slots__ = ("_paths", "_root")

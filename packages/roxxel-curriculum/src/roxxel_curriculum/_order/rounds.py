@@ -1,4 +1,4 @@
-"""Computes which round of a source holds the source's k-th sample.
+"""Compute which round of a source holds the source's k-th sample.
 
 A source of N tokens is cut into K equal spans of C tokens. A round consists of the next
 windows of every span, in an order shuffled by a keyed bijection. The depth is the
@@ -53,9 +53,10 @@ class Spans:
 def cut_spans(num_tokens: int, longest: int, overlap: int, unit: int = 1) -> Spans:
     """Cut a source into spans of whole bins of `unit` tokens.
 
-    `rounds` is the number of rounds in an epoch of the longest windows. With few
-    rounds, an unfinished round or the tail of an epoch wastes more: up to `1 / rounds`
-    of the source. With many rounds, fewer windows are shuffled together.
+    `rounds` is the number of rounds in an epoch if all windows have the length
+    `longest`. With few rounds, an unfinished round or the tail of an epoch wastes more:
+    up to `1 / rounds` of the source. With many rounds, fewer windows are shuffled
+    together.
     """
     num_bins, most_bins = num_tokens // unit, max(1, longest // unit)
     # ceil(sqrt(N / L) / 2) and ceil(N / (64 L)), exactly, with N and L in bins.
@@ -88,7 +89,7 @@ class SampleStream:
 
     @property
     def first_epoch_samples(self) -> int:
-        """Number of samples left in the epoch in which the stream starts."""
+        """Number of samples that the stream's first epoch still has at the start."""
         left = self.spans.windows_left(self.seq_len, self.depth)
         return self.spans.num_spans * left
 
@@ -141,7 +142,7 @@ class SampleStream:
         return last.epoch, last.depth + last.per_span * stride
 
     def unfinished_tokens(self, given: int) -> int:
-        """Return the number of tokens after sample `given - 1` in its round."""
+        """Return the number of tokens left in the round of sample `given - 1`."""
         last = next(self.rounds(given - 1, 1))
         left = self.spans.num_spans * last.per_span - last.first - 1
         return left * self.spans.stride(self.seq_len)
@@ -182,7 +183,7 @@ class SampleStream:
 
 
 class Cursor(NamedTuple):
-    """How far the run has read a source: `given` samples of its last stream."""
+    """How far the run has read a source: it has taken `given` samples of a stream."""
 
     stream: SampleStream
     given: int

@@ -1,7 +1,6 @@
-"""What differs between two orders of data: all that can change a batch, and from when.
+"""What differs between two orders of data: every change to a batch, and from when.
 
-A plan is compared with another, and the recorded past of a run with its present, by
-this one comparison.
+This one comparison serves for two plans, and for a run's recorded past and its present.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 _FROM_THE_START = -1
 _MOST_SHARES = 4
-"""Weights of more sources are not listed: the source that changed most is named."""
+"""If more sources have changed weights, only the source that changed most is named."""
 
 
 class Change(NamedTuple):
@@ -31,7 +30,7 @@ class Change(NamedTuple):
         text: The sentence.
         step: The first step whose batch it may change; None if it changes no batch, or
             if another `Change` has the step.
-        since: A run keeps to it after more steps than this; None if it never does.
+        since: A run with more steps than this refuses the change; None if no run does.
     """
 
     text: str
@@ -40,7 +39,7 @@ class Change(NamedTuple):
 
     @classmethod
     def of_batches(cls, step: int | None, text: str) -> Change:
-        """Return a change that a run refuses once it has trained the step."""
+        """Return a change that a run refuses after it has trained the step."""
         return cls(text, step, step)
 
 
@@ -66,7 +65,7 @@ def changes(
 def _renamed(before: Solution, after: Solution) -> dict[str, str]:
     """Return the name that each source of `before` has in `after`.
 
-    Only the primary can have another name: the order knows the others by theirs.
+    Only the primary's name can differ: the order knows other sources by their names.
     """
     names = {name: name for name in before.source_names}
     old, new = before.declaration.primary, after.declaration.primary
@@ -100,7 +99,7 @@ def _run_changes(
 
 
 def _is_cut_alike(before: Solution, after: Solution) -> bool:
-    """Return whether the sources of both have the same spans and rounds."""
+    """Return whether both orders cut their sources into the same spans and rounds."""
     pairs = [
         (spans, after.spans[name])
         for name, spans in before.spans.items()
@@ -143,7 +142,7 @@ def _source_changes(
 
 
 def _data_changes(old: Source, new: Source, drawn: int | None) -> Iterator[Change]:
-    """Yield how a source differs that the run draws from at step `drawn`, or never."""
+    """Yield how a source differs from which the run first draws at step `drawn`."""
     facts = [
         {
             "{} tokens instead of {}": f"{source.reader.num_tokens:,}",
@@ -264,8 +263,8 @@ def _phase_changes(
 def _phases(solution: Solution, other: Solution) -> list[list[ResolvedPhase]]:
     """Return the entries of each phase; a phase with changed weights has several.
 
-    An entry for changed weights is read like a phase of its own, so it counts as one
-    where the other order begins a phase.
+    An entry for changed weights reads like a phase, so it counts as one where the other
+    order begins a phase.
     """
     begins = {phase.start for phase in other.phases if not phase.is_edited}
     found: list[list[ResolvedPhase]] = []
@@ -282,7 +281,7 @@ def _aligned(
     """Yield each offset at which an entry of a phase begins, and the entries there.
 
     `old` and `new` are the entries of the phase in the two orders. Offsets count steps
-    from the start of the phase, up to where it ends in one of them.
+    from the start of the phase, up to the first end of the phase in either order.
     """
     offsets = {part.start - parts[0].start for parts in (old, new) for part in parts}
     for offset in sorted(offsets):
@@ -301,7 +300,7 @@ def _num_steps(parts: list[ResolvedPhase]) -> int:
 def _changed_weights(
     old: Mapping[str, int], new: Mapping[str, int], names: Sequence[str]
 ) -> str:
-    """Return the new weights and the old; of many sources, what changed most."""
+    """Return the new weights and the old; of many sources, only the largest change."""
     if len({*old, *new}) > _MOST_SHARES:
         return _most_changed(old, new)
     now, was = _shares(new, names), _shares(old, names)
@@ -328,7 +327,7 @@ def _most_changed(old: Mapping[str, int], new: Mapping[str, int]) -> str:
 
 
 def _shares(weights: Mapping[str, int], names: Sequence[str]) -> str:
-    """Return shares as text, in the order of the sources; those that are gone last."""
+    """Return shares as text, in the order of the sources; removed sources come last."""
     total = sum(weights.values())
     ordered = [*(x for x in names if x in weights), *sorted({*weights} - {*names})]
     return ", ".join(f"{name} {weights[name] / total:.4g}" for name in ordered)
@@ -348,7 +347,7 @@ def _policy_changes(
     names: Mapping[str, str],
     ends: Sequence[tuple[str, Change]],
 ) -> Iterator[Change]:
-    """Yield the changed policies, which change what `_exhaustion_changes` found."""
+    """Yield the changed policies that cause what `_exhaustion_changes` found."""
     old = {names[each.name]: each.policy for each in before.declaration.sources}
     for source in after.declaration.sources:
         was, now = old.get(source.name, source.policy), source.policy
@@ -365,7 +364,7 @@ def _policy_changes(
 def _exhaustion_changes(
     before: Solution, after: Solution, names: Mapping[str, str]
 ) -> Iterator[tuple[str, Change]]:
-    """Yield each source that runs out elsewhere, and how."""
+    """Yield each source that runs out at another step, and how."""
     pairs = zip(_phases(before, after), _phases(after, before), strict=False)
     for number, (old, new) in enumerate(pairs):
         if old[0].start != new[0].start:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """The changes between two plans. `bool(diff)` is False if nothing changes.
+    """The changes between two plans; `bool(diff)` is False if there are none.
 
     Attributes:
         step: The first step whose batch may change; None if no batch changes.
         changes: One sentence for each change.
-        causes: Those of them that change batches, not totals or notes.
+        causes: The changes that change batches, not only totals or notes.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader

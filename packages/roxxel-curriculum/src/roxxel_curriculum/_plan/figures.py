@@ -156,13 +156,13 @@ class CorpusPlan:
 
     @property
     def waste_share(self) -> float:
-        """Part of the source that is left unread, per pass if there are several."""
+        """Share of the source that stays unread in a pass."""
         return self.waste_tokens / (self.num_tokens * max(1.0, self.epochs))
 
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnPlan:
-    """What the run stops learning of one source at a step.
+    """What the run leaves out of the loss of one source, from a step on.
 
     If both numbers are 0, the run learns the whole source again.
 

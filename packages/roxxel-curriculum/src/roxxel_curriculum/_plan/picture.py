@@ -1,4 +1,4 @@
-"""Draws a plan's tokens by source; needs matplotlib, the `plot` extra."""
+"""Draw a plan's tokens by source; needs matplotlib, the `plot` extra."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ class Plan(PlanFigures):
         skips: Pairs `(at, count)`: before training step `at`, the run skips the data of
             `count` steps.
         ended: Why the run ends early; None if the run trains every declared step.
-        withdrawn: Documents and tokens that the run does not learn, and from which
-            steps on.
+        withdrawn: Documents and tokens that the loss leaves out, and from which steps
+            on.
         notes_on_sources: One sentence for each source whose ids may mean other text
             than those of the other sources, because no tokenizer is recorded.
 
@@ -240,8 +240,8 @@ def _source_rows(
 ) -> Iterator[SourcePlan]:
     """Yield what a phase reads from each of its sources.
 
-    Whatever needs all sources of the phase is computed once, so the time grows with
-    the sources and not with their square.
+    Everything that needs all sources of the phase is computed once, so the time grows
+    with the number of sources and not with its square.
 
     Args:
         phase: The phase.

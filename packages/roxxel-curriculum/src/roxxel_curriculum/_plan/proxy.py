@@ -1,10 +1,10 @@
 """A small run that repeats its data as a big run will.
 
-A proxy reads some of the spans of every source, the same share of all, for that share
-of the steps. A span is read by the same rounds as in the big run, so each source begins
-its epochs at the same places of the schedule. A small run over the whole sources sees
-every token once where the big run sees it four times, and so prefers blends that repeat
-too much (*Repetition mismatch*, arXiv 2606.07597).
+A proxy reads the same share of every source's spans, for that share of the steps. A
+span has the same rounds as in the big run, so each source begins its epochs at the same
+points of the schedule. Where the big run sees a token four times, a small run over the
+whole sources may see it once. So it prefers blends that repeat too much in the big run
+(*Repetition mismatch*, arXiv 2606.07597).
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Proxy(Generic[_Curriculum]):
         scale: Its share of the tokens of the big run.
         plan: The plan of the small run.
         whole: The plan of the big run.
-        epochs: Of each phase's end, by source: epochs of the big and of the small run.
+        epochs: For each phase, by source: the epochs of the big and of the small run at
+            its end.
         notes: What cannot match, one sentence for each.
 
     Example:
@@ -63,7 +64,7 @@ class Proxy(Generic[_Curriculum]):
     notes: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Return the steps and epochs of both runs, and what cannot match."""
+        """Return as text the steps and epochs of both runs, and what cannot match."""
         steps = f"{self.plan.total_steps:,} of {self.whole.total_steps:,} steps"
         tokens = f"{self.plan.total_tokens:,} of {self.whole.total_tokens:,} tokens"
         lines = [
@@ -82,7 +83,8 @@ def checked_scale(scale: float | None, tokens: int | None, total_tokens: int) ->
     """Return the share of the tokens that a proxy reads.
 
     Raises:
-        CurriculumError: Not exactly one of both is given, or it is out of range.
+        CurriculumError: Both or none of `scale` and `tokens` are given, or the value is
+            out of range.
     """
     if (scale is None) == (tokens is None):
         raise CurriculumError(
@@ -109,16 +111,17 @@ def proxy_phases(
 ) -> list[Phase]:
     """Return the phases of a proxy.
 
-    The steps of a phase are those after which the tokens read from each source are
-    closest to their share, so that roundings do not add up.
+    A phase ends at the step after which the tokens read so far from each source are
+    closest to their share, so roundings do not add up.
 
     Args:
-        declaration: That of the big run, with the sources of the proxy.
+        declaration: The big run's declaration, with the sources of the proxy.
         whole: The solution of the big run.
-        scale: The share of the steps.
+        scale: Share of the steps that the proxy trains.
 
     Raises:
-        CurriculumError: The parts of the sources do not last for a step of some phase.
+        CurriculumError: The parts of the sources are too small for one step of some
+            phase.
     """
     solver = Solver(replace(declaration, skips=()))
     phases: list[Phase] = []
@@ -168,7 +171,7 @@ def epochs_at_ends(
 ) -> list[dict[str, float]]:
     """Return how often each source was read at the end of each phase.
 
-    Only windows count: what an epoch leaves unread is no part of an epoch here.
+    Only windows count: tokens that an epoch leaves unread do not.
     """
     epochs = dict.fromkeys(names, 0.0)
     found: list[dict[str, float]] = []

@@ -151,7 +151,7 @@ class ResolvedPhase:
         return step + sum(skip.steps for skip in self.skips if skip.at <= step)
 
     def step_of(self, data_step: int) -> int | None:
-        """Return the training step that reads a data step; None if it is skipped.
+        """Return the training step that reads a data step; None if no step reads it.
 
         Data steps are training steps and skipped steps, counted together. This is the
         inverse of `data_step`; both steps count from the start of the phase.
@@ -273,11 +273,11 @@ class Solution:
 
     @property
     def total_steps(self) -> int:
-        """Number of training steps of the run; 0 of one that has trained none."""
+        """Number of training steps of the run; 0 for a run that has trained none."""
         return self.phases[-1].stop if self.phases else 0
 
     def why_outside(self, step: int) -> str:
-        """Return the message about a step that the run does not have."""
+        """Return the message for a step that the run does not have."""
         message = f"step {step} is outside the run, which has {self.total_steps} steps"
         early_stop = self.early_stop
         if early_stop is not None and step >= self.total_steps:

@@ -1,4 +1,4 @@
-"""Solves declared phases: determines the source of every sample.
+"""Solve declared phases: determine the source of every sample.
 
 The solver adds phases in training order. A solved phase depends only on earlier phases,
 and the order of its samples does not depend on its number of steps. All counts are
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 _MAX_EPOCHS = 2**63
-"""Largest number of epochs of a source: a round's key holds the epoch in 64 bits."""
+"""Largest number of epochs of a source, because a round's key holds the epoch in 64
+bits.
+"""
 
 
 def solve(declaration: Declaration) -> Solution:
@@ -61,7 +63,7 @@ def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
 
 
 class Solver:
-    """Solves phases in order and tracks how far the run has read each source."""
+    """Solves phases in order, and tracks how far the run has read each source."""
 
     def __init__(self, declaration: Declaration) -> None:
         self.phases: list[ResolvedPhase] = []
@@ -142,7 +144,7 @@ class Solver:
         return solved
 
     def solution(self) -> Solution:
-        """Return the solution of the added phases; raise if they have no steps."""
+        """Return the solution of the added phases; without steps, raise an error."""
         declaration, early_stop = self._declaration, self.early_stop
         if not self.phases:
             source = early_stop.source if early_stop else self.primary

@@ -1,4 +1,4 @@
-"""Renders the tables and notes of a plan as plain text and as HTML."""
+"""Render the tables and notes of a plan as plain text and as HTML."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs o
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
 _MOST_SOURCES = 4
-"""A brief plan names this many sources."""
+"""Number of sources that a brief plan names."""
 
 
 class _Table(NamedTuple):
@@ -137,7 +137,7 @@ def headline(plan: PlanFigures) -> str:
 
 
 def render_brief(plan: PlanFigures) -> str:
-    """Return two lines: the headline, and what the run reads of each source."""
+    """Return two lines: the headline, and what the run reads from each source."""
     parts = [
         f"{each.name} {short_count(each.tokens)} of {short_count(each.num_tokens)}"
         for each in plan.sources[:_MOST_SOURCES]

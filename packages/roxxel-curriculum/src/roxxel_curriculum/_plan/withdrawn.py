@@ -79,7 +79,7 @@ class IndexSet:
         return self.touches(indices, 1)
 
     def touches(self, starts: npt.ArrayLike, length: int) -> npt.NDArray[np.bool_]:
-        """Return for each window of `length` indices whether it has some of the set."""
+        """Return for each window of `length` indices whether it touches the set."""
         first = np.asarray(starts, np.int64)
         if not self._starts.size:
             return np.zeros(first.shape, np.bool_)
@@ -124,7 +124,7 @@ NOTHING = IndexSet((), ())
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What a run leaves out of the loss, of one source and from one step on.
+    """What a run leaves out of the loss: of one source, from one step on.
 
     A withdrawal applies until the next withdrawal of the same source. The next one may
     be empty: then the run learns the whole source again.
@@ -157,12 +157,12 @@ class Withdrawal:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the run learns the whole source."""
+        """Whether nothing is withdrawn."""
         return not len(self.documents) and not len(self.tokens)
 
     @property
     def digest(self) -> str:
-        """Digest of the documents and tokens; step and source do not change it."""
+        """Digest of the documents and tokens; it does not cover step and source."""
         return self.documents.digest + self.tokens.digest
 
     @property
@@ -193,10 +193,10 @@ def continued(
     sources: Sequence[str],
     step: int,
 ) -> tuple[Withdrawal, ...]:
-    """Return the past withdrawals, and those that the declared ones add at `step`.
+    """Return the past withdrawals, and what the declaration adds at `step`.
 
-    A source adds a withdrawal if its declared one differs from the one before `step`.
-    The past withdrawals are in the order of their steps, each before `step`.
+    A source adds a withdrawal if the declared one differs from the last past one. The
+    past withdrawals are in the order of their steps, each before `step`.
     """
     now = in_force(past, step)
     nothing = {name: Withdrawal(step, name) for name in sources}
@@ -215,7 +215,7 @@ def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, Withdraw
 
 
 def checked_document(document: int, source: str, num_documents: int) -> int:
-    """Return a document number as an int; raise unless the source has the document.
+    """Return a document number as an int; raise an error if the source lacks it.
 
     Raises:
         TypeError: The number is not an integer.
@@ -236,7 +236,7 @@ def masked_steps(
     is_masked_by: Callable[[Withdrawal], bool],
     stop: int,
 ) -> tuple[range, ...]:
-    """Return the steps before `stop` whose withdrawal of a source fulfils a test."""
+    """Return the steps before `stop` in which a source's withdrawal passes a test."""
     found: list[range] = []
     since: int | None = None
     for each in withdrawals:
@@ -281,7 +281,7 @@ def masked_ranges(
 class WithdrawnByStep:
     """The withdrawals that hold in each step, by the index of their source.
 
-    A source that no past step has read may be gone since, with its withdrawals.
+    A source that no past step has read may be gone, and its withdrawals with it.
     """
 
     def __init__(
@@ -299,7 +299,7 @@ class WithdrawnByStep:
         ]
 
     def at(self, step: int) -> Mapping[int, Withdrawal]:
-        """Return the withdrawals of a step; sources that are learned are absent."""
+        """Return the withdrawals of a step, without sources that withdraw nothing."""
         return self._found[bisect_right(self._steps, step) - 1]
 
 

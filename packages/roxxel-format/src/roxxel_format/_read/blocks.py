@@ -2,13 +2,13 @@
 
 A block is the bytes that one checksum covers. zlib releases the interpreter lock only
 above 5 KiB, so with one block per call only one thread would run at a time. Instead,
-one call computes the CRC-32 of many consecutive blocks, which must equal the
-combination of their stored checksums. If not, the verifier checks each of these blocks.
+one call computes the CRC-32 of many consecutive blocks. It must equal the combination
+of their stored checksums; if not, the verifier checks each block alone.
 
 A cache verifies the shards that have arrived while a program trains. On two busy cores,
-the other threads then wait 0.13 ms for the interpreter lock where one call per block
-makes them wait 0.34 ms (the mean of `os.pread`, seven runs), and `verify` uses all
-cores instead of one.
+the other threads then wait 0.13 ms for the interpreter lock, instead of 0.34 ms with
+one call per block (mean of `os.pread`, seven runs). And `verify` uses all cores instead
+of one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def damage_of_shard(
     each: Callable[..., Iterable[tuple[list[ShardError], tuple[int, int]]]],
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[ShardError]:
-    """Return the errors of a shard; raise errors that prevent further checks.
+    """Return the errors of a shard; raise an error that prevents further checks.
 
     `each` is `map`, or the method `map` of an executor of threads.
     """
@@ -65,7 +65,7 @@ def damage_of_shard(
 
 
 def is_undamaged(path: str, digest: bytes) -> bool:
-    """Return whether a file on a disk is the shard of a digest, with no bit flipped."""
+    """Return whether a file on a disk is the shard of a digest, bit for bit."""
     try:
         shard = open_shard(path)
         return shard.layout.digest == digest and not damage_of_shard(shard, map)

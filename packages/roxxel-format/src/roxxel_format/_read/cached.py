@@ -1,4 +1,4 @@
-"""Shards in a bucket that are also copied to a local disk, and read there.
+"""Shards in a bucket that are copied to a local disk, and then read there.
 
 Reads start at once, by byte ranges of the objects. Meanwhile a background thread copies
 the shards to the cache folder, one after the other. A copy is verified before it gets
@@ -223,7 +223,7 @@ class CachedFiles(Files):
         getattr(logging.getLogger("roxxel_format"), level)(message)
 
     def _look(self) -> None:
-        """Find the copies that this or another process has made."""
+        """Find the copies that this process or another has made."""
         there = self._folder.digests()
         self._copied.update(n for n, each in enumerate(self._digests) if each in there)
 

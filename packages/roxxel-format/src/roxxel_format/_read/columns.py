@@ -142,7 +142,7 @@ class Column:
             run_later(lambda: self._request(begins, length, is_urgent=False))
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
-        """Request each window alone: a read can use only a request of its own bytes."""
+        """Request window by window: a read uses only a request of exactly its bytes."""
         size = self.dtype.itemsize
         for first in starts:
             for number, start, stop in self._line.parts(first, first + length):
@@ -192,7 +192,7 @@ class ColumnFiles:
     def open(self, number: int, *, is_verified: bool = False) -> OpenFile:
         """Open a file; raise ShardError if its size or digest is wrong.
 
-        The digest of a file in a bucket is compared only if `is_verified`.
+        `is_verified` says whether to compare a bucket file's digest too.
         """
         path = f"{self._folder}{self._table.names[number]}"
         count = self.num_items[number]

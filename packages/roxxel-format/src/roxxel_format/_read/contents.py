@@ -1,8 +1,9 @@
 """One version of a corpus: its shards in order.
 
 A manifest lists the shards. Files without a manifest get one, in memory, from the feet
-of the shards: the last bytes of each file. So nothing below asks which of the two it
-is. The first use of a shard opens the file and compares its foot with the manifest.
+of the shards: the last bytes of each file. So code below this module always has a
+manifest. The first use of a shard opens the file and compares its foot with the
+manifest.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Contents:
     `manifest` is read, or made in memory for a file, and for a list of paths.
     `block_size` is the block size of the first shard. `fingerprint` covers the shards
     of this version. `kept` is the path and size of the file that keeps the tokenizer,
-    if there is one.
+    if there is such a file.
 
     If shards were merged, the last one may hold more than belongs to the version:
     `shards` describe the files, `bounds` and `first_own` the version.
@@ -101,7 +102,7 @@ class Contents:
         return BinTable(bins.unit, [version.num_padding], [version.num_cut])
 
     def kept_tokenizer(self) -> dict[str, str]:
-        """Return the files of the tokenizer that is kept, texts by name; else none.
+        """Return the kept tokenizer's files, texts by name; empty if none is kept.
 
         Raises:
             FileNotFoundError: The file is missing.
@@ -174,7 +175,7 @@ class Contents:
 
     @cached_property
     def writes(self) -> tuple[int, ...]:
-        """For each shard, the number of the write that added it, from 0."""
+        """The number of the write that added each shard, from 0."""
         stops = self.manifest.nums_shards(self.manifest.versions)
         return tuple(bisect_right(stops, number) for number in range(len(self.paths)))
 
@@ -185,9 +186,9 @@ class Contents:
         return known or table.value_digests([len(table)])[0]
 
     def document_ends(self, number: int) -> npt.NDArray[np.int64]:
-        """Return the ends of the documents of a shard, and of the paddings.
+        """Return the ends of a shard's documents and of its paddings, in this version.
 
-        They count from the first token of the shard, and are those of this version.
+        They count from the first token of the shard.
         """
         ends = self.open_shard(number).document_ends
         if number + 1 < len(self.paths):
@@ -358,7 +359,7 @@ def _current(
 
 
 def _check_alike(parts: list[Contents]) -> None:
-    """Raise ShardError if corpora differ in what one corpus has only once."""
+    """Raise ShardError if corpora differ in a fact of which one corpus has only one."""
     first = parts[0]
     for part in parts:
         one, other = first.manifest, part.manifest

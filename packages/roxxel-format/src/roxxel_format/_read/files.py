@@ -1,4 +1,4 @@
-"""Files that are read: what those on a disk and in a bucket can do, and maps of files.
+"""Files that are read, on a disk or in a bucket, and maps of files.
 
 If a process reads a mapped page past the end of a truncated file, the system kills the
 process (SIGBUS). So every reader of a map calls `check_size` first. A truncation
@@ -84,7 +84,7 @@ class OpenFile(ABC):
         """Prefetch the bytes `[start, stop)`."""
 
     def is_cold(self, byte_offset: int) -> bool:
-        """Return whether reading a byte would wait for a disk, or may do so."""
+        """Return whether reading a byte may have to wait for a disk."""
         del byte_offset
         return True
 
@@ -153,11 +153,12 @@ class MappedFile(OpenFile):
     def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
         """Advise the system that the bytes `[start, stop)` will be read soon.
 
-        The first hint that is not urgent takes the advice of `read_at_random` back.
-        Linux from 6.3 on does not count a page as used that is read through a map with
-        this advice. So under memory pressure it gives up the corpus for files that are
-        read once: beside such a file, 0 to 3 of 300 MiB stayed in memory with the
-        advice, and 288 to 299 without. And a read that was hinted finds its pages.
+        The first hint that is not urgent withdraws the advice of `read_at_random`,
+        because a hinted read finds its pages anyway. With this advice, Linux from 6.3
+        on does not count a page as used when it is read through a map. So under memory
+        pressure it evicts the corpus before files that are read once: next to such a
+        file, 0 to 3 of 300 MiB stayed in memory with the advice, and 288 to 299
+        without.
         """
         if not is_urgent:
             self._is_hinted = True
@@ -167,7 +168,7 @@ class MappedFile(OpenFile):
         self._advise(mmap.MADV_WILLNEED, start, stop)
 
     def is_cold(self, byte_offset: int) -> bool:
-        """Return whether reading a byte would wait for a disk, or may do so.
+        """Return whether reading a byte may have to wait for a disk.
 
         False if the page is in the system's cache. Only Linux can say so, and not for
         every file system.
@@ -182,9 +183,9 @@ class MappedFile(OpenFile):
     def read_at_random(self, start: int, stop: int) -> None:
         """Advise the system not to read ahead in `[start, stop)`, until a hint comes.
 
-        Without the advice, the system reads far more pages of a cold file than a
-        window has (`tests-integration/benchmarks/format_cold.py`): 380 times the bytes
-        of windows of 2 kB, and 3 times with it.
+        For windows of 2 kB in a cold file, the system reads 380 times their bytes
+        without the advice, and 3 times with it
+        (`tests-integration/benchmarks/format_cold.py`).
         """
         if self._is_hinted:
             return
@@ -227,8 +228,8 @@ class Files(ABC):
     def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
         """Open a file.
 
-        `num_bytes` is the size that the manifest or an earlier opening declares; for a
-        file on a disk, it is not used.
+        `num_bytes` is the size by the manifest or an earlier opening; a file on a disk
+        does not use it.
         """
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
@@ -340,7 +341,7 @@ class MapCache(Generic[_T]):
 
 
 def missing_file(path: str) -> ShardError:
-    """Return the error for a file that a manifest lists and that is gone."""
+    """Return the error for a file that a manifest lists but that is gone."""
     return ShardError(
         f"{path}: the file is missing, because the corpus was replaced or compacted, "
         "the column was replaced, or the file was removed; open the corpus again (a "

@@ -1,4 +1,4 @@
-"""Find the manifest of a corpus on a disk; without one, say what is there instead."""
+"""Find the manifest of a corpus on a disk, or describe what is there instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_manifest(filepath: str) -> tuple[Path, bytes] | None:
-    """Return path and bytes of the manifest that makes a pattern or folder a corpus.
+    """Return path and bytes of the manifest of a pattern or folder.
 
     None if the path is one file, which needs no manifest.
 
@@ -48,7 +48,7 @@ def find_manifest(filepath: str) -> tuple[Path, bytes] | None:
 
 
 def bare_shards(filepath: str, found: list[str]) -> ShardError:
-    """Return an error about files without a manifest; raise one if they are no shards.
+    """Return an error about shards without a manifest; raise one for other files.
 
     Raises:
         ShardError: The first file is damaged.
@@ -83,7 +83,7 @@ def _and_more(items: list[str]) -> str:
 
 
 def is_whole(path: str) -> bool:
-    """Return whether a file is a corpus of one file, as its metadata say."""
+    """Return whether a file is a corpus of one file, by its metadata."""
     try:
         return "arguments" in open_shard(path).metadata()
     except ShardError:

@@ -154,7 +154,7 @@ def _ds_dtype(path: str, num_bytes: int, ends: npt.NDArray[np.int64]) -> np.dtyp
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a little-endian dtype, unless `dtype` is explicitly big-endian."""
+    """Return `dtype`, little-endian unless it is explicitly big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
     try:
         found = np.dtype(dtype)

@@ -57,7 +57,7 @@ _MOST_UPPER = 7
 
 
 class Items(NamedTuple):
-    """Where the tokens of a file are, and what changes if the file is replaced."""
+    """Where the tokens of a file are, and facts that change if it is replaced."""
 
     path: str
     dtype: np.dtype[Any]
@@ -136,14 +136,14 @@ def find_items(
     Args:
         path: The file.
         dtype: Item type of a file without a header.
-        byte_offset: Bytes before the first token. None: the size of the header if it is
-            that of `.npy` or llm.c, else 0.
+        byte_offset: Bytes before the first token. None means the size of the header if
+            the file has one of `.npy` or llm.c, else 0.
 
     Raises:
         ShardError: The file does not hold whole items of a known type.
-        TypeError: `dtype` is no type of tokens.
-        ValueError: The file has no header, and `dtype` is None; or has one of another
-            type.
+        TypeError: `dtype` is not a type of tokens.
+        ValueError: The file has no header, and `dtype` is None. Or its header has
+            another type.
     """
     file = with_room(lambda: map_file(Path(path)))
     given = None if dtype is None else little_endian(dtype)
@@ -209,7 +209,7 @@ def check_width(file: Items, *, is_raw: bool) -> None:
 
 
 def _text_problem(tokens: Tokens) -> str | None:
-    """Say that the bytes of tokens are a text; None if they are not."""
+    """Describe tokens whose bytes are a text; None if they are not."""
     data = tokens[: 4 * _LEAST_SAMPLE].tobytes()
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(data)
@@ -222,7 +222,7 @@ def _text_problem(tokens: Tokens) -> str | None:
 
 
 def _half_problem(tokens: Tokens) -> str | None:
-    """Say that each token is half of an id; None if it does not seem so."""
+    """Describe tokens that seem to be halves of ids; None for others."""
     size = tokens.dtype.itemsize
     if tokens.dtype.byteorder == ">":
         tokens = tokens[: tokens.size // 4 * 4][::-1]
@@ -243,7 +243,7 @@ def _half_problem(tokens: Tokens) -> str | None:
 
 
 def _byte_problem(tokens: Tokens) -> str | None:
-    """Say that each token is a byte of a 32-bit id; None if it does not seem so."""
+    """Describe tokens that seem to be bytes of 32-bit ids; None for others."""
     if tokens.dtype.itemsize > 1:
         return None
     most = tokens[: tokens.size // 4 * 4].reshape(-1, 4).max(0)
@@ -257,7 +257,7 @@ def _byte_problem(tokens: Tokens) -> str | None:
 
 
 def _pair_problem(tokens: Tokens) -> str | None:
-    """Say that each token is several ids; None if it does not seem so."""
+    """Describe tokens that seem to be several ids each; None for others."""
     size = tokens.dtype.itemsize
     if size < 4 or abs(int(np.median(tokens))) < _MOST_TOKEN:
         return None

@@ -1,4 +1,4 @@
-"""The lengths of the documents of a corpus, counted in memory of fixed size."""
+"""Count the lengths of a corpus's documents, in memory of fixed size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXACT = 1 << 16
 """From this length on, percentiles are not exact."""
 
 _DOCUMENTS_AT_ONCE = 1 << 18
-"""Documents whose lengths are counted together, in about 20 MB of memory."""
+"""Number of documents whose lengths are counted together, in about 20 MB of memory."""
 
 _BINS = 128
 """Bins for each doubling of the length from `_EXACT` on; a power of two."""
@@ -100,7 +100,7 @@ class Lengths:
 
 
 def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:
-    """Return lengths by percentile; `bins` counts exact lengths, then coarse ones."""
+    """Return lengths by percentile; `bins` counts exact, then rounded lengths."""
     totals = np.cumsum(bins)
     found: dict[int, int] = {}
     for percent in _PERCENTILES:

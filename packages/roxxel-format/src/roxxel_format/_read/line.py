@@ -1,8 +1,8 @@
 """Read the items of several files as one sequence, such as the tokens of shards.
 
 All reads of windows use this module. A piece is the items of one file. A window inside
-a piece is a slice; a window across pieces is copied first. The windows are then cast
-and copied into the batch once. For windows inside pieces, a line checks a file's size
+a piece is a slice. A window across pieces is copied first. Then all windows are cast
+and copied into the batch, once. For windows inside pieces, a line checks a file's size
 at most once in 10 ms, and keeps its pieces for this time.
 """
 
@@ -47,7 +47,7 @@ class Piece(Protocol):
 
 
 class _KeptPieces(NamedTuple):
-    """Pieces by number; their files need no new size check before `until`."""
+    """Pieces by number. Until `until`, their files need no new size check."""
 
     until: float
     pieces: dict[int, Piece]
@@ -59,8 +59,8 @@ class Line(Generic[_T]):
     `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. `is_mapped` says whether a file needs descriptors.
-    Of such files, a fair share of the process's descriptors stays open.
-    `copies` are the numbers of the files in buckets that have copies by now.
+    Such files stay open up to a fair share of the process's descriptors. `copies` are
+    the numbers of the bucket files that have copies so far.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Line(Generic[_T]):
         """Fill `rows` of `out` with the windows that begin at `starts`; None fills all.
 
         Windows must be inside the line, and have as many items as `out` has columns.
-        `check` gets the windows in the stored dtype.
+        `check` is called with the windows, in the stored dtype.
         """
         if rows is not None and len(rows) != len(starts):
             raise ValueError(
@@ -255,7 +255,7 @@ def result_dtype(
     out: Tokens | None,
     stored: np.dtype[Any],
 ) -> np.dtype[Any]:
-    """Check `out`; return `dtype`, or by default the dtype of `out`, or `stored`."""
+    """Check `out`; return `dtype`, else the dtype of `out`, else `stored`."""
     if out is None:
         return stored if dtype is None else np.dtype(dtype)
     if not isinstance(cast("object", out), np.ndarray):
@@ -298,7 +298,7 @@ def items_at(
     read: Callable[[int, int], Tokens],
     what: str,
 ) -> Any:
-    """Return the items at `key` of a list of `length` items; errors name `what`."""
+    """Return the items at `key` in a list of `length` items; errors name `what`."""
     if not isinstance(key, slice):
         number = parse_index(key, length, what)
         return read(number, number + 1)[0]

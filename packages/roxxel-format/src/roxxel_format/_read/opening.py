@@ -131,7 +131,7 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
 
 
 def _is_shard_url(url: str) -> bool:
-    """Return whether a URL has the form of one shard's name."""
+    """Return whether a URL has the form of a single shard's name."""
     return url.endswith(SUFFIX) and "*" not in url
 
 

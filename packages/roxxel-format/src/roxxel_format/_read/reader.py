@@ -60,16 +60,15 @@ begin inside a page."""
 
 
 _LARGE_READ = 1 << 13
-"""Number of tokens of a read that first looks whether two of them are in memory.
-
-If one is not, the disk reads all windows side by side. Without hints, page after page
-would block the read (`tests-integration/benchmarks/format_cold.py`). Both looks cost
-2.5 us: half the time that copying so many tokens takes."""
+"""From this many tokens on, a read first checks whether two of them are in memory. If
+one is not, it lets the disk read all windows side by side. Without hints, page after
+page would block the read (`tests-integration/benchmarks/format_cold.py`). Both checks
+cost 2.5 us: half the time of copying so many tokens."""
 
 _WINDOWS_AT_ONCE = 128
 
 _SAMPLED_WINDOWS = 16
-"""Number of windows of a hint, at most, that are looked for in the system's cache."""
+"""Maximum number of a hint's windows that are looked up in the system's cache."""
 
 
 @dataclass
@@ -299,7 +298,7 @@ class CorpusReader:
         return at + int(is_after[0])
 
     def _unit_of(self, shard: ShardMap) -> int:
-        """Return the unit of a packed corpus; raise if the shard lacks its bins."""
+        """Return the unit of a packed corpus, whose shards must have bins."""
         bins = self.contents.bins
         assert bins is not None  # noqa: S101 - only for packed corpora
         if shard.path not in self._with_bins:
@@ -431,8 +430,8 @@ class CorpusReader:
     ) -> None:
         """Request windows from a bucket, the first windows first.
 
-        Each window is a request of its own, because a read uses only a request of
-        exactly its bytes. The shards of `_WINDOWS_AT_ONCE` windows are opened at once.
+        Request window by window: a read finds a prefetched range only if it matches its
+        own bytes exactly. The shards of `_WINDOWS_AT_ONCE` windows are opened at once.
         """
         line = self._line
         for first in range(0, len(starts), _WINDOWS_AT_ONCE):
@@ -473,7 +472,7 @@ class CorpusReader:
         return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the range in which tokens must be to be read as a dtype.
+        """Return the least and greatest token that a dtype can hold.
 
         None if the dtype holds every value of the item type. Raises TypeError if the
         dtype does not hold the range of tokens that the shards declare.

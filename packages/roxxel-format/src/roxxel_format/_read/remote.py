@@ -1,18 +1,18 @@
-"""Files in buckets, read by byte ranges that are requested ahead.
+"""Files in buckets, read by byte ranges that are prefetched.
 
 A training run knows its next batches, so `will_need` requests their ranges in advance,
 and a read returns the bytes that have arrived. Worker threads send the requests: the
 requests of a waiting reader first. All corpora of a process share the workers, which
 end when idle.
 
-A worker waits for one answer: 32 of them deliver 1 000 ranges a second at a latency of
-30 ms. One thread with `obstore.get_async` needs more CPU, and obstore then starts as
-many threads for the answers; `benchmarks/bucket_requests.py` prints both.
+A worker waits for one answer at a time: at a latency of 30 ms, 32 workers deliver 1 000
+ranges a second. One thread with `obstore.get_async` needs more CPU, because obstore
+then starts as many threads for the answers (`benchmarks/bucket_requests.py` prints
+both).
 
-A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
-requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
-seconds are evicted. If there are no such ranges, the request ahead (the hint) is
-dropped, and the read sends a request of its own.
+A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` prefetched ranges. If
+a request finds no room, ranges that nobody read for `_STALE_S` seconds are evicted. If
+there are no such ranges, the hint is dropped, and the read later sends its own request.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class RemoteFile(OpenFile):
 class RemoteFiles(Files):
     """Opens files in buckets; a read waits up to about `timeout_s` seconds.
 
-    No other `RemoteFiles` reads the ranges that this one requested ahead. Otherwise a
-    reader could get old bytes of an object that was replaced before it was opened.
+    It never shares its prefetched ranges with another `RemoteFiles`. Otherwise a reader
+    could get old bytes of an object that was replaced before it was opened.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -121,7 +121,7 @@ class RemoteFiles(Files):
 
     @property
     def is_remote(self) -> bool:
-        """True: every shard is."""
+        """Return True: every shard is read by ranges."""
         return True
 
     def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
@@ -144,14 +144,14 @@ class RemoteFiles(Files):
         return _fetcher.take(self._owner, url, span, self.timeout_s).size
 
     def release(self) -> None:
-        """Drop the ranges that were requested ahead."""
+        """Drop the prefetched ranges."""
         _fetcher.forget(self._owner)
 
 
 def run_later(task: Callable[[], object]) -> None:
     """Run a task that requests ranges in a background thread; tasks run in order.
 
-    An error of the task is dropped, because the read of the same bytes raises it.
+    A task's error is dropped, because the read of the same bytes raises it again.
     """
     _fetcher.run_later(task)
 
@@ -252,7 +252,7 @@ class _Fetcher:
     def take(
         self, owner: int, url: str, span: tuple[int, int], timeout_s: float
     ) -> Answer:
-        """Return a range and forget it; send the request unless `request` sent it."""
+        """Return a range and forget it; send its request unless `request` has."""
         with self._changed:
             request = self._ahead.pop((owner, url, span), None)
             if request is not None:

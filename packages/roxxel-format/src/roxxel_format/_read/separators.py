@@ -21,7 +21,7 @@ _SEARCHED_ITEMS = 1 << 22
 
 
 class DocumentEnds(NamedTuple):
-    """Where documents end and the next begin, in the tokens of all shards in order.
+    """Where documents end, in the tokens of all shards in order.
 
     `stops` ascend; the last equals the number of tokens. `separators` are the numbers
     of separator tokens at the end of each document: an array of the same shape, or 0
@@ -46,9 +46,9 @@ def items_of(separator: float, dtype: np.dtype[Any]) -> Tokens:
 
 
 def ended(line: Line[Any], token: Tokens) -> DocumentEnds:
-    """Find the documents of a line, each of which ends with one token.
+    """Find the documents of a line by the token that ends each.
 
-    The last document may lack the token.
+    The last document may lack it.
     """
     found: list[npt.NDArray[np.int64]] = []
     for start in range(0, len(line), _SEARCHED_ITEMS):
@@ -65,7 +65,7 @@ def ended(line: Line[Any], token: Tokens) -> DocumentEnds:
 def with_separator(
     line: Line[Any], stops: npt.NDArray[np.int64], token: Tokens
 ) -> DocumentEnds:
-    """Say which documents of known ends have the token as their last."""
+    """Mark which documents, of known ends, end with the token."""
     starts = np.append(0, stops[:-1])
     lengths = np.zeros(stops.size, np.int64)
     filled = np.flatnonzero(stops > starts)

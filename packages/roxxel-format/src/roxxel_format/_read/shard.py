@@ -228,7 +228,7 @@ class ShardMap:
         *,
         checked: bool,
     ) -> Spans:
-        """Find the documents of the windows `[starts[i], stops[i])`, not empty."""
+        """Find the documents of the windows `[starts[i], stops[i])`, none empty."""
         found = find_documents(self.document_ends, starts, stops)
         if not (checked and self._file.is_mapped):
             return found
@@ -249,7 +249,7 @@ class ShardMap:
     def ends_after(
         self, documents: npt.NDArray[np.int64], *, checked: bool
     ) -> npt.NDArray[np.int64]:
-        """Return the end of the document after each of some; -1 after the last."""
+        """Return the end of the document after each given one; -1 after the last."""
         found = np.full(documents.shape, -1)
         for at, document in enumerate(documents.tolist()):
             stop = min(document + 2, self.layout.num_documents)
@@ -350,8 +350,8 @@ class Opening(NamedTuple):
 
     The end of the last document, the checksums, the metadata and the foot are adjacent.
     If they are small, opening reads them as one range, from `tail` on. Opening does not
-    read the head. Of all heads with this `dtype_name` and `block_size`, it takes the
-    one whose checksum is in the foot. Only `verify` reads the head.
+    read the head. It takes the head with this `dtype_name` and `block_size` whose
+    checksum is in the foot. Only `verify` reads the head.
     """
 
     dtype_name: str
@@ -385,11 +385,11 @@ class Opening(NamedTuple):
 
 
 End = tuple[Layout, dict[str, Any]]
-"""Layout and metadata of a shard: what a manifest would say of it."""
+"""Layout and metadata of a shard: what a manifest would record."""
 
 
 class LocalFiles(Files):
-    """Opens files on a disk, where nothing is prefetched before a file is open."""
+    """Opens files on a disk; prefetches nothing before a file is open."""
 
     def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
         """Open a file; its map is made at the first use."""

@@ -1,8 +1,8 @@
 """Find the documents of many windows at once, from the ends of all documents.
 
 A batch needs the documents of all its rows. One call for all rows of a shard costs
-little more than one for a single row
-(`tests-integration/benchmarks/curriculum_batch.py` prints segments beside tokens).
+little more than a call for one row (`tests-integration/benchmarks/curriculum_batch.py`
+prints the time of segments and of tokens).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Spans(NamedTuple):
     """The documents that have tokens in some windows, one window after another.
 
-    `counts[i]` of them are those of window i. Each begins where the one before it
-    stops, and the first at the start of its window. The last may stop after its window.
-    A document without tokens may be among them.
+    Window i has `counts[i]` of them. A document begins where the one before it stops;
+    the first document of a window begins at the window's start. The last document of a
+    window may stop after the window. Some documents may have no tokens.
     """
 
     counts: _Integers
@@ -79,8 +79,8 @@ def in_bins(
 ) -> _Integers:
     """Return the documents of a packed shard by their numbers, and -1 for padding.
 
-    `found` has the ends by their indices. `following` has the end after those of each
-    window, or -1 at the end of the shard. All numbers count in the shard.
+    `found` has the indices of the ends. `following` has, for each window, the end after
+    its last one, or -1 at the end of the shard. All numbers count in the shard.
     """
     after = np.append(found.stop[1:], -1)
     after[found.counts.cumsum() - 1] = following
@@ -93,7 +93,7 @@ def in_bins(
 def is_padding(
     ends: _Integers, following: _Integers, unit: int
 ) -> npt.NDArray[np.bool_]:
-    """Return which ends of documents are those of paddings: the last ends of the bins.
+    """Return which ends are the ends of paddings: the last end in each bin.
 
     `following` is the end after each of `ends`, or -1 at the end of the shard.
     """

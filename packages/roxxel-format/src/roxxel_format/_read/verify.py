@@ -24,8 +24,8 @@ class VerifyReport:
     Attributes:
         num_shards: Number of shards checked.
         num_bytes: Size of these shards in bytes.
-        errors: An error for each damaged block, section or column file, and for the
-            file that keeps the tokenizer; errors of shards first, in order.
+        errors: An error for each damaged block, section, column file or kept tokenizer;
+            errors of shards come first, in order.
 
     Example:
         >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)

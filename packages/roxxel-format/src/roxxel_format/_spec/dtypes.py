@@ -57,7 +57,7 @@ def stored_dtype(name: str) -> np.dtype[Any]:
 def column_dtype(name: str) -> np.dtype[Any] | None:
     """Return the dtype of a column by its name; None if the name is unknown.
 
-    The name is an item type, bytes of a fixed length such as `S36`, or the name of
+    The name is an item type, bytes of a fixed length such as `S36`, or the name for
     texts, whose dtype is object.
     """
     if name == TEXTS:

@@ -37,10 +37,10 @@ class InputTotals:
 
 
 class InputCounts:
-    """Documents and tokens by input file: the record that a shard's metadata hold.
+    """Documents and tokens by input file, as a shard's metadata record them.
 
-    A file is its number among the inputs of a write, and its name: merged shards of
-    several writes may share a number.
+    A file is known by its number among the inputs of a write and its name, because
+    merged shards of several writes may share a number.
     """
 
     def __init__(self) -> None:
@@ -65,9 +65,9 @@ class InputCounts:
             row[2] = (row[2] or 0) + text_bytes
 
     def add_record(self, record: object, first: int = 0) -> None:
-        """Add a record, whose number 0 becomes `first`.
+        """Add a record; its number 0 becomes `first`.
 
-        Adds nothing if another program wrote the value.
+        A value that another program wrote is ignored.
         """
         table = as_table(record)
         names = ("numbers", "names", "documents", "tokens", "text_bytes")
@@ -129,11 +129,11 @@ def input_totals(records: Iterable[tuple[int, object]]) -> list[InputTotals]:
 def merged_inputs(records: Iterable[tuple[int, object]]) -> InputCounts:
     """Return the counts of several shards.
 
-    The numbers of each write follow those of the write before.
+    The numbers of each write follow the numbers of the write before.
 
     Args:
-        records: For each shard, the number of its write, which does not descend, and
-            its record, None without one.
+        records: For each shard, the number of its write (never descending), and its
+            record or None.
     """
     found = InputCounts()
     write, first = -1, 0

@@ -1,7 +1,7 @@
 """The file that keeps the tokenizer of a corpus.
 
-A corpus can be read as text wherever it is only if its tokenizer goes with it. So the
-files of the tokenizer lie beside the shards as one file, whose name holds its digest.
+A corpus can be read as text everywhere only if its tokenizer goes with it. So the files
+of the tokenizer lie beside the shards as one file, whose name holds its digest.
 docs/format.md, section 10.8, is the specification.
 """
 
@@ -55,7 +55,7 @@ def parse_tokenizer(data: bytes, path: str) -> dict[str, str]:
     """Return the files of a tokenizer, texts by name.
 
     Raises:
-        ShardError: The content is not the one that the name of the file promises.
+        ShardError: The content has not the digest in the name of the file.
     """
     if digest_of_tokenizer(data) not in path.replace("\\", "/").rpartition("/")[2]:
         raise ShardError(

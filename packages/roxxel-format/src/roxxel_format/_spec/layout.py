@@ -3,9 +3,9 @@
 docs/format.md is the specification. Five numbers determine all offsets: item count,
 item size, block size, document count, and bytes of metadata.
 
-`parse_layout` checks the head and foot before any other part of the file is used. Every
-offset and section size must equal the value computed from these five numbers, so no
-section can overlap another or leave the file.
+`parse_layout` checks the head and the foot before any other part of the file is used.
+Every offset and section size must equal the value computed from these five numbers, so
+no section can overlap another or leave the file.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def digests(
 ) -> tuple[bytes, bytes]:
     """Return the content digest and the digest of a shard (docs/format.md, section 8).
 
-    Ignores the digests in `layout`. `documents` is the document section, in pieces.
+    The digests in `layout` are ignored. `documents` is the document section, in pieces.
     """
     fields = layout.fields(_crc_of_head(head))
     content = hashlib.blake2b(head[16 : _HEAD.size], digest_size=DIGEST_SIZE)

@@ -80,23 +80,24 @@ _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 class Version:
     """One committed state of a corpus: its first tokens and documents.
 
-    A compaction gives the documents other shards and leaves versions alone, so a
-    version may end inside a shard.
+    A compaction moves documents to other shards but leaves versions alone, so a version
+    may end inside a shard.
 
     Attributes:
         fingerprint: The fingerprint of the shards that the version was committed with,
             32 hexadecimal digits.
         num_tokens: Its tokens, separators and padding included.
         num_documents: Its documents, padding excluded.
-        min_value: Its least item; 0 without items, or for items that are no integers.
-        max_value: Its greatest item, likewise.
+        min_value: Its least item; 0 if it has no items or items that are no integers.
+        max_value: Its greatest item; 0 as for `min_value`.
         num_padding: Its tokens of padding; 0 unless the documents are packed.
-        num_cut: Its documents longer than a bin, likewise.
+        num_cut: Its documents longer than a bin; 0 unless the documents are packed.
         arguments: The arguments of the write that committed it.
         encoder: What encoded its texts, with versions; None if unknown.
         tokenizer_file: Name and size of the file that keeps their tokenizer.
-        columns: Digests of the values of columns by name, for those whose files were
-            merged since. The digest of any other column follows from its files.
+        columns: Digest of a column's values by its name, for columns whose files a
+            compaction has merged. The digest of any other column follows from its
+            files.
     """
 
     fingerprint: str = ""
@@ -150,9 +151,9 @@ _VERSION_LISTS = {
 """Attributes of `Version` in order, and their lists in the manifest's JSON."""
 
 _PART_SIZE = 16
-"""Number of shards up to which an append fills the last part, and of versions.
-
-Readers take 1.4 times as long as if there were one part (600 appends, 3.7 ms)."""
+"""Number of shards, and of versions, up to which an append fills the last part. Readers
+take 1.4 times as long as with a single part (600 appends, 3.7 ms).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,12 @@ class Manifest:
 
     The oldest version is first; the last version has all shards. A write of a new
     corpus begins from a manifest without versions, which is in no file: its
-    `dtype_name` is None and its `block_size` is 0. Else `block_size` is the block size
-    of the first shard. `separator` ends each
-    document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
-    caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
-    columns of all versions: a version has the files of its own shards. `bins` is None
-    unless the documents are packed.
+    `dtype_name` is None and its `block_size` is 0. In any other manifest, `block_size`
+    is the block size of the first shard. `separator` ends each document. `kind` is
+    `"text"` if the writer encoded text, and `"tokens"` if the caller passed tokens.
+    `kind` and `tokenizer` are None if unknown. `columns` are the columns of all
+    versions: a version has the files of its own shards. `bins` is None unless the
+    documents are packed.
     """
 
     dtype_name: str | None = None
@@ -181,7 +182,7 @@ class Manifest:
 
     @property
     def last(self) -> Version:
-        """The current version; one of nothing before the first commit."""
+        """The current version; before the first commit, an empty one."""
         return self.versions[-1] if self.versions else Version()
 
     @property
@@ -198,7 +199,8 @@ class Manifest:
     def arguments(self) -> dict[str, Any]:
         """The arguments of the writes that made this corpus.
 
-        If they differ, those that all writes share, as `joined_arguments` returns them.
+        If they differ, the arguments that all writes share, as `joined_arguments`
+        returns them.
         """
         first, *others = (version.arguments for version in self.versions)
         if all(each == first for each in others):
@@ -213,7 +215,7 @@ class Manifest:
         return None
 
     def nums_shards(self, versions: Iterable[Version]) -> list[int]:
-        """For each version, return the number of shards that hold it."""
+        """Return the number of shards that hold each version."""
         tokens = [*accumulate(self.shards.num_tokens)]
         documents = [*accumulate(self.shards.own_documents(unit_of(self.bins)))]
         return [
@@ -327,8 +329,8 @@ def extended(data: bytes, end: Manifest, new: Manifest) -> bytes:
 
     Args:
         data: The bytes of the manifest.
-        end: What `parse_end` returned for them.
-        new: More shards and versions, and nothing else.
+        end: What `parse_end` returned for these bytes.
+        new: A manifest of only the new shards and versions.
     """
     _, start, stop = _lines(data)
     sizes = max(len(end.shards), len(end.versions)) + len(new.shards)
@@ -340,9 +342,9 @@ def extended(data: bytes, end: Manifest, new: Manifest) -> bytes:
 
 
 def joined_arguments(writes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the arguments that writes share, and as `joined` how many writes they are.
+    """Return the arguments that writes share, and how many writes as `joined`.
 
-    `exist="keep"` must not take what they made together for the result of one.
+    By `joined`, `exist="keep"` sees that no single write made the corpus.
     """
     first, *others = writes
     common = {
@@ -482,7 +484,7 @@ def _whole(table: dict[str, Any]) -> Manifest:
 
 
 def _parsed(table: dict[str, Any]) -> Manifest:
-    """Return what a manifest says, or its first line with some of its parts."""
+    """Return the content of a manifest, or of its first line and some of its parts."""
     parts = [_object(part) for part in _list(table.get("parts"), "parts")]
     tables = [_object(part.get("shards")) for part in parts]
     shards = _shard_table(tables)
@@ -536,7 +538,7 @@ def _shard_table(tables: Sequence[dict[str, Any]]) -> ShardTable:
 def _check_order(parts: Sequence[dict[str, Any]], shards: ShardTable) -> None:
     """Check that the shards of each part are those that its writer listed, in order.
 
-    Each of them may match its file, and yet a faulty writer has swapped two.
+    Each shard may match its file although a faulty writer has swapped two of them.
     """
     start = 0
     for part in parts:
@@ -569,7 +571,7 @@ def _check_sizes(shards: ShardTable, item_size: int) -> None:
 def _bins(
     table: dict[str, Any], tables: Sequence[dict[str, Any]], shards: ShardTable
 ) -> BinTable | None:
-    """Return the bins of a packed corpus, of which each shard holds whole ones."""
+    """Return the bins of a packed corpus; each shard holds whole bins."""
     if "unit" not in table:
         return None
     _check_integers([table["unit"]], "unit", MIN_UNIT)
@@ -670,7 +672,7 @@ def _columns(
     parts: Sequence[dict[str, Any]],
     shards: Sequence[dict[str, Any]],
 ) -> dict[str, ColumnTable]:
-    """Return the columns; a part without a column has no file of it."""
+    """Return the columns; in a part that lacks a column, its shards have no file."""
     counts = [len(of_shards["names"]) for of_shards in shards]
     tables = [_object(part.get("columns")) for part in parts]
     _check({*chain(*tables)} <= {*types}, "a column without a type")
@@ -794,7 +796,7 @@ def _separator(value: Any) -> tuple[int | float, ...]:
 
 
 def _version_members(versions: Sequence[Version]) -> dict[str, Any]:
-    """Return the lists of versions, and their writes; equal ones in a row only once."""
+    """Return the lists of versions and of their writes; equal neighbours stand once."""
     writes: list[tuple[Any, ...]] = []
     of_writes: list[int] = []
     for version in versions:

@@ -1,6 +1,6 @@
 """The record of a preparation that is not committed: its plan.
 
-It is sealed as the manifest is; docs/format.md, section 10.5, names its file.
+It is sealed like the manifest; docs/format.md, section 10.5, names its file.
 """
 
 from __future__ import annotations

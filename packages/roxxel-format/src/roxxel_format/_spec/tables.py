@@ -61,7 +61,7 @@ class ShardTable:
         return [count - num_tokens // unit for count, num_tokens in pairs]
 
     def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in an earlier one."""
+        """Return for each shard whether its first document began in the one before."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
@@ -156,7 +156,7 @@ class BinTable:
 
 
 def unit_text(bins: BinTable | None) -> str:
-    """Say how the documents of a corpus are arranged, for a message."""
+    """Describe how the documents of a corpus are arranged, for a message."""
     if bins is None:
         return "documents that are not packed"
     return f"documents in bins of {bins.unit} tokens"
@@ -327,7 +327,7 @@ class NewShards:
 
     @classmethod
     def parsed(cls, table: Mapping[str, Any]) -> NewShards:
-        """Return the shards that `dataclasses.asdict` made a table of."""
+        """Return the table of shards that `dataclasses.asdict` turned into `values`."""
         columns = {name: ColumnTable(**each) for name, each in table["columns"].items()}
         shards = ShardTable(**table["shards"])
         others: dict[str, Any] = {**table}

@@ -42,5 +42,5 @@ class TextPacker:
 
 
 def are_ends(ends: npt.NDArray[np.uint64], size: int) -> bool:
-    """Return whether consecutive ends rise and are at most `size`."""
+    """Return whether the ends ascend and are at most `size`."""
     return bool((ends[1:] >= ends[:-1]).all()) and int(ends.max(initial=0)) <= size

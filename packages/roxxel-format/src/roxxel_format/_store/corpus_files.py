@@ -1,4 +1,4 @@
-"""Which files a corpus may have, so that nothing else takes or loses them."""
+"""Which files may belong to a corpus, so that no other write takes or deletes them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class CorpusFiles:
 
     @property
     def filepath(self) -> str:
-        """The path or URL to write to, whatever other writes make of a folder."""
+        """The path or URL to write to, even if other writes change the folder."""
         folder, name = self._named[0]
         return f"{folder}/{name.pattern}" if self._is_in_bucket else name.pattern
 

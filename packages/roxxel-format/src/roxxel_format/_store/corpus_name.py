@@ -1,12 +1,12 @@
 """Names of a corpus on disk: its path, its manifest, and its shards.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. In place of
-the star, a new shard has a digest that only its write has, and two numbers. The path of
-a folder names the corpus of the only manifest in the folder, and so does `dir/*.rox`. A
-new corpus in a folder has the manifest `manifest.json` and the shards `shard_*.rox`.
-`dir/corpus.rox` is a corpus of one file, without a manifest. So is `dir/corpus` if no
-file or folder has this name; `dir/corpus/` is always a folder. `meant` says when such a
-path means shards.
+the star, a new shard's name has a digest that is unique to its write, and two numbers.
+The path of a folder names the corpus of the only manifest in the folder, and so does
+`dir/*.rox`. A new corpus in a folder has the manifest `manifest.json` and the shards
+`shard_*.rox`. `dir/corpus.rox` is a corpus of one file, without a manifest. So is
+`dir/corpus` if no file or folder has this name; `dir/corpus/` is always a folder.
+`meant` says when such a path means shards instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 class CorpusName:
     """The file names of one corpus in one folder.
 
-    A shard's name is `prefix`, what is unique, and `suffix`. `manifest` is None for a
+    A shard's name is `prefix`, a unique part, and `suffix`. `manifest` is None for a
     corpus of one file; the name of this file is `prefix + suffix`.
     """
 
@@ -84,7 +84,7 @@ class CorpusName:
 
     @property
     def write_lock(self) -> Path:
-        """Path of the lock file: writes share its lock, and `clean` holds it alone."""
+        """Path of the lock file: writes share its lock, `clean` holds it alone."""
         return self._beside("writers")
 
     @property
@@ -149,10 +149,10 @@ class CorpusName:
         return self.folder / f"{self.prefix}{star}{self.suffix}"
 
     def piece_of(self, name: str) -> tuple[str, int] | None:
-        """Return what one process wrote a shard in, and which piece of it it is.
+        """Return the two parts of a shard's name: the unit or write, and the piece.
 
-        That is all before the piece in `JOB_UNIT_PIECE`, or nothing before a number.
-        None for other names.
+        The first part is everything before the piece in `JOB_UNIT_PIECE`; it is empty
+        if the name is a number. None for other names.
         """
         star = self._starred(name) or ""
         if _UNIT_SHARD.fullmatch(star):
@@ -165,7 +165,7 @@ class CorpusName:
         return f"{self.prefix}{start}{number:0{3 if start else 5}d}{self.suffix}"
 
     def _starred(self, name: str) -> str | None:
-        """Return the text in place of the star; None for names that do not match."""
+        """Return a name's text in place of the star; None if it does not match."""
         if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
             return None
         return name[len(self.prefix) : len(name) - len(self.suffix)]
@@ -276,7 +276,7 @@ def name_to_write(
 def owners_of(paths: Iterable[str]) -> list[str]:
     """Return the patterns of the corpora whose manifests name one of these files.
 
-    A name alone says little: `c_20240101.rox` may be a corpus of one file.
+    A file's name alone does not tell: `c_20240101.rox` may be a corpus of one file.
     """
     folders: dict[Path, list[tuple[CorpusName, set[bytes]]]] = {}
     found: dict[str, None] = {}
@@ -298,7 +298,7 @@ def quoted(name: str) -> bytes:
 def _texts_in(manifest: Path) -> set[bytes]:
     """Return the quoted texts of a manifest.
 
-    There are none if the manifest cannot be read, which its readers are told.
+    There are none if the manifest cannot be read; its readers get the error.
     """
     try:
         return {*_TEXT.findall(read_file(manifest, MAX_BYTES))}

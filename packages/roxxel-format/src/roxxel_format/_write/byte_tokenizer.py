@@ -28,15 +28,15 @@ BYTE_ALPHABET = tuple(
 )
 """The character by which a byte-level model of `tokenizers` spells each byte.
 
-As in GPT-2 (Radford et al., 2019), printable bytes stand for themselves, and the others
-are counted from U+0100.
+As in GPT-2 (Radford et al., 2019), printable bytes stand for themselves, and the other
+bytes are numbered from U+0100.
 """
 
 
 class ByteTokenizer:
     """Encodes a text as its UTF-8 bytes; token 256 ends a text.
 
-    Its methods are those of a `tiktoken.Encoding`, with arrays for lists.
+    Its methods are those of a `tiktoken.Encoding`, with arrays instead of lists.
 
     Example:
         >>> tokenizer = ByteTokenizer()
@@ -53,7 +53,7 @@ class ByteTokenizer:
         self._special_tokens = {END_OF_TEXT: 256}
 
     def encode_ordinary(self, text: str) -> npt.NDArray[Any]:
-        """Return the bytes of a text, also where it spells the end-of-text token."""
+        """Return the bytes of a text, even where it spells the end-of-text token."""
         return np.frombuffer(text.encode(), np.uint8)
 
     def encode(self, text: str, *, allowed_special: str) -> npt.NDArray[Any]:

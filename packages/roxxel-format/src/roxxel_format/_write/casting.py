@@ -1,4 +1,4 @@
-"""Cast items to the dtype of a shard; raise if a value would change."""
+"""Cast items to the dtype of a shard; raise an error if a value would change."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
 
 
 class _OfDocumentError(Exception):
-    """Base of errors about a document; `problem` follows the number in the message."""
+    """Base of errors about a document; in the message `problem` follows its number."""
 
     def __init__(self, document: int, problem: str) -> None:
         super().__init__(f"document {document}{problem}")

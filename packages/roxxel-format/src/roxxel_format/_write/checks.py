@@ -1,4 +1,4 @@
-"""Checks of a write before any file changes, and what it says of a corpus it keeps."""
+"""Checks of a write before any file changes, and its message about a kept corpus."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ def check_kept(
 ) -> None:
     """Check that a write with `exist="keep"` may keep a corpus.
 
-    Raises FileExistsError if a version of the corpus was made with other arguments;
-    `describe` says which, if it can say it better. `may_append` says whether to offer
-    an append.
+    Raises FileExistsError if a version of the corpus was made with other arguments.
+    `describe` may word the difference better. `may_append` says whether to offer an
+    append.
     """
     versions = manifest.versions
     for number, version in enumerate(versions, 1):
@@ -113,10 +113,10 @@ def check_kept(
 def say_kept(
     what: str, kept: WriteSummary, options: WriteOptions, data: object
 ) -> None:
-    """Say what a write with `exist="keep"` kept, and that it read no documents.
+    """Print what a write with `exist="keep"` kept, and that it read no documents.
 
-    Warns if `data`, as given to the write, is visibly other than what was kept; the
-    warning names the line that called the caller's caller.
+    Warns if `data`, as given to the write, visibly differs from what was kept. The
+    warning names the line in the user's program.
     """
     size = f"kept {kept.num_tokens:,} tokens of {what}"
     if "inputs" in options.also:

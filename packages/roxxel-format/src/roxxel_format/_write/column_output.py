@@ -40,6 +40,6 @@ class ColumnOutput:
         self._num_bytes += len(data)
 
     def rename(self) -> tuple[int, str]:
-        """Give the complete file its name; return its size and digest."""
+        """Rename the complete file to its final name; return its size and digest."""
         self._output.rename()
         return self._num_bytes, self._digest.hexdigest()

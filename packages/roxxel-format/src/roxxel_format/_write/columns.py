@@ -218,7 +218,7 @@ def _dtype_to_append(
 def _check_unchanged(
     name: CorpusName, before: Manifest, now: Manifest, column: str
 ) -> None:
-    """Raise if another write replaced the corpus or this column."""
+    """Raise an error if another write replaced the corpus or this column."""
     num_shards = len(before.shards)
     if now.shards.first(num_shards) != before.shards:
         raise ShardError(
@@ -342,7 +342,7 @@ def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
 
 
 def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
-    """Return the bytes that a file stores for values; of texts, only the UTF-8."""
+    """Return the bytes that a file stores for values; for texts, only the UTF-8."""
     if values.dtype.kind == "O":
         return packer.pack(values.tolist())
     return values.view(np.uint8).data

@@ -1,14 +1,14 @@
 """Merge the small shards of a corpus into large ones.
 
-Consecutive shards are merged; a full shard, or one that nothing can join, stays the
-file that it is. So does a shard of a preparation whose plan is still there: when that
-command is repeated, it learns from the names of its shards that they are committed.
+Consecutive shards are merged. A full shard, or one without a neighbour to merge with,
+keeps its file. So does a shard of a preparation whose plan still exists: when its
+command is repeated, it learns from the shards' names that they are committed.
 
-Tokens, documents and columns do not change, so all versions stay as they are: whoever
-began with one, such as a run that resumes, reads on.
+Tokens, documents and columns do not change, so all versions stay as they are: a run
+that began with one can resume.
 
-The new shards are committed, and only then are the old files deleted. An append that
-was committed meanwhile stays: its shards follow the merged ones.
+The new shards are committed before the old files are deleted. An append that was
+committed meanwhile stays: its shards follow the merged ones.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Compaction:
 
     Attributes:
         num_merged: Shards that were merged; 0 if there was nothing to do.
-        num_written: Shards that were made of them.
+        num_written: Shards that replace them.
         num_bytes: Size of the new shards and columns.
         num_shards: Shards of the corpus now.
         num_versions: Versions of the corpus, which all stay readable.
@@ -146,9 +146,9 @@ def _groups(
 ) -> list[range]:
     """Return consecutive shards to merge, in order; a group of one shard stays.
 
-    A shard of half the size or more is full: to join it, all of it had to be copied for
-    each small shard after it. Shards with different columns are not merged, and those
-    in `kept` stay as if they were full.
+    A shard of half the size or more is full: otherwise each small shard after it would
+    cause another copy of all of it. Shards with different columns are not merged, and
+    those in `kept` stay as if they were full.
     """
     groups: list[range] = []
     size, columns = 0, ()
@@ -210,7 +210,7 @@ class _NewFiles:
                         self._write_column(name, table, path, group, folder)
 
     def joined(self, current: Manifest) -> Manifest:
-        """Return a manifest with the new files, and all that was appended to it."""
+        """Return a manifest with the new files, and everything appended since."""
         count = len(self._manifest.shards)
         appended = range(count, len(current.shards))
         groups = [*self.groups, *(range(each, each + 1) for each in appended)]
@@ -286,7 +286,7 @@ class _NewFiles:
     ) -> int:
         """Add a shard that begins at item `first`; return where the next begins.
 
-        With `joins`, the last document goes on in the next shard.
+        With `joins`, the last document continues in the next shard.
         """
         shard = self._contents.open_shard(number)
         ends = shard.document_ends[:-1] if joins else shard.document_ends
@@ -308,7 +308,7 @@ class _NewFiles:
         return first + num_tokens
 
     def _metadata(self, group: range) -> dict[str, Any]:
-        """Return the metadata of the first shard, with the counts of all."""
+        """Return the metadata of the first shard, with the counts of all shards."""
         every = [self._contents.open_shard(number).metadata() for number in group]
         found = {**every[0], "created_by": f"roxxel-format {__version__}"}
         # By "arguments", a reader knows a corpus of one file, which may be adopted.
@@ -411,8 +411,8 @@ def _continues(current: Manifest, manifest: Manifest) -> bool:
 def _with_digests(manifest: Manifest) -> tuple[Version, ...]:
     """Return the versions with the digests of their columns.
 
-    They follow from the files that are merged now, and a run may have recorded them. A
-    column may have been written after an earlier compaction.
+    The digests follow from the files that are merged now; a run may have recorded them.
+    A column may be newer than an earlier compaction.
     """
     versions = manifest.versions
     counts = manifest.nums_shards(versions)

@@ -1,4 +1,4 @@
-"""One write of a corpus: the checks, the shards, the commit; or nothing.
+"""One write of a corpus: checks, shards and commit, all of it or nothing.
 
 A write changes no committed file before its commit. So a write that fails or is killed
 leaves the old corpus unchanged. Where the corpus is, and who writes its shards, are
@@ -53,7 +53,7 @@ class CorpusWrite:
     """One write of a corpus, from the checks of the arguments to the commit.
 
     The constructor checks the arguments and loads the tokenizer; it changes no file. In
-    a `with` block, the write holds what keeps `clean` from removing its shards.
+    a `with` block, the write holds a lock that keeps `clean` from removing its shards.
 
     Args:
         filepath: The corpus: a folder, a pattern, or one file; or a URL.
@@ -61,8 +61,8 @@ class CorpusWrite:
         exist: What to do if the corpus exists.
         is_several: Whether several processes write shards of this corpus.
         says_ending: Whether to say how documents end if the tokenizer decides it.
-        made_by: What a corpus records of its tokenizer, and the tokenizer's files, if
-            the documents are tokens of that corpus.
+        made_by: If the documents are tokens of another corpus: its record of the
+            tokenizer, and the tokenizer's files.
         timeout_s: Seconds after which a request to a bucket fails.
 
     Attributes:
@@ -125,7 +125,7 @@ class CorpusWrite:
 
     @property
     def switched_off(self) -> str:
-        """What is random in the tokenizer, and is switched off; empty if nothing is."""
+        """What was random in the tokenizer and is now switched off; else empty."""
         tokenizer = self._intake.tokenizer
         return "" if tokenizer is None else tokenizer.switched_off
 
@@ -202,7 +202,7 @@ class CorpusWrite:
                 files.replace(name, self._kept)
 
     def begin(self) -> None:
-        """Check that the write may change the corpus, and take its type and kind.
+        """Check that the write may change the corpus, and take over its type and kind.
 
         Raises:
             FileExistsError: The write may not change the corpus.
@@ -211,7 +211,7 @@ class CorpusWrite:
         self.recipe = self.recipe.for_corpus(self.place.end, self.what)
 
     def decide(self, documents: Iterable[object]) -> None:
-        """Read documents until one is chosen, so that item type and kind are decided.
+        """Read up to the first document to write, which decides item type and kind.
 
         Raises:
             NoDocumentsError: There are no documents to write.
@@ -226,11 +226,11 @@ class CorpusWrite:
         self.recipe = recipe.decided(intake.dtype, intake.kind)
 
     def job(self, digest: str, recipe: Recipe | None = None) -> WriteJob:
-        """Return what writes shards in other processes.
+        """Return the picklable job that writes shards in other processes.
 
         Args:
-            digest: 12 hexadecimal digits, with which the names of the shards begin.
-            recipe: Has the item type and the kind. Default: `self.recipe`.
+            digest: 12 hexadecimal digits, the beginning of the shards' names.
+            recipe: The recipe, with item type and kind. Default: `self.recipe`.
         """
         place, recipe = self.place, recipe or self.recipe
         return WriteJob(

@@ -22,9 +22,9 @@ _REPLACEMENT = "\ufffd"
 
 
 def drops_of(source: Any) -> Drops | None:
-    """Return what counts the characters that a tokenizer drops; None if it drops none.
+    """Return a function that counts dropped characters; None if none are dropped.
 
-    Knows the objects of `tokenizers`, and those of `transformers` that hold one.
+    It knows the objects of `tokenizers`, and those of `transformers` that hold one.
     """
     tokenizer = getattr(source, "backend_tokenizer", source)
     model = getattr(tokenizer, "model", None)

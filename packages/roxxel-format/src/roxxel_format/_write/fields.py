@@ -28,11 +28,11 @@ Spans: TypeAlias = "tuple[tuple[int, int], ...]"
 """Ranges `[start, stop)`, in order."""
 
 TO_END = sys.maxsize
-"""The stop of a span that covers the separators of a document too."""
+"""The stop of a span that includes the document's separators."""
 
 
 class Chat(Protocol):
-    """Renders chats as text; `roxxel_prepare` has the implementation."""
+    """Renders chats as text; `roxxel_prepare` implements it."""
 
     @property
     def text(self) -> str:
@@ -41,13 +41,13 @@ class Chat(Protocol):
 
     @property
     def identity(self) -> str:
-        """A digest of all that determines the text of a chat."""
+        """A digest of everything that determines the text of a chat."""
         ...
 
     def render(self, messages: object) -> tuple[str, Spans]:
-        """Return the text of a chat, and which of its characters are learned.
+        """Return the text of a chat, and for which characters the loss counts.
 
-        A span that ends after the text covers the separators of the document too.
+        A span that ends after the text includes the document's separators.
 
         Raises ValueError, whose message says what to do, for messages that cannot be
         rendered.
@@ -74,11 +74,11 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A document with a `prompt` before it, or with an `id` or the `path` of its file.
+    """A document, with its `prompt`, `id` or `path` of its file, if it has them.
 
     `prompt` is None for documents without a prompt. `origin` is where the document
     comes from, None for a document in memory. `learned` are the characters of a chat
-    that are learned; None for other documents.
+    that the loss counts; None for other documents.
     """
 
     content: object
@@ -102,7 +102,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class EncodedRow:
-    """A document as tokens, and which of them and of its separators are learned.
+    """A document as tokens, and for which of them, and separators, the loss counts.
 
     `num_dropped` counts the characters that the tokenizer left out.
     """
@@ -125,11 +125,10 @@ class Fields:
     """The fields of a row that make a document.
 
     `text` names the field of the document; by default `text`, and `messages` with
-    `chat`. Or `prompt` and `completion` name the fields
-    of its two parts. `id` names the field of its id. With `path`, the path of the
-    document's file is stored. With `chat`, the document is a list of messages. Then
-    `chat` is True or the path of a template, until `load_intake` has loaded what
-    renders.
+    `chat`. Or `prompt` and `completion` name the fields of its two parts. `id` names
+    the field of its id. With `path`, the path of the document's file is stored. With
+    `chat`, the document is a list of messages. `chat` is True or the path of a
+    template, until `load_intake` has loaded the renderer.
 
     Attributes:
         contents: The fields that hold the parts of a document.
@@ -178,12 +177,12 @@ class Fields:
 
     @property
     def has_mask(self) -> bool:
-        """Whether a document has tokens that are not learned."""
+        """Whether a document has tokens that the loss leaves out."""
         return self.prompt is not None or bool(self.chat)
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
-        """The columns by name: per token or document, and dtype."""
+        """The columns by name: whether per token or document, and the dtype."""
         masks = {LOSS_MASK: ("token", "uint8")} if self.has_mask else {}
         names = {"id": self.id is not None, "path": self.path}
         return masks | {
@@ -257,7 +256,7 @@ def named_fields(
     document_id: str | None,
     chat: str | os.PathLike[str] | bool,
 ) -> Fields:
-    """Return the fields that a user names; raise ValueError if they do not fit."""
+    """Return the fields that a user names; raise ValueError if they contradict."""
     if text is not None and prompt is not None:
         raise ValueError(
             f"field={text!r} is given with prompt={prompt!r}; pass the field of "

@@ -52,7 +52,7 @@ def load_intake(
 ) -> tuple[WriteOptions, Intake]:
     """Load the tokenizer of a write; convert the separator to a token, bytes or None.
 
-    Also loads what renders chats. With `says_ending`, print how documents end if the
+    Also loads the renderer of chats. With `says_ending`, print how documents end if the
     tokenizer determines the separator.
     """
     tokenizer = load_tokenizer(options)
@@ -133,7 +133,7 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
 
 
 def _with_chat(options: WriteOptions, tokenizer: Tokenizer | None) -> WriteOptions:
-    """Return the options with what renders chats, if there are any."""
+    """Return the options with the renderer of chats, if there are chats."""
     fields = options.fields
     chat = fields.chat
     if not isinstance(chat, (str, os.PathLike, bool)) or not chat:
@@ -202,10 +202,10 @@ class Intake:
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
     a `tokenizer`, `str` documents are encoded as UTF-8. A tokenizer that supports
-    batches encodes up to 256 texts or about 1 MiB at a time. `added_end`
-    is the separator, if the tokenizer puts it at the end of each text: it is then taken
-    away, because the writer appends the separator. `num_dropped` counts the characters
-    that the tokenizer dropped so far.
+    batches encodes up to 256 texts, or about 1 MiB, at a time. `added_end` is the
+    separator if the tokenizer puts it at the end of each text. It is then removed,
+    because the writer appends the separator. `num_dropped` counts the characters that
+    the tokenizer dropped so far.
     """
 
     dtype: str | None = None
@@ -241,7 +241,7 @@ class Intake:
         return None if self.tokenizer is None else self.tokenizer.to_dict()
 
     def one_by_one(self) -> Intake:
-        """Return an intake that encodes each text when it is asked for."""
+        """Return an intake that encodes each text only when it is requested."""
         if self.tokenizer is None:
             return self
         tokenizer = replace(self.tokenizer, encode_batch=None, encode_parts=None)
@@ -329,7 +329,7 @@ class Intake:
     def _chats_of(
         self, rows: Iterable[Row], waiting: deque[Row], learned: deque[Spans]
     ) -> Iterator[object]:
-        """Yield chats as `_Encoded`; note the rows, and their tokens to learn."""
+        """Yield chats as `_Encoded`; record rows, and which tokens the loss counts."""
         tokenizer = self.tokenizer
         assert tokenizer is not None  # noqa: S101 - loaded with the chats
         encode, drops = tokenizer.encode_chat, tokenizer.drops
@@ -349,7 +349,7 @@ class Intake:
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
         """Return an intake for the parts of documents with these fields.
 
-        Also returns the tokens to put before and after all parts.
+        It also returns the tokens to put before and after all parts.
         """
         if self.tokenizer is None or fields.prompt is None:
             return replace(self), _NO_TOKENS, _NO_TOKENS

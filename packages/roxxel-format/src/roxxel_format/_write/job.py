@@ -1,14 +1,14 @@
 """Write documents as shards of one corpus: the one driver from documents to shards.
 
 A job can be pickled. The process that began a write may use it, or a task on another
-machine, or a process of a preparation, in a folder or in a bucket. Only the names of
-the new shards differ:
+machine, or a process of a preparation, in a folder or in a bucket. Each writes the same
+shards, under different names:
 
 - `Place.new_shards`: names that no other write has, for one process;
 - `attempt`: names that no other attempt has, because a scheduler may run a task twice;
 - `unit`: the same names every time, because a unit has the same shards every time.
 
-All begin with the digest of the write or the job, so that its files are found.
+All names begin with the digest of the write or the job, so its files can be found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WriteJob:
     """The picklable data that writing shards of one corpus needs.
 
     Attributes:
-        digest: 12 hexadecimal digits, with which the names of the shards begin.
+        digest: 12 hexadecimal digits, the beginning of the shards' names.
         target: The corpus: the names of its files on a disk, or the URL of its pattern.
         options: The arguments of the write. If they have no dtype, the first document
             decides it.
@@ -76,7 +76,7 @@ class WriteJob:
             number: Number of the unit.
             documents: Rows with an origin.
             ending: Returns metadata for the last shard, after the last document.
-            arrange: Returns the documents to write in another order.
+            arrange: Returns the documents in the order in which to write them.
 
         Raises:
             ValueError: A document is invalid, or this machine has another tokenizer.
@@ -157,8 +157,8 @@ def write_shards(
         new_path: Returns the path of the next shard in a folder.
         documents: The documents; with `ending`, rows with an origin.
         ending: Returns metadata for the last shard, after the last document.
-        arrange: Returns the documents to write in another order.
-        discards: Whether to delete the finished shards after an error.
+        arrange: Returns the documents in the order in which to write them.
+        discards: Whether to delete finished shards after an error.
 
     Returns:
         The shards; none if there are no documents.

@@ -25,7 +25,7 @@ _BUFFER_BYTES = 1 << 20
 
 
 class NewColumns:
-    """The columns of the shards of one write: a file of each column for each shard.
+    """The columns of one write's shards: one file per column and shard.
 
     A file's name and bytes depend only on the name and the documents of its shard.
 
@@ -35,7 +35,7 @@ class NewColumns:
         on_closed: Called with the path of each complete file.
 
     Attributes:
-        paths: The files, including those that are being renamed.
+        paths: The files, including those that are just being renamed.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class _ColumnFile(ABC):
 
 
 class _MaskFile(_ColumnFile):
-    """A column `loss_mask`: 1 for tokens that are learned."""
+    """A column `loss_mask`: 1 for tokens that the loss counts."""
 
     def data_of(
         self, row: EncodedRow, start: int, stop: int, num_separators: int

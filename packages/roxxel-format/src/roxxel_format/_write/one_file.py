@@ -1,7 +1,7 @@
 """The files of a corpus of one file, which needs no manifest.
 
 The file appears by the rename of its draft, which its writer has locked. So there is
-one writer at a time, and no draft of a living writer is taken for a leftover.
+one writer at a time, and nobody takes a living writer's draft for a leftover.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def only_writer(name: CorpusName) -> AbstractContextManager[None]:
 
 
 def tokenizers_left(name: CorpusName) -> list[str]:
-    """Return the names of files that keep a tokenizer for no file of this name.
+    """Return the names of kept tokenizers that the file does not use.
 
-    The metadata of the file name the tokenizer's file.
+    The file's metadata names the tokenizer's file that it uses.
     """
     recorded: object = None
     if name.single.exists():
@@ -71,7 +71,7 @@ def tokenizers_left(name: CorpusName) -> list[str]:
 
 
 def leftovers(name: CorpusName) -> list[Path]:
-    """Return the drafts of the file, one of which may be that of a living writer."""
+    """Return the drafts of the file; a living writer may use one of them."""
     left = [n for n in names_in(name.folder) if drafted_name(n) == name.single.name]
     return [name.folder / each for each in (*left, *tokenizers_left(name))]
 

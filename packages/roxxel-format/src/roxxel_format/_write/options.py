@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 _MAX_NAMED = 3
 Exist = Literal["keep", "replace", "append", "error"]
 TokenizerBackend = Literal["auto", "tokenizers", "fastokens"]
-"""What encodes; `"auto"` is `fastokens` where it is installed and can, else
-`tokenizers`. The ids are the same, so no corpus records it."""
+"""The library that encodes. `"auto"` is `fastokens` if it is installed and supports the
+tokenizer, else `tokenizers`. The ids are the same, so no corpus records it.
+"""
 
 
 class Separator(Enum):
@@ -50,7 +51,7 @@ class Separator(Enum):
 class WriteArguments(TypedDict, total=False):
     """The keyword arguments that every write has; see `Roxxel.write`.
 
-    Annotate with it a function of yours that passes them on.
+    Annotate your own function with it if the function passes them on.
 
     Example:
         >>> from typing import Unpack
@@ -80,7 +81,7 @@ class WriteOptions:
         fields: The fields of rows.
         also: Further arguments that determine the documents, as JSON. The corpus
             records them, and `exist="keep"` compares them.
-        chooses: Returns whether a document with an origin is written, from its tokens
+        chooses: Returns whether to write a document with an origin. It gets the tokens
             without the separator, and their number with it. None writes all.
 
     Example:
@@ -209,15 +210,15 @@ class WriteSummary:
         kept: Whether an existing corpus was kept.
         duration_s: Seconds from the call to the return.
         sync_s: Seconds of `duration_s` spent flushing shards to the disk.
-        num_dropped: Characters of the texts that the tokenizer left out, because its
-            vocabulary has neither them nor a token for unknown characters.
-        left_out: The files of the given folders and patterns that are no data, such as
+        num_dropped: Characters of the texts that the tokenizer dropped, because its
+            vocabulary lacks them and a token for unknown characters.
+        left_out: Files in the given folders and patterns that are not data, such as
             `README.md`.
         unit: Tokens of a bin; None unless the documents are packed.
         num_padding: Tokens that are padding of bins.
         num_cut: Documents longer than a bin, which were cut.
-        switched_off: What is random in the tokenizer, such as `dropout 0.1`, and was
-            switched off: equal texts have equal tokens.
+        switched_off: What was random in the tokenizer, such as `dropout 0.1`, and was
+            switched off, so that equal texts have equal tokens.
 
     Example:
         >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
@@ -265,7 +266,7 @@ class WriteSummary:
         )
 
     def _packed_note(self) -> str:
-        """Return what the summary says about bins."""
+        """Return the summary's sentence about bins."""
         if self.unit is None:
             return ""
         share = 100 * self.num_padding / max(1, self.num_tokens)
@@ -278,7 +279,7 @@ class WriteSummary:
 
     @staticmethod
     def switched_off_note(what: str) -> str:
-        """Return what a summary says about a tokenizer that would give random ids."""
+        """Return the summary's sentence about a tokenizer that sampled."""
         if not what:
             return ""
         return (

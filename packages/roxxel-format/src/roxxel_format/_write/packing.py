@@ -1,4 +1,4 @@
-"""Pack the documents of a unit into bins of equally many tokens.
+"""Pack the documents of a unit into bins of equal size.
 
 A document stays whole unless it is longer than a bin. A longer document is cut into
 whole bins and a rest, which is packed like a document. Packing is best-fit decreasing:
@@ -6,9 +6,9 @@ the longest part comes first, and each goes into the fullest bin that has room f
 (Ding et al., *Fewer Truncations Improve Language Modeling*, 2024, arXiv 2404.10830).
 The result depends on the documents alone, so a unit always has the same bins.
 
-The free room of a bin is less than its size. So the bins are kept by room, and the bits
-of one integer say for which rooms there is a bin:
-`tests-integration/benchmarks/format_packing.py` packs a million documents a second.
+The free room of a bin is less than its size. So the bins are grouped by their free
+room, and one integer has a bit for each room that some bin has. This packs a million
+documents a second (`tests-integration/benchmarks/format_packing.py`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_ROW = Row(None)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a document in a bin, separator included: the whole document, mostly.
+    """A part of a document in a bin, separator included; mostly the whole document.
 
     `row.learned` counts from the first token of the part. `is_cut` marks the first part
     of a document that is longer than a bin.
@@ -56,13 +56,13 @@ def packed(
 ) -> Iterator[list[Part]]:
     """Yield bins of at most `unit` tokens.
 
-    The bins, and the parts in each, are in the order of the documents. A document
+    The bins, and the parts in each bin, are in the order of the documents. A document
     without tokens and separator is left out.
 
     Args:
         rows: The documents, in the order of the inputs; all of them are held in memory.
         unit: Tokens of a bin.
-        dtype: Name of the item type, in which the documents are held.
+        dtype: Name of the item type in which the documents are held.
         separator: Items that end each document.
         vocab_size: Items must be below `vocab_size`, if given.
 
@@ -133,9 +133,10 @@ def best_fit(sizes: npt.NDArray[np.int64], unit: int) -> npt.NDArray[np.int64]:
 
 
 class _Held:
-    """The documents of a unit in the item type of the corpus, with their separators.
+    """The documents of a unit, in the item type of the corpus, with separators.
 
-    Documents are cast many at a time, in chunks. `sizes` are the tokens of each.
+    Documents are cast many at a time, in chunks. `sizes` are the numbers of tokens of
+    each document.
     """
 
     def __init__(
@@ -169,7 +170,7 @@ class _Held:
         self._rows.append((kept if is_named else _NO_ROW, row.learned))
 
     def cast(self) -> None:
-        """Cast the documents that wait; raises for the first that is out of range."""
+        """Cast the waiting documents; raise an error for the first out of range."""
         waiting, first = self._waiting, len(self._places) - len(self._waiting)
         if not waiting:
             return

@@ -1,13 +1,13 @@
-"""The bytes of each token, where the text of a document is theirs one after another.
+"""The bytes of each token, if a text is just its tokens' bytes in a row.
 
-Such a text can be made of a part of a document, of many documents at once, and without
-a call of the tokenizer. A decoder of `tokenizers` is a row of steps, each of which
-changes the names of tokens. Most steps see a single name, and whether its token is the
-first or the last of the document; only those are taken here, and only by asking the
-decoder itself what it makes of a name. Two steps see more. `Fuse` joins the names,
-which changes no text. `ByteFallback` shows tokens of single bytes, such as `<0xE2>`, as
-the text that those side by side spell together, or, if they spell none, as one U+FFFD
-for each.
+Such a text can be made from a part of a document, or for many documents at once,
+without calling the tokenizer. A decoder of `tokenizers` is a sequence of steps, and
+each step changes the names of tokens. Most steps see a single name, and whether its
+token is the first or the last of the document. This module supports only those, and
+asks the decoder itself what it makes of each name. Two other steps are supported too.
+`Fuse` joins the names, which does not change the text. `ByteFallback` turns
+neighbouring tokens of single bytes, such as `<0xE2>`, into the text that they spell
+together, or into one U+FFFD for each byte if they spell none.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ _BY_PLACE = re.compile(
     r"((Replace|Metaspace|WordPiece|BPEDecoder) )*(Fuse )?"
     r"|(Replace )*(ByteFallback )?Fuse Strip |(Replace )*ByteFallback (Fuse )?"
 )
-"""The steps of decoders that give each token bytes of its own, by its place."""
+"""Decoder steps that give each token its own bytes, by its place in the document."""
 
 _BYTE_NAME = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _OF_BYTE_NAMES = re.compile(r"[<x>0-9A-Fa-f]")
 
 _BESIDE = "\U0010ffff"
-"""Name of a token beside the one whose bytes are asked for; no tokenizer has it."""
+"""Name of a neighbour for the token whose bytes are requested; no tokenizer has this
+name.
+"""
 
 _CACHED = 2**16
 """Number of tokens at ends of documents whose bytes are kept."""
@@ -49,16 +51,16 @@ _CACHED = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """The bytes of each token; those of a document, in a row, are its text.
+    """The bytes of each token; the bytes of a document's tokens in a row are its text.
 
     Attributes:
-        inside: The bytes of a token by its id, if it stands between two others. The
-            last is for any greater id, which the tokenizer lacks: no bytes.
-        at_end: Returns the bytes of a token that is the first of a document, the last,
-            or both. None if the bytes of a token are the same everywhere.
+        inside: The bytes of a token between two others, by its id. The last entry,
+            without bytes, is for any greater id, which the tokenizer lacks.
+        at_end: Returns the bytes of a token that is the first or the last of a
+            document, or both. None if a token has the same bytes everywhere.
         is_named: Whether the tokenizer has an id, by id. A text ignores the others.
-        is_byte: Whether a token is a single byte, which shows only together with those
-            beside it, by id.
+        is_byte: Whether a token is a single byte, whose text depends on its neighbours,
+            by id.
 
     Example:
         >>> plain = same_everywhere([b"to", b" be"])
@@ -80,7 +82,8 @@ class Pieces:
         """Return the bytes of each token.
 
         Args:
-            ids: The tokens. Between documents are ids that the tokenizer lacks, if any.
+            ids: The tokens. Between documents there may be ids that the tokenizer
+                lacks.
             starts: Where documents begin, in order.
             stops: Where documents end: one past their last token, in order.
         """
@@ -112,8 +115,8 @@ class Pieces:
     ) -> npt.NDArray[np.bool_]:
         """Return whether the text may be cut before each token.
 
-        For the tokens on each side alone, `of` then returns the same as for all
-        together. The arguments are those of `of`.
+        Then `of` returns the same for the two sides as for the whole. The arguments are
+        those of `of`.
         """
         is_named = self.is_named.take(ids, mode="clip")
         is_byte = self.is_byte.take(ids, mode="clip")
@@ -131,7 +134,7 @@ def same_everywhere(pieces: Sequence[bytes]) -> Pieces:
 
 
 def no_pieces() -> None:
-    """Return None: the text of tokens is known only when all are decoded together."""
+    """Return None: the text is known only when all tokens are decoded together."""
 
 
 def of_bytes(source: Any, size: int) -> Pieces:
@@ -147,7 +150,7 @@ def of_bytes(source: Any, size: int) -> Pieces:
 
 
 def of_decoder(source: Any, size: int) -> Pieces | None:
-    """Return the pieces of an object of `tokenizers`; None if a step sees more."""
+    """Return the pieces of an object of `tokenizers`; None if a step is unsupported."""
     steps = _steps(source.decoder)
     kinds = "".join(f"{step['type']} " for step in steps or [])
     if kinds == "ByteLevel ":
@@ -213,7 +216,7 @@ def _flat(step: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _are_apart(steps: Sequence[dict[str, Any]]) -> bool:
-    """Whether the last step strips one token, and no other makes names of bytes."""
+    """Whether the last step strips one token, and no other step changes bytes."""
     kinds = [step["type"] for step in steps]
     if kinds[-2:] == ["Fuse", "Strip"]:
         last = steps[-1]
@@ -241,7 +244,7 @@ def _is_text(content: bytes) -> bool:
 def _byte_level(source: Any, size: int) -> Pieces:
     """Return the pieces of a byte-level tokenizer of `tokenizers`.
 
-    A token of such a tokenizer spells bytes in `BYTE_ALPHABET`. One with any other
+    A token of such a tokenizer spells bytes in `BYTE_ALPHABET`. A token with any other
     character, such as a special token with a space in its name, spells itself.
     """
     byte_of = {letter: byte for byte, letter in enumerate(BYTE_ALPHABET)}

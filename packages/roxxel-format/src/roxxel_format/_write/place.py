@@ -2,9 +2,9 @@
 
 `roxxel_store.place` holds the files, on a disk or in a bucket. Files are added complete
 and under names that no other write has, so nothing changes for a reader. A commit then
-swaps the manifest, if it still is the one that this write began from. So whatever fails
-or is killed before the commit changes no corpus, and of two writes that began from one
-manifest, the second learns that it has lost.
+swaps the manifest, if it is still the one from which this write began. So a write that
+fails or is killed before its commit changes no corpus. Of two writes that began from
+one manifest, the second learns that it has lost.
 """
 
 from __future__ import annotations
@@ -61,18 +61,19 @@ class Place:
     Args:
         name: The names of the files.
         files: The files.
-        target: What `of` takes in another process to return this place.
+        target: The argument of `of` that returns this place in another process.
         given: The corpus as the caller gave it, for messages.
 
     Attributes:
         name: The names of the files.
         files: The files.
-        target: What `of` takes in another process to return this place.
+        target: The argument of `of` that returns this place in another process.
         what: The corpus, for messages: its pattern, or the URL that was given.
         end: The end of the manifest that `begin` read last, all that an append needs;
             without versions if there is no corpus.
-        is_uncertain: Whether a commit failed that may have taken effect.
-        plan_kind: The record of a plan, whose job `clean` keeps until it is committed.
+        is_uncertain: Whether a failed commit may have taken effect.
+        plan_kind: The kind of record of a plan. `clean` keeps the plan's job until it
+            is committed.
     """
 
     plan_kind = PLAN
@@ -119,9 +120,10 @@ class Place:
         return self.name.manifest.name
 
     def new_shards(self) -> Callable[[Path], Path]:
-        """Return what names the new shards of one write, in a folder.
+        """Return a function that names the new shards of one write, in a folder.
 
-        No other write has these names, so nobody needs to ask whether one is free.
+        No other write has these names, so there is no need to check whether one is
+        free.
         """
         write, pieces = secrets.token_hex(6), count()
 
@@ -131,7 +133,7 @@ class Place:
         return new_path
 
     def enter(self, resources: contextlib.ExitStack) -> None:
-        """Hold, in `resources`, what keeps `clean` from removing new shards."""
+        """Hold, in `resources`, the lock that keeps `clean` from new shards."""
         resources.enter_context(self.files.writing())
 
     def existing(self) -> Manifest | None:
@@ -171,7 +173,7 @@ class Place:
     def lists(self, texts: Iterable[str]) -> bool:
         """Return whether the manifest that `begin` read last has all of some texts.
 
-        Quicker than reading its lists.
+        This is quicker than parsing its lists.
         """
         data = self._data or b""
         return all(quoted(each) in data for each in texts)
@@ -184,8 +186,8 @@ class Place:
 
         Args:
             manifest: The new manifest. With `appends`, its shards and versions follow
-                those of the manifest that is there.
-            appends: Whether to keep the shards and versions that are there.
+                the existing ones.
+            appends: Whether to keep the existing shards and versions.
         """
         if appends and self._data is not None:
             data = extended(self._data, self.end, manifest)
@@ -238,7 +240,7 @@ class Place:
         """Raise ShardError if shards are here that no interrupted write can have left.
 
         Somebody has copied them without their manifest, made them with a `ShardWriter`,
-        or lost the manifest of a corpus: a write would take them for leftovers.
+        or lost the manifest of a corpus. A write would take them for leftovers.
         """
         if self.files.may_be_interrupted() or self._has_manifest():
             return
@@ -260,10 +262,10 @@ class Place:
         return self.read(self._manifest_name) is not None
 
     def remove_leftovers(self) -> None:
-        """Remove what earlier writes left on a disk, if this can be done now.
+        """Remove what earlier writes left on a disk, unless a write is in progress.
 
-        In a bucket only `clean` does: there, nothing tells leftovers from the shards of
-        a corpus whose manifest is lost.
+        In a bucket only `clean` does this: there, leftovers look like the shards of a
+        corpus whose manifest is lost.
         """
         if self.files.may_act_late:
             return
@@ -313,8 +315,8 @@ class Place:
         """Return the names of files that the corpus does not list.
 
         They are drafts, shards and columns, tokenizers, and the plan and the records of
-        a preparation. Without a manifest, perhaps only the manifest is lost: then only
-        drafts are leftovers, unless the caller gives the rest up.
+        a preparation. Without a manifest, only drafts are leftovers, because perhaps
+        only the manifest is lost; `abandon` gives up the rest too.
         """
         name, manifest = self.name, self.existing()
         listed = set[str]() if manifest is None else manifest.file_names()
@@ -339,8 +341,9 @@ class Place:
     def _open_job(self, manifest: Manifest | None, *, abandon: bool) -> str | None:
         """Return the job of a plan that is not committed; None without such a plan.
 
-        The job of a damaged plan is unknown: "" with `abandon`, which gives up all.
-        Else raises DamagedRecordError, because no file of a unit is surely a leftover.
+        The job of a damaged plan is unknown: with `abandon`, which gives up everything,
+        return "". Otherwise raise DamagedRecordError, because no unit's file is
+        certainly a leftover.
         """
         plan = self.read(self.name.plan.name)
         if plan is None:
@@ -362,8 +365,8 @@ class Place:
     def planned_shards(self, manifest: Manifest) -> set[str]:
         """Return the shards of a manifest whose preparation left its plan.
 
-        The program that committed them was killed before it removed the plan, or is
-        about to. Raises ManifestError for a damaged plan.
+        The program that committed them is about to remove the plan, or was killed
+        before that. Raises ManifestError for a damaged plan.
         """
         plan = self.read(self.name.plan.name)
         if plan is None:
@@ -372,7 +375,7 @@ class Place:
         return {each for each in manifest.shards.names if self.name.job_of(each) == job}
 
     def listed(self, manifest: Manifest, job: str | None = None) -> NewShards:
-        """Return the shards that a manifest lists: all, or those of one job."""
+        """Return the shards that a manifest lists: all, or only those of one job."""
         chosen = [
             at
             for at, name in enumerate(manifest.shards.names)
@@ -416,7 +419,8 @@ class Place:
     def check_present(self, sizes: Mapping[str, int]) -> None:
         """Raise FileNotFoundError unless the files have these sizes.
 
-        Called just before a commit: a `clean` may have deleted old files meanwhile.
+        This is called just before a commit, because a `clean` may have deleted old
+        files meanwhile.
         """
         there = self.files.sizes(sizes)
         for name, size in sizes.items():
@@ -478,7 +482,7 @@ def _check_listable(name: CorpusName, given: str) -> None:
 
 
 def _is_other_json(data: bytes) -> bool:
-    """Return whether bytes are JSON, but neither a manifest nor a damaged one."""
+    """Return whether bytes are JSON of another kind, not a manifest, damaged or not."""
     try:
         table = parse_value(data, "", "")
     except RecordError:

@@ -1,8 +1,9 @@
-"""What the manifest says about the documents of a write, and the commit of its shards.
+"""What the manifest says about a write's documents, and the commit of its shards.
 
-A recipe is decided once, before or with the first document, and handed on: the same one
-commits the shards of one process, of tasks on many machines, and of the units of a
-preparation. On a disk and in a bucket, a commit compares and replaces the manifest.
+A recipe is decided once, before or with the first document, and then passed on: one
+recipe commits the shards of one process, of tasks on many machines, or of a
+preparation's units. On a disk and in a bucket, a commit compares and replaces the
+manifest.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 SPLIT = "split"
-"""The argument of a write that holds documents out: name, share and side."""
+"""The argument of a write that holds out documents: name, share and side."""
 
 _MADE_BY = {
     "id": "document_id (--id)",
@@ -60,7 +61,7 @@ class Recipe:
         kind: `"text"` or `"tokens"`; None until a document decides.
         unit: Tokens of a bin; None unless the documents are packed.
         encoder: What encodes the texts, with versions; None if unknown. An append may
-            have another one, because all give the same ids.
+            use another one, because all give the same ids.
         tokenizer_file: Name and size of the file that keeps the tokenizer.
         without_columns: Columns for which an append brings no values.
 
@@ -88,11 +89,11 @@ class Recipe:
         return self.exist == "append"
 
     def decided(self, dtype: str | None, kind: str | None) -> Recipe:
-        """Return this recipe with an item type and a kind where it has none."""
+        """Return this recipe, with an item type and a kind if it has none."""
         return replace(self, dtype=self.dtype or dtype, kind=self.kind or kind)
 
     def for_corpus(self, manifest: Manifest, what: str) -> Recipe:
-        """Return the recipe for the corpus `what`, whose manifest a write began from.
+        """Return the recipe for the corpus `what`, by the manifest at the start.
 
         A write that appends takes item type and kind from the corpus.
 
@@ -156,7 +157,7 @@ class Recipe:
 
     @staticmethod
     def how_to_append(manifest: Manifest | None, share: float) -> str:
-        """Tell how to add documents to both sides of a split.
+        """Describe how to add documents to both sides of a split.
 
         The command `split` copies no columns, and does not divide bins.
         """
@@ -197,19 +198,19 @@ class Recipe:
         """Commit shards and columns, which are complete at the place.
 
         If another write committed since `place.begin`, an append begins again from the
-        new manifest. So does a write that replaces the corpus if this write was a
-        compaction, which changes no document.
+        new manifest. A write that replaces the corpus does so only if the other write
+        was a compaction, which changes no document.
 
         Args:
             place: Where the corpus is.
             new: The shards.
             started: When the write began, by `time.perf_counter`.
-            lost: Called when another write was committed first; returns what this
-                means, and what to do.
+            lost: Called if another write was committed first; returns a sentence that
+                says what this means and what to do.
 
         Raises:
             FileExistsError: Another write changed the documents first, and this write
-                does not append; or the shards were merged before the answer came.
+                does not append. Or the shards were merged before the answer arrived.
             FileNotFoundError: A file is missing.
             NoDocumentsError: There are no shards.
         """
@@ -252,7 +253,7 @@ class Recipe:
         return place.summary(new, started)
 
     def _added(self, place: Place, new: NewShards) -> Manifest:
-        """Return a manifest of the new shards alone, which an append adds."""
+        """Return a manifest of only the new shards, for an append to add."""
         end = Manifest()
         if self.appends:
             end = place.end
@@ -285,9 +286,9 @@ class Recipe:
 
 
 def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) -> None:
-    """Raise ValueError unless a corpus and new documents are of one side of a split.
+    """Raise ValueError unless a corpus and new documents are on one side of a split.
 
-    Else the corpus could get documents that it held out, or that are learned elsewhere.
+    Otherwise the corpus could get documents that it held out, or on which others train.
     """
     old, new = Recipe.split_of(manifest), arguments.get(SPLIT)
     if old == (None if new is None else new[1:]):
@@ -307,7 +308,7 @@ def _check_split(manifest: Manifest, arguments: Mapping[str, Any], what: str) ->
 def _check_columns(
     manifest: Manifest, columns: Iterable[str], without: Iterable[str], what: str
 ) -> None:
-    """Raise ValueError unless new documents bring the columns of a corpus, and no more.
+    """Raise ValueError unless new documents bring exactly the columns of a corpus.
 
     A column that only some shards have cannot be read.
     """

@@ -1,12 +1,12 @@
 """Make files a corpus again: adopt shards without a manifest, repair a damaged shard.
 
 A manifest can be lost in a copy, and a user's `ShardWriter` makes none. Without it,
-nothing says whether the shards are whole, all there, and in order. So `adopt` reads
-every byte before it commits one.
+nothing says whether the shards are whole, complete in number, and in order. So `adopt`
+reads every byte before it commits a new manifest.
 
-A repair fetches the whole copy into a new file, which takes the place of the damaged
-shard by a rename. Written in place, the shard could be left half written by a kill, and
-a process that maps it could read such a part.
+A repair fetches the whole copy into a new file, and renames it over the damaged shard.
+If it wrote in place, a kill could leave the shard half written, and a process that maps
+the shard could read that half.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _with_tokenizer(manifest: Manifest, name: CorpusName) -> Manifest:
 
 
 def _say_columns(name: CorpusName, shards: set[str]) -> None:
-    """Say which columns the shards had: a run would miss the column `loss_mask`."""
+    """Name the columns that the shards had: a run would miss the column `loss_mask`."""
     columns = {
         each.rsplit(".", 3)[1]
         for each in names_in(name.folder)
@@ -184,8 +184,8 @@ def _bare_shards(name: CorpusName) -> list[Path]:
 
     Raises:
         FileNotFoundError: There are none.
-        ShardError: One is a corpus of one file, or some have the name of a numbered
-            shard and others have not.
+        ShardError: One is a corpus of one file, or only some have the name of a
+            numbered shard.
     """
     listed = {
         shard
@@ -265,7 +265,7 @@ def _check_whole(name: CorpusName, paths: list[Path], flags: Any) -> None:
 
 
 def _check_alike(paths: list[Path], ends: list[End]) -> None:
-    """Raise ShardError if shards differ in what a manifest records once."""
+    """Raise ShardError if shards differ in a fact that a manifest records only once."""
     first: dict[str, Any] = {}
     for path, (layout, metadata) in zip(paths, ends, strict=True):
         facts = {

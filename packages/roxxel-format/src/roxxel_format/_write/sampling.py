@@ -2,9 +2,9 @@
 
 A tokenizer may sample how it divides a word: a BPE model by its dropout (Provilkov et
 al., *BPE-Dropout*, 2020), and a Unigram model by its alpha (Kudo, *Subword
-Regularization*, 2018). Then no write could be repeated, and no prompt would be made as
-the documents were. What is switched off is part of no identity: the tokenizer counts as
-one whose file never had it.
+Regularization*, 2018). Then no write could be repeated, and a prompt would not get the
+tokens that documents got. Switching it off does not change the tokenizer's identity: it
+counts as if its file never had this.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ def without_sampling(source: Any) -> tuple[Any, str]:
     """Return a tokenizer that does not sample, and what was switched off for it.
 
     Args:
-        source: An object of `tokenizers`, or one of `transformers` that holds one.
-            Others stay as they are.
+        source: An object of `tokenizers`, or one of `transformers` that holds one. Any
+            other object stays as it is.
 
     Returns:
-        The tokenizer, or a copy if something is switched off; and what that is, such as
+        The tokenizer, or a copy if something is switched off; and what was, such as
         `"dropout 0.1"`.
 
     Example:
@@ -58,7 +58,7 @@ def without_sampling(source: Any) -> tuple[Any, str]:
 
 
 def check_repeats(name: str, encode: Callable[[str], Tokens]) -> None:
-    """Raise ValueError if an object of a user gives a text other ids in each call."""
+    """Raise ValueError if a user's tokenizer gives a text new ids in each call."""
     found: list[list[int]] = []
     # A tokenizer may refuse a text, such as one of characters that it lacks.
     with contextlib.suppress(Exception):

@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 Arrange: TypeAlias = "Callable[[list[Any]], Iterable[Any]]"
 
 _MOST_ORIGINS = 1 << 16
-"""Number of origins above which those of documents that are written are forgotten."""
+"""Number of remembered origins above which those of written documents are forgotten."""
 
 
 class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
-    `new_path()` returns the path of the next shard. Its draft is `draft`, which the
-    caller has made, or one that `ShardWriter` makes. `paths` includes the shard that is
-    being renamed.
-    `on_closed` gets the path of each finished shard. If there are `columns`, the data
-    are rows, and the series also writes the columns of each shard. `num_documents`
-    counts a document in two shards once. `bins` is None unless documents are packed.
+    `new_path()` returns the path of the next shard. Its draft is `draft`, if the caller
+    has made one, else `ShardWriter` makes one. `paths` includes a shard that is just
+    being renamed. `on_closed` gets the path of each finished shard. If there are
+    `columns`, the data are rows, and the series also writes the columns of each shard.
+    `num_documents` counts a document in two shards once. `bins` is None unless
+    documents are packed.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class ShardSeries:
             data: The documents.
             ending: Returns metadata for the last shard, after the last document. If
                 given, the documents are rows with an origin.
-            arrange: Returns the documents to write in another order.
+            arrange: Returns the documents in the order in which to write them.
         """
         try:
             if self.bins is not None:

@@ -212,10 +212,10 @@ class ShardWriter:
     def extend_stored(
         self, chunks: Iterable[Tokens], ends: npt.NDArray[np.int64]
     ) -> None:
-        """Append documents as another shard stores them, separators included.
+        """Append documents as another shard stores them, with their separators.
 
-        Do not mix with `append`, which adds separators. A document without an end goes
-        on in the next call.
+        Do not mix with `append`, which adds separators itself. A document without an
+        end continues in the next call.
 
         Args:
             chunks: The items, in the shard's dtype; each of shape `(n,)`.
@@ -236,7 +236,7 @@ class ShardWriter:
         self._flags |= FIRST_IS_CONTINUED
 
     def mark_last_as_continued(self) -> None:
-        """Record that the last document of this shard goes on in the next one."""
+        """Record that the last document of this shard continues in the next shard."""
         self._flags |= LAST_CONTINUES
 
     def finish(self) -> Layout:
@@ -323,7 +323,7 @@ class ShardWriter:
         return self._first_document + len(self._ends)
 
     def _make_room(self, document: Tokens, length: int) -> Tokens:
-        """Flush the stage for a document; return the document in the stage's dtype."""
+        """Flush the stage for a new document; return that in the stage's dtype."""
         if not document.size:
             # An empty document may have any dtype, such as numpy's default, float64.
             document = self._stage[:0]
@@ -405,7 +405,7 @@ class ShardWriter:
 def shard_size_bound(
     data_size: int, block_size: int, metadata_size: int = _METADATA_ROOM
 ) -> int:
-    """Return an upper bound of a shard's size from the bytes of items and ends."""
+    """Return an upper bound of a shard's size, from the bytes of its items and ends."""
     blocks = data_size // block_size + 2
     fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size
     return fixed + data_size + 4 * blocks

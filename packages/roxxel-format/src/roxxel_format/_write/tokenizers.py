@@ -1,7 +1,7 @@
 """Adapt a tokenizer, and find its end-of-text token and its identity.
 
-By default, a text that spells a special token, such as `<|endoftext|>`, is encoded as
-ordinary text; otherwise a web page could end a document by spelling the token. The
+By default, if a text spells a special token, such as `<|endoftext|>`, it is encoded as
+ordinary text. Otherwise a web page could end a document by spelling the token. The
 defaults of the libraries differ: `tokenizers` and `transformers` encode the special
 token, and `tiktoken` refuses the text.
 """
@@ -43,7 +43,7 @@ EncodeBatch = Callable[[list[str]], list[Any]]
 """Returns what `Encode` returns, for each of several texts."""
 
 EncodeChat = Callable[[str, "Spans"], "tuple[Tokens, Spans]"]
-"""Returns the ids of a text, and the tokens that are learned, from the characters."""
+"""Returns the ids of a text, and which tokens the loss counts, from its characters."""
 
 # End-of-text tokens of well-known tokenizers, for those that name none.
 _ENDS_OF_TEXT = (
@@ -84,18 +84,18 @@ class Tokenizer:
     """A loaded tokenizer.
 
     `encode` encodes a document without truncation or padding. It may be a method of a
-    copy of `source`. `encode_batch` encodes several documents in one call; None if the
-    library is not faster this way. `encode_part` and `encode_parts` do the same without
-    special tokens before or after the text; None if the library cannot. `name` is for
-    messages. `hash` is a digest of the definition or the vocabulary; None if neither is
-    known. `special_ids` maps the text of each special token to its id. `named_end` is
-    the end of text that the tokenizer's files or its object name. `drops` counts the
-    characters of a text that have no token; None if all have one. `encoder` names what
-    encodes, with its version, if the tokenizer was loaded by its path or name, and
-    `encoder_note` is what else to say of it. `switched_off` names what was random.
-    `encode_chat` encodes the texts of chats, if the write has chats. `files` are the
-    texts of the tokenizer's files by name, `tokenizer.json` among them; empty if there
-    is no such file.
+    copy of `source`. `encode_batch` encodes several documents in one call; None if that
+    is not faster. `encode_part` and `encode_parts` do the same without special tokens
+    before or after the text; None if the library cannot. `name` is for messages. `hash`
+    is a digest of the definition or the vocabulary; None if neither is known.
+    `special_ids` maps the text of each special token to its id. `named_end` is the
+    end-of-text token that the tokenizer's files or its object name. `drops` counts the
+    characters of a text that have no token; None if all have one. `encoder` names the
+    library that encodes, with its version, if the tokenizer was loaded by path or name.
+    `encoder_note` is a remark about it, for the user. `switched_off` names what was
+    random. `encode_chat` encodes the texts of chats, if the write has chats. `files`
+    are the texts of the tokenizer's files by name, `tokenizer.json` among them; empty
+    if there is no such file.
     """
 
     source: Any
@@ -176,7 +176,7 @@ class Tokenizer:
         )
 
     def encoding(self) -> str:
-        """Describe in a line what encodes; empty if nothing was chosen."""
+        """Describe in a line which library encodes; empty if none was chosen."""
         if self.encoder is None:
             return ""
         return f"{self.name} is encoded by {self.encoder}{self.encoder_note}\n"
@@ -248,7 +248,7 @@ class Tokenizer:
         yield from sorted(words, key=vocabulary.__getitem__)[:_MAX_TRIED]
 
     def added_end(self) -> int | None:
-        """Return the special token with which `encode` ends every text, if any."""
+        """Return the special token that `encode` puts after every text, if any."""
         ids = encoded_ids(self.encode("")).tolist()
         if not ids or ids[-1] not in self.special_ids.values():
             return None
@@ -280,7 +280,8 @@ def load(
     loads a tokenizer by the path of a `tokenizer.json`, the path of a folder with this
     file, or a name on the Hugging Face hub. An existing path is never read as a name.
     With `special_tokens`, the text of a special token is encoded as this token.
-    `backend` says what encodes for a path or a name; see `roxxel_prepare.tokenizers`.
+    `backend` chooses the library that encodes for a path or a name; see
+    `roxxel_prepare.tokenizers`.
 
     Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
     of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
@@ -363,10 +364,9 @@ def _named(
 
 
 def _of_prepare(what: str, extra: str) -> Any:
-    """Return the module of preparation for tokenizers.
+    """Return the module of `roxxel_prepare` that loads tokenizers by file or name.
 
-    Files and names are its business. It stands above the format, and need not be
-    installed.
+    It stands above this package, and need not be installed.
     """
     try:
         return importlib.import_module("roxxel_prepare.tokenizers")
@@ -386,7 +386,7 @@ def parsed(definition: str, name: str) -> Any:
 def chat_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return the tokenizer with `encode_chat`.
 
-    Raises ValueError if it does not say which characters a token has.
+    Raises ValueError if it does not tell which characters a token stands for.
     """
     source = None if tokenizer is None else tokenizer.source
     source = getattr(source, "backend_tokenizer", source)
@@ -405,12 +405,12 @@ def chat_renderer(
     template: str | os.PathLike[str] | None,
     refused: tuple[str, ...],
 ) -> Chat:
-    """Load what renders chats.
+    """Load the renderer of chats.
 
     Args:
-        tokenizer: Path or name of the tokenizer, or an object, which names no template.
+        tokenizer: Path or name of the tokenizer; or an object, which has no template.
         template: Path of a template. Default: that of the tokenizer.
-        refused: Texts that no message may hold.
+        refused: Texts that no message may contain.
     """
     name = None
     if isinstance(tokenizer, (str, os.PathLike)):

@@ -37,7 +37,7 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class _File:
-    """A file to copy: source, name in the copy, size, and a function to check it."""
+    """A file to copy: source, name in the copy, size, and a function that checks it."""
 
     path: str
     name: str
@@ -106,9 +106,9 @@ def copy_corpus(
 class _Files:
     """The files of a copy. A file that the target's manifest lists keeps its name.
 
-    Other files get a name that begins with their digest. So if a copy is repeated,
-    it finds the files that an interrupted copy has added. With a `job`, 12 hexadecimal
-    digits, the names begin with the job instead.
+    Other files get a name that begins with their digest. So a repeated copy finds the
+    files that an interrupted copy has added. With a `job`, 12 hexadecimal digits, the
+    names begin with the job instead.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class _Files:
         )
 
     def missing(self, sizes: Mapping[str, int]) -> list[_File]:
-        """Return the files that the target lacks, or has with another size."""
+        """Return the files that the target lacks, or has in another size."""
         files = {file.name: file for file in self._files}
         return [
             file for file in files.values() if sizes.get(file.name) != file.num_bytes

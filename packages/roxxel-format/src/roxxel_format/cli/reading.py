@@ -37,10 +37,10 @@ _MOST_INPUTS = 10
 
 
 _SHORT_FROM = 10_000
-"""Smaller counts are printed in full alone."""
+"""Smaller counts are printed only in full."""
 
 _MOST_LETTERS = 160
-"""Maximum number of letters of one fact that `info` prints."""
+"""Maximum number of characters that `info` prints for one fact."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -97,7 +97,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _bin_facts(corpus: Roxxel) -> dict[str, int]:
-    """Return what is known of the bins of a packed corpus."""
+    """Return what is known about the bins of a packed corpus."""
     if corpus.unit is None:
         return {}
     return {
@@ -159,7 +159,7 @@ def _bytes_per_token(inputs: Sequence[InputTotals]) -> float | None:
 
 
 def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str]:
-    """Yield a summary of the input files, and the files with most tokens."""
+    """Yield a summary of the input files, and the files with the most tokens."""
     if not inputs:
         return
     single = [each for each in inputs if num_joined(each.name) is None]
@@ -193,8 +193,8 @@ def _per_token(inputs: Sequence[InputTotals]) -> str:
 def _paths(options: argparse.Namespace) -> str | list[str]:
     """Return a single path as `str`, because `Roxxel` reads no manifest for a list.
 
-    Files of two corpora are probably an unquoted pattern that matches a held-out corpus
-    too, so a note says that they are read as one.
+    If the files belong to two corpora, an unquoted pattern probably matched a held-out
+    corpus too, so a note says that they are read as one.
     """
     paths: list[str] = options.corpus
     owners = owners_of(paths) if len(paths) > 1 else []
@@ -289,7 +289,7 @@ def cat(options: argparse.Namespace) -> int:
 
 
 def _wrapped(text: bytes, width: int | None) -> bytes:
-    """Break lines between words; a word that is wider than a line stays whole."""
+    """Break lines between words; a word wider than a line stays whole."""
     if width is None:
         return text
     lines = text.decode(errors="surrogateescape").split("\n")
@@ -332,7 +332,7 @@ def _decoder(
 def _chosen(
     corpus: Roxxel, options: argparse.Namespace
 ) -> Iterator[tuple[int | None, Tokens]]:
-    """Yield pairs of document number and tokens; a range of tokens has number None."""
+    """Yield pairs of document number and tokens; the number of a range is None."""
     if options.tokens is not None:
         start, stop = options.tokens
         if stop > corpus.num_tokens:

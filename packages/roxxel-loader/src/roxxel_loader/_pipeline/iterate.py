@@ -1,4 +1,4 @@
-"""The one iterator: threads make batches ahead; `next()` returns them in step order.
+"""The one iterator: threads prefetch batches, and `next()` returns them in step order.
 
 A batch must not depend on the thread that makes the batch, so each thread adopts the
 thread-local JAX settings of the first consumer, such as `with jax.enable_x64(True):`
@@ -44,14 +44,14 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 _FEWEST_AHEAD, _MOST_AHEAD = 2, 16
 _BYTES_AHEAD = 4 << 20
-"""Bytes of global batches to make ahead, if the caller gives no number of batches.
-Steps with small batches are short, so more batches are needed to bridge a pause of a
-slow source."""
+"""Bytes of global batches to prefetch, if the caller gives no number of batches. Steps
+with small batches are short, so more batches are needed to bridge a pause of a slow
+source."""
 
 _TOGETHER_S = 1e-3
-"""Seconds that a lone thread takes, at most, to make the batches that it hands over at
-once. A hand-over wakes a thread, which costs as much as a small batch
-(`compare --to jax` in `tests-integration/benchmarks` prints the speed)."""
+"""Seconds of work, at most, after which a lone thread hands over the batches it has
+made. A hand-over wakes a thread, which costs as much as a small batch (`compare --to
+jax` in `tests-integration/benchmarks` prints the speed)."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Progress:
 
 
 class Made(NamedTuple):
-    """The batch of a step, the bytes of its global arrays, and the seconds of a stage.
+    """The batch of a step, the bytes of its global arrays, and each stage's seconds.
 
     `num_bytes` is 0 for a batch that is not moved to devices.
     """
@@ -166,8 +166,8 @@ class BatchIterator(Generic[B]):
 
     Several threads may share an iterator: `next()` returns each batch to one thread.
 
-    An error while a batch is made is raised by the `next()` that would return the
-    batch. The error ends the iteration.
+    If making a batch fails, the `next()` that would return the batch raises the error.
+    The error ends the iteration.
 
     After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
     the same step. Two kinds of interrupts are different: an interrupt while a stream
@@ -203,10 +203,10 @@ class BatchIterator(Generic[B]):
     ) -> None:
         """Make batches on `workers` threads or on `executor`, which is never shut down.
 
-        `ahead` is the number of batches made ahead of the consumer; None means a number
-        that fits the size of a batch (`_num_ahead`). With `workers=0` and no executor,
-        `next()` makes each batch itself. `count_items(step)` returns the number of
-        items before `step`.
+        `ahead` is the number of batches to prefetch; None means a number that fits the
+        size of a batch (`_num_ahead`). With `workers=0` and no executor, `next()` makes
+        each batch itself. `count_items(step)` returns the number of items before
+        `step`.
         """
         self._make = make
         self._start = start
@@ -340,7 +340,7 @@ class BatchIterator(Generic[B]):
         return result
 
     def _submit_ahead(self) -> None:
-        """Fill the batches ahead, once there is room for a whole job."""
+        """Start to prefetch more batches, once there is room for a whole job."""
         room = self._ahead + 1 - (self._next - self.step)
         if room < self._together or self._closed:
             return
@@ -355,7 +355,7 @@ class BatchIterator(Generic[B]):
             self._next = steps.stop
 
     def _own_threads(self) -> ThreadPoolExecutor:
-        """Return the threads, which have the JAX settings of the first caller."""
+        """Return the threads; they have the JAX settings of the first caller."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 self._workers,
@@ -379,12 +379,12 @@ class BatchIterator(Generic[B]):
 
 
 def _num_ahead(num_bytes: int) -> int:
-    """Return the number of batches to make ahead if each has this many bytes."""
+    """Return the number of batches to prefetch if each has this many bytes."""
     return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
 
 
 def _num_together(ahead: int, made: Made) -> int:
-    """Return the number of batches to hand over at once if each takes as long."""
+    """Return the number of batches to hand over at once if each takes this long."""
     seconds = made.read_s + made.assemble_s + made.transfer_s
     return max(1, min((ahead + 1) // 2, int(_TOGETHER_S / max(seconds, 1e-6))))
 
@@ -392,7 +392,7 @@ def _num_together(ahead: int, made: Made) -> int:
 def _make_together(
     make: Callable[[int], Made], steps: range, ended: threading.Event
 ) -> deque[Made | BaseException]:
-    """Make consecutive batches, until an error, which is the last result then."""
+    """Make consecutive batches; stop at an error, which is then the last result."""
     results = deque[Made | BaseException]()
     for step in steps:
         if results and ended.is_set():

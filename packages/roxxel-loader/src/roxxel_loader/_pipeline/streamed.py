@@ -94,7 +94,7 @@ class StreamedItems:
         return found
 
     def _read(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield each batch from `start` on: position of the first item, and items."""
+        """Yield each batch from `start` on: its first item's position, and items."""
         size = self._batch_size
         # The number of steps of an epoch is unknown until the epoch is read. With
         # several epochs, reading must begin at step 0 to find the epoch of `start`.

@@ -1,1 +1,1 @@
-"""Bridges to other libraries; each module imports its library alone."""
+"""Bridges to other libraries; each module imports only its own library."""

@@ -1,7 +1,7 @@
 """Batches of a curriculum as a dataset of Grain; needs the extra `grain`.
 
-An item is a step, so Grain's own pipeline goes on from there. Its state is that of the
-sampler, which says to which data a step belongs::
+An item is a step, so Grain's own pipeline goes on from there. Its state is the
+sampler's state, which says to which data a step belongs::
 
     steps = StepDataset(sampler, process_index=0, process_count=1)
     batches = iter(steps.to_iter_dataset())
@@ -32,10 +32,10 @@ __all__ = ["StepDataset"]
 
 
 class StepDataset(grain.MapDataset[Any]):
-    """The batches of a run, one item a step, for `to_iter_dataset` and what follows it.
+    """The batches of a run: an item for each step. Begin with `to_iter_dataset`.
 
     The state of an iterator is `Sampler.state` of its step. `set_state` checks it, so a
-    loop does not go on with other data, another seed or another past.
+    loop cannot continue with other data, another seed or another past.
 
     `map` transforms each batch in the threads that read it, and `steps[start:stop]` is
     a part of the run. Use Grain's other transformations after `to_iter_dataset`: before
@@ -110,7 +110,7 @@ class StepDataset(grain.MapDataset[Any]):
         return self._with(self.steps[sl], self._transforms)
 
     def map(self, transform: Any) -> StepDataset:
-        """Return the same steps, with a function or a `grain.transforms.Map` on each.
+        """Return the same steps, transformed by a function or `grain.transforms.Map`.
 
         The transformation must return one item for each batch.
         """
@@ -139,7 +139,7 @@ class StepDataset(grain.MapDataset[Any]):
         return found
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse what would lose the state, or change which step is next.
+        """Refuse transformations that lose the state, or change which step is next.
 
         Raises:
             TypeError: Always.
@@ -167,7 +167,7 @@ class _Batches(grain.IterDataset[Any]):
         return _Iterator(self._steps, iter(self._steps.threaded(*self._options)))
 
     def set_slice(self, part: slice, sequential_slice: bool = False) -> None:
-        """Keep the steps of one worker, which `mp_prefetch` puts back in order."""
+        """Keep the steps of one worker; `mp_prefetch` puts all steps back in order."""
         if sequential_slice:
             raise ValueError(
                 "mp_prefetch(sequential_slice=True) would train the steps in another "
@@ -195,7 +195,8 @@ class _Iterator(grain.DatasetIterator[Any]):
         """Go on at the step of a state.
 
         Raises:
-            StateMismatch: The state belongs to other data, another seed or past.
+            StateMismatch: The state belongs to other data, another seed or another
+                past.
             IndexError: The step is before or after those of this part of the run.
         """
         steps = self._steps.steps

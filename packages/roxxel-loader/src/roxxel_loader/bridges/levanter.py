@@ -8,8 +8,9 @@ program again for each further length of the curriculum::
 
     train_lm.main(levanter.feed(config, curriculum, seed=0, record="runs/first"))
 
-levanter's checkpoints hold the number of steps alone, so it is the log in `record` that
-proves at each start which data they were. Tried with marin-levanter 0.2.227.
+levanter's checkpoints hold only the number of steps. So each start reads the log in
+`record`, which proves on which data those steps were trained. Tried with marin-levanter
+0.2.227.
 """
 
 from __future__ import annotations
@@ -61,24 +62,24 @@ def feed(
 ) -> Any:
     """Return a `TrainLmConfig` that reads a curriculum, from levanter's checkpoint on.
 
-    levanter has one length in a launch. This function finds levanter's newest
-    checkpoint, and sets the length of its step as `train_seq_len`; the launch ends
-    where the length changes, and levanter saves there. A row of T tokens has T - 1
-    targets, so a phase of length T needs `max_seq_len` T. Batch sizes change within a
-    launch.
+    In one launch, levanter trains one sequence length. This function finds levanter's
+    newest checkpoint and sets `train_seq_len` to the length of its step. The launch
+    ends where the length changes, and levanter saves there. A row of T tokens has T - 1
+    targets, so a phase of length T needs `max_seq_len` T. Batch sizes may change within
+    a launch.
 
     Args:
         config: Your `TrainLmConfig`. Its `data` keeps tokenizer and validation sets.
         curriculum: What the run reads. You may edit the future of a run between two
             starts.
         seed: Seed of the order.
-        record: Folder in which process 0 writes the log of the run. All processes read
-            there, at a resume, which data the checkpoint belongs to.
+        record: Folder in which process 0 writes the log of the run. At a resume, all
+            processes read there on which data the checkpoint was trained.
 
     Raises:
         ValueError: `trainer.id` is missing, the model has no positions for the longest
             phase, or the log lacks the step of the checkpoint.
-        StateMismatch: The log belongs to other data, another seed or past.
+        StateMismatch: The log belongs to other data, another seed or another past.
 
     Example:
         >>> train_lm.main(feed(config, curriculum, record="r"))  # doctest: +SKIP
@@ -176,7 +177,7 @@ class _Rows(_dataset.AsyncDataset):
 
 @jax.jit
 def _example(tokens: Any, segment_ids: Any, mask: Any) -> Any:
-    """Return a row as levanter takes it: weights before their targets, padding -1."""
+    """Return a row in levanter's form: weights before their targets, padding -1."""
     return _examples.GrugLmExample.causal(
         tokens, loss_weight=jnp.roll(mask, -1), segment_ids=segment_ids - 1
     )

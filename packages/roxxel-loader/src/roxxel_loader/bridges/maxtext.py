@@ -65,11 +65,11 @@ def feed(
 
     Args:
         curriculum: What the run reads. You may edit the future of a run between two
-            starts; a state of another past is refused.
+            starts. The loader refuses a state with another past.
         seed: Seed of the order.
-        held_out: What MaxText reads at each of its evaluations, from the beginning.
-        record: Folder in which process 0 writes the log of the run, with the digest of
-            what the devices hold, and the loss but for the step before a checkpoint;
+        held_out: Batches that MaxText reads, from the first, at each evaluation.
+        record: Folder in which process 0 writes the log of the run: the digest of what
+            the devices hold, and the loss, except for the step before a checkpoint.
             None for no log.
 
     Raises:
@@ -123,10 +123,10 @@ def _place() -> tuple[int, int]:
 
 
 def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a batch of rows of T + 1 tokens by MaxText's names, as T columns of int32.
+    """Return rows of T + 1 tokens as MaxText's arrays by name: int32, T columns.
 
-    MaxText learns the targets whose segmentation is not 0, so a token outside the loss
-    mask has the segmentation 0 as a target.
+    MaxText trains on targets whose segmentation is not 0, so a target outside the loss
+    mask gets the segmentation 0.
     """
     columns = next_token(batch)
     positions, segments = columns["positions"], columns["segment_ids"]
@@ -142,7 +142,7 @@ def _named(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Steps(ElasticIterator):
-    """The batches of a run; MaxText writes the state of this class once for all."""
+    """The batches of a run; MaxText writes one state for all processes."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Steps(ElasticIterator):
         return _named(next(self.steps))
 
     def note_batch(self, batch: Mapping[str, Any]) -> None:
-        """Note a batch on the devices; all processes call this method together."""
+        """Record a batch on the devices; all processes call this method together."""
         if self._digest is None:
             return
         step = self.steps.step - 1
@@ -182,7 +182,7 @@ class _Steps(ElasticIterator):
         self.log.note(step, digest=digest)
 
     def note_loss(self, loss: Any) -> None:
-        """Note the loss of the newest step."""
+        """Record the loss of the newest step."""
         self.log.note(self.steps.step - 1, loss=loss)
 
     def get_state(self) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def _digest_of(inputs: Any, targets: Any) -> Any:
 
 
 class _HeldOut:
-    """The batches of an evaluation, which begin anew at each `iter`."""
+    """The batches of an evaluation; each `iter` begins with the first."""
 
     def __init__(self, config: Any, curriculum: Curriculum) -> None:
         sampler = curriculum.sampler(0, fields=NEXT_TOKEN_FIELDS)

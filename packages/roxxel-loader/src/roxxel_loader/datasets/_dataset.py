@@ -95,7 +95,7 @@ def as_rows(columns: Any) -> list[dict[str, Any]]:
 
 
 def check_index(index: int, size: int) -> int:
-    """Return `index` as an int in `[0, size)`; negative indices count from the end."""
+    """Return `index` as an int in `[0, size)`; a negative index counts from the end."""
     try:
         position = operator.index(index)
     except TypeError:

@@ -7,9 +7,9 @@ reads each value once, even if several devices hold the value.
 
 JAX gets each part in aligned and contiguous memory, in a dtype that devices support.
 This memory is never modified, so JAX may alias it on the CPU or transfer it in the
-background. A source that fills arrays of the loader fills this memory, so its values
-are copied once on their way from the file. The loader copies the values of other
-sources, which may reuse their own memory immediately.
+background. A source that fills the loader's arrays writes into this memory, so its
+values are copied only once on their way from the file. The loader copies the values of
+other sources, which may reuse their own memory immediately.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def host_batch(
 
 
 def whole_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
-    """Return a leaf whose only piece is the whole array `values[0]`."""
+    """Return a leaf with one piece: the whole array `values[0]`."""
     shape = values[0].shape
     return HostLeaf(name, shape, [(tuple((0, size) for size in shape), values[0])])
 

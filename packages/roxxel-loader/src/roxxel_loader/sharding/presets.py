@@ -31,14 +31,14 @@ CONTEXT_AXIS = "context"
 """Name of the mesh axis that splits the columns of a batch with few rows."""
 
 REPLICA_AXIS = "replica"
-"""Name of the mesh axis across groups, each of which holds the whole model."""
+"""Name of the mesh axis over the groups; each group holds the whole model."""
 
 
 def row_axes(sizes: Mapping[str, int], num_rows: int) -> tuple[str, ...]:
     """Return the axes that split the rows of a batch, or of a part of it.
 
     The axis `context` splits them too, unless the rows do not divide over all axes.
-    Then it is left for the columns, even if the rows do not divide over the others.
+    Then this axis splits columns, even if the rows do not divide over the other axes.
 
     Args:
         sizes: Devices along each axis that may split rows, by name.
@@ -50,7 +50,7 @@ def row_axes(sizes: Mapping[str, int], num_rows: int) -> tuple[str, ...]:
 
 
 def column_ways(sizes: Mapping[str, int], num_rows: int, num_columns: int) -> int:
-    """Return over how many devices the columns of a batch are split; 1 if by rows.
+    """Return over how many devices columns are split; 1 if only rows are split.
 
     Args:
         sizes: As for `row_axes`.

@@ -115,7 +115,7 @@ class ChatTemplate:
             name: Where the template is.
             template: The template, or a list of named ones, of which `default` counts.
             tokens: The texts of special tokens.
-            refused: Texts that no message may hold.
+            refused: Texts that no message may contain.
 
         Raises:
             ModuleNotFoundError: Jinja is not installed.
