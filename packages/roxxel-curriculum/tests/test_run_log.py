@@ -150,6 +150,33 @@ def test_log_of_another_past_is_not_gone_on_with(tmp_path: Path) -> None:
         log.record(3, sampler.batch(3))
 
 
+def test_a_run_that_begins_anew_gives_up_no_rows_of_another(tmp_path: Path) -> None:
+    curriculum = declared()
+    sampler = curriculum.sampler(seed=3)
+    saves = "saves/first"
+
+    def start(checkpoints: str, seed: int = 3) -> RunLog:
+        of_seed = curriculum.sampler(seed)
+        state = of_seed.state(0)
+        folders = tmp_path, curriculum, of_seed
+        return RunLog(*folders, state=state, checkpoints=checkpoints)
+
+    start("saves/failed").close()  # before its first step, so it has no rows
+    with start(saves) as log:
+        log.record(0, sampler.batch(0))
+    before = (tmp_path / METRICS).read_bytes()
+
+    with pytest.raises(FileExistsError, match=r"saves/first.*saves/second"):
+        start("saves/second")
+    with pytest.raises(StateMismatch, match="seed"):
+        start(saves, seed=4)
+    assert (tmp_path / METRICS).read_bytes() == before
+    # As a run that was killed before its first checkpoint.
+    with start(saves) as log:
+        log.record(0, sampler.batch(0))
+    assert [row["kind"] for row in rows_of(tmp_path)[-3:]] == ["start", "train", "end"]
+
+
 def test_recording_imports_no_framework() -> None:
     program = (
         "import sys, roxxel_curriculum.run_log\n"

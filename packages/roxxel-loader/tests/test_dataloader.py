@@ -495,6 +495,22 @@ def test_a_step_that_an_interrupt_lost_is_noticed() -> None:
     batches.close()
 
 
+def test_an_interrupt_while_progress_is_told_skips_no_step() -> None:
+    def interrupt(done: int, _: int | None) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    batches = iter(Dataloader(RangeDataset(8), 2, progress=interrupt))
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+
+    assert batches.step == 1
+    with pytest.raises(RuntimeError, match="lost the batch of step 1; iterate again"):
+        next(batches)
+    batches.close()
+
+
 def test_any_executor_loads_items() -> None:
     with ThreadPoolExecutor(2) as executor:
         loader = Dataloader(RangeDataset(20).map(operator.neg), 6, executor=executor)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FIELDS = ("tokens", "positions", "segment_ids", "loss_mask")
 CONFIG = {
+    "checkpoint_dir": "out/run/checkpoints",
     "dataset_type": "grain",
     "enable_rampup_batch_size": False,
     "expansion_factor_real_data": -1,

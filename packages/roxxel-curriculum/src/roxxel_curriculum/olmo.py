@@ -231,7 +231,10 @@ class StepRecorder(_callbacks.Callback):
         if distributed.is_initialized():
             self._group = distributed.new_group(backend="gloo")
             rank = distributed.get_rank()
-        self._log = StepLog(self.folder, loader.steps, writes=rank == 0)
+        saved_in = str(trainer.save_folder)
+        self._log = StepLog(
+            self.folder, loader.steps, checkpoints=saved_in, writes=rank == 0
+        )
         self._log.begin()
 
     def pre_step(self, batch: Mapping[str, Any]) -> None:

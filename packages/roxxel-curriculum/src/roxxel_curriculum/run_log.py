@@ -14,7 +14,6 @@ import sys
 import time
 import zlib
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
@@ -29,7 +28,7 @@ from roxxel_curriculum.state import state_before
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
     import numpy.typing as npt
@@ -44,6 +43,8 @@ START, END, SAVE = "start", "end", "save"
 KINDS = (START, END, SAVE)
 """Kinds of rows that say how a run continues, not what it has trained."""
 
+
+_HEAD_OF_START = f'{{"kind": "{START}"'.encode()
 
 TIMING_FIELDS = frozenset(
     {
@@ -85,6 +86,8 @@ class RunLog:
         sampler: The sampler of this curriculum that feeds your loop.
         state: `Sampler.state` of the checkpoint from which your loop resumes; None for
             a new run. The log continues after its row of that step.
+        checkpoints: Where your loop keeps its checkpoints. A run that begins anew, with
+            a state of step 0, replaces the rows of its own log alone.
 
     Attributes:
         step: Number of steps recorded, which is also the next step.
@@ -92,7 +95,8 @@ class RunLog:
     Raises:
         StateMismatch: The state or the log belongs to another curriculum, corpus or
             seed.
-        FileExistsError: The folder holds a log, and no state says where to continue.
+        FileExistsError: The folder holds a log, and no state says where to continue, or
+            the state is of step 0 and the log of a run with other checkpoints.
         ValueError: The log has no row of the state's step.
         BlockingIOError: Another program writes the log.
 
@@ -116,6 +120,7 @@ class RunLog:
         sampler: Sampler,
         *,
         state: Mapping[str, Any] | None = None,
+        checkpoints: str | None = None,
     ) -> None:
         path = Path(folder) / METRICS
         if state is None and path.exists() and path.stat().st_size > 0:
@@ -131,6 +136,8 @@ class RunLog:
             if self.step > 0:
                 past, self._digest, start = _row_of(path, self.step)
                 sampler.check(state_before(start["data"]["state"], self.step))
+            else:
+                _check_own(path, sampler, checkpoints)
         self._sampler = sampler
         make_folder(path.parent)
         self._file = LineFile(path)
@@ -143,6 +150,7 @@ class RunLog:
         row = {
             **start_fields(self.step, sampler, curriculum),
             "command": sys.argv,
+            "checkpoints": checkpoints,
         }
         self._write(linked(row, past))
         self._at_s = time.perf_counter()
@@ -262,6 +270,7 @@ class StepLog:
     Args:
         folder: As for `RunLog`; None for no log.
         steps: The `StepIterator` that feeds the trainer.
+        checkpoints: As for `RunLog`.
         writes: Whether this process writes the log.
 
     Example:
@@ -284,10 +293,11 @@ class StepLog:
         folder: str | os.PathLike[str] | None,
         steps: _Steps,
         *,
+        checkpoints: str | None = None,
         writes: bool = True,
     ) -> None:
         self._folder = folder if writes else None
-        self._steps = steps
+        self._steps, self._checkpoints = steps, checkpoints
         self._log: RunLog | None = None
         self._noted: dict[int, tuple[float, dict[str, Any]]] = {}
 
@@ -297,12 +307,18 @@ class StepLog:
         Raises:
             ValueError: The log has no such row.
             StateMismatch: The log belongs to another curriculum, corpus or seed.
+            FileExistsError: The log belongs to a run with other checkpoints, and this
+                run begins anew.
             BlockingIOError: Another program writes the log.
         """
         if self._folder is not None and self._log is None:
             steps = self._steps
             self._log = RunLog(
-                self._folder, steps.curriculum, steps.sampler, state=steps.state()
+                self._folder,
+                steps.curriculum,
+                steps.sampler,
+                state=steps.state(),
+                checkpoints=self._checkpoints,
             )
 
     def note(self, step: int, **values: Any) -> None:
@@ -381,6 +397,33 @@ def recorded_state(folder: str | os.PathLike[str], step: int) -> dict[str, Any]:
     return state_before(start["data"]["state"], step)
 
 
+def _check_own(path: Path, sampler: Sampler, checkpoints: str | None) -> None:
+    """Raise an error if a log has rows of another run than one that begins anew.
+
+    A run that was killed before its first checkpoint goes on at step 0 too.
+    """
+    start, trained = dict[str, Any](), dict[str, Any]()
+    for line in _lines(path):
+        if line.startswith(_HEAD_OF_START):
+            start = find_object(line) or {}
+        elif line.startswith(b'{"kind": "train"'):
+            trained = start
+    if not trained:
+        return
+    sampler.check(state_before(trained["data"]["state"], 0))
+    if (saved := trained.get("checkpoints")) != checkpoints:
+        raise FileExistsError(
+            f"{path}: holds the log of a run that keeps its checkpoints in {saved}, "
+            f"and this run begins anew, with {checkpoints}; record it in another folder"
+        )
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with path.open("rb") as lines:
+            yield from lines
+
+
 def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]]:
     """Return the end of a step's newest training row, its digest, and its start.
 
@@ -388,21 +431,17 @@ def _row_of(path: Path, step: int) -> tuple[LinePosition, int, Mapping[str, Any]
     batches.
     """
     found: tuple[LinePosition, int, Mapping[str, Any]] | None = None
-    signs = (
-        f'{{"kind": "{START}"'.encode(),
-        f'{{"kind": "train", "step": {step},'.encode(),
-    )
+    signs = _HEAD_OF_START, f'{{"kind": "train", "step": {step},'.encode()
     at, start = 0, dict[str, Any]()
-    with path.open("rb") if path.exists() else BytesIO() as lines:
-        for line in lines:
-            at += len(line)
-            # A killed start may have torn its last line.
-            row = find_object(line) if line.startswith(signs) else None
-            if row and row["kind"] == START:
-                start = row
-            elif row:
-                position = LinePosition(zlib.crc32(line), at)
-                found = position, int(row["digest"], 16), start
+    for line in _lines(path):
+        at += len(line)
+        # A killed start may have torn its last line.
+        row = find_object(line) if line.startswith(signs) else None
+        if row and row["kind"] == START:
+            start = row
+        elif row:
+            position = LinePosition(zlib.crc32(line), at)
+            found = position, int(row["digest"], 16), start
     if found is None:
         raise ValueError(
             f"{path}: has no row of step {step}, from which the loop resumes; give the "

@@ -182,7 +182,10 @@ class _StepTraining(_Object):
             has_loss = self.pp_has_last_stage
         is_first = distributed.get_rank() % (dims.world_size // dims.pp) == 0
         self._log = StepLog(
-            self.given.record, self.dataloader.steps, writes=is_first and has_loss
+            self.given.record,
+            self.dataloader.steps,
+            checkpoints=f"{config.dump_folder}/{config.checkpoint.folder}",
+            writes=is_first and has_loss,
         )
         both = _metrics.LoggerContainer()
         both.add_logger(self.metrics_processor.logger)

@@ -261,9 +261,10 @@ class BatchIterator(Generic[B]):
                 self._waited_s += perf_counter() - began
             pairs = zip(self._stages_s, stages_s, strict=True)
             self._stages_s = tuple(total + more for total, more in pairs)
-            self.step += 1
             if self._progress is not None:
-                self._progress(self.step, self.stop)
+                self._progress(self.step + 1, self.stop)
+            # Last, so that the next call notices a batch that an interrupt lost.
+            self.step += 1
             return batch
 
     def __enter__(self) -> Self:

@@ -91,6 +91,7 @@ def feed(
         )
     steps = StepIterator(curriculum, seed, fields=_FIELDS)
     paths = trainer.checkpoint_search_paths(trainer.id)
+    saved_in = trainer.checkpointer.expanded_path(trainer.id)
     found = _checkpoint.discover_checkpoint_candidates(*paths)
     if found and trainer.load_checkpoint is not False:
         steps.restore(recorded_state(record, found[-1].step + 1))  # its last step
@@ -114,7 +115,7 @@ def feed(
             trainer,
             train_batch_size=schedule,
             num_train_steps=steps.sampler.total_steps,
-            tracker=(*trackers, _Record(record, rows)),
+            tracker=(*trackers, _Record(record, rows, saved_in)),
         ),
     )
 
@@ -198,18 +199,20 @@ class _Data(_text.LmDataConfig):
 class _Record(_tracker.TrackerConfig):
     folder: Any
     rows: Any
+    saved_in: str
 
     def init(self, run_id: str | None) -> Any:
         del run_id
-        return _Recorder(self.rows, self.folder)
+        return _Recorder(self.rows, self.folder, self.saved_in)
 
 
 class _Recorder(_tracker.NoopTracker):
     name = "roxxel"
 
-    def __init__(self, rows: _Rows, folder: Any) -> None:
+    def __init__(self, rows: _Rows, folder: Any, saved_in: str) -> None:
         self._rows, self._next = rows, rows.steps.step
-        self._log = StepLog(folder, rows.steps, writes=jax.process_index() == 0)
+        is_first = jax.process_index() == 0
+        self._log = StepLog(folder, rows.steps, checkpoints=saved_in, writes=is_first)
         self._log.begin()
 
     def log(

@@ -153,7 +153,8 @@ class _Steps(ElasticIterator):
     ) -> None:
         _check(config, steps.sampler)
         self._config, self.steps = config, steps
-        self.log = StepLog(record, steps, writes=jax.process_index() == 0)
+        saved_in, is_first = config.checkpoint_dir, jax.process_index() == 0
+        self.log = StepLog(record, steps, checkpoints=saved_in, writes=is_first)
         self._digest: Any = None
         if record is not None:
             whole = NamedSharding(mesh, PartitionSpec())
